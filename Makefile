@@ -1,0 +1,31 @@
+# make demo: from nothing to a class-wise answer.   make test: all tests and checks.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test check format clean
+
+demo: $(VENV)/ready
+	$(BIN)/unskew compare fedavg fedprox --dataset digits --skew dirichlet:0.05 --clients 10 --rounds 30 --seeds 1,2,3
+
+test: check
+	$(BIN)/pytest -n 2 --dist worksteal
+
+check: $(VENV)/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

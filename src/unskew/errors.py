@@ -1,0 +1,31 @@
+"""What a user did wrong, said in one sentence."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Bad input. The message is one sentence that says what is wrong and what to do; the command line
+    prints it and exits with code 2."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with a sentence on what is kept."""
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raise a UserError with this sentence unless the condition holds."""
+    if not condition:
+        raise UserError(sentence)
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that is not among `known`: it offers the nearest one, or else all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.6)
+    if near:
+        match = next(n for n in names if n.lower() == near[0])
+        return UserError(f"unknown {kind} '{name}': did you mean '{match}'?")
+    return UserError(f"unknown {kind} '{name}': choose one of {', '.join(names)}.")

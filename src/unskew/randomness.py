@@ -1,0 +1,27 @@
+"""Where every random number comes from: a pure function of the seed and of what it is for, never of what
+ran before. So the order of clients, the number of workers and the engine cannot change a result."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """Streams of one seed. The numbers are part of every result: never renumber, only append."""
+
+    INITIAL_WEIGHTS = 0
+    COHORT = 1
+    BATCH_ORDER = 2
+    AUGMENTATION = 3
+    CLIENT = 4
+
+
+def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, purpose, *key])))
+
+
+def draw_seed(seed: int, purpose: Purpose, *key: int) -> int:
+    """A seed for a generator that is not NumPy's."""
+    return int(np.random.SeedSequence([seed, purpose, *key]).generate_state(1, np.uint64)[0] >> np.uint64(1))

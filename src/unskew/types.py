@@ -1,0 +1,235 @@
+"""The few types everything else is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+"""The trainable tensors of a model, by name."""
+
+Tensors = dict[str, Tensor]
+"""Named tensors that cross a boundary: what a client keeps or reports, what a server keeps or broadcasts.
+Flat on purpose: the same dictionary goes unchanged into a checkpoint file or over the network."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model's state: trainable tensors, and everything else it carries (BatchNorm statistics, frozen
+    layers). The two are never mixed: buffers enter no norm, no server optimiser, no control variate."""
+
+    params: Params
+    buffers: Tensors
+
+    def clone(self) -> Weights:
+        return Weights(
+            {name: value.detach().clone() for name, value in self.params.items()},
+            {name: value.detach().clone() for name, value in self.buffers.items()},
+        )
+
+
+class Out(NamedTuple):
+    """What a model returns: the input of its last linear layer [B, d], and its logits [B, C]."""
+
+    features: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What one sample looks like to a model, before normalisation."""
+
+    kind: Literal["image", "table", "text"]
+    shape: tuple[int, ...]
+    """image: (channels, height, width); table: (features,); text: (tokens,)."""
+    vocabulary: int = 0
+    """text only: token ids are 0 .. vocabulary-1, and 0 is padding."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is constant for one client during one round."""
+
+    anchor: Weights
+    """The global model as received."""
+    counts: Tensor
+    """This client's label counts, int64 [C]."""
+    memory: Tensors
+    """What this client kept from the last round it took part in, and what it prepared for this one."""
+    shared: Tensors
+    """What the server broadcast beside the model."""
+
+
+class Passes(Protocol):
+    """Forward passes beside the one being trained: evaluation mode, no gradient."""
+
+    def frozen(self, weights: Weights, inputs: Tensor, /) -> Out: ...
+
+    def classify(self, params: Params, features: Tensor, /) -> Tensor:
+        """The model's last linear layer alone, with gradient."""
+
+
+class View:
+    """One batch of one client, as an objective sees it."""
+
+    def __init__(
+        self, scope: Scope, inputs: Tensor, labels: Tensor, params: Params, out: Out, passes: Passes
+    ) -> None:
+        self.scope = scope
+        self.inputs = inputs
+        self.labels = labels
+        self.params = params
+        self.out = out
+        """Features and logits of the model being trained."""
+        self._passes = passes
+        self._teacher: Out | None = None
+
+    @property
+    def teacher(self) -> Out:
+        """The anchor's outputs on this batch. Computed only if asked for, and once."""
+        if self._teacher is None:
+            self._teacher = self.forward(self.scope.anchor)
+        return self._teacher
+
+    def forward(self, weights: Weights) -> Out:
+        """Another model's outputs on this batch: evaluation mode, its own buffers, no gradient."""
+        return self._passes.frozen(weights, self.inputs)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """The logits of other features than the batch's own, by the head being trained."""
+        return self._passes.classify(self.params, features)
+
+
+Objective = Callable[[View], Tensor]
+"""What a client wants: one batch to one scalar, and nothing else changes."""
+
+
+class Look(Protocol):
+    """A pass of some model over a client's own data: evaluation mode, in order, without augmentation. With
+    `grad` the views' parameters can be differentiated."""
+
+    def __call__(self, weights: Weights, /, *, grad: bool = False) -> Iterator[View]: ...
+
+
+class Gradient(Protocol):
+    """Loss and gradient of the objective on the current batch, at any point. With `track=False` the
+    BatchNorm statistics are left alone, so that a step may look twice at a batch and count it once."""
+
+    def __call__(self, params: Params, /, *, track: bool = True) -> tuple[Tensor, Params]: ...
+
+
+Ascent = Callable[[Gradient, Scope], Gradient]
+"""Where the gradient of a step is taken: from the plain gradient function to another."""
+
+Correction = Callable[[Scope], Params]
+"""What is added to every gradient of a round, such as a control variate."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How a client moves. `step` moves `params` and `state` in place, so that both stay where a captured
+    graph wants them, and returns the loss."""
+
+    init: Callable[[Params], Tensors]
+    step: Callable[[Gradient, Params, Tensors], Tensor]
+
+
+@dataclass(frozen=True)
+class End:
+    """How a client's round ended."""
+
+    weights: Weights
+    steps: int
+    lr: float
+    momentum: float
+    look: Look
+
+
+def _empty(*_: object) -> Tensors:
+    return {}
+
+
+def _empty_pair(*_: object) -> tuple[Tensors, Tensors]:
+    return {}, {}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a client keeps between its rounds: values that go in and come out. Names begin with the method's,
+    so that methods can be put together."""
+
+    init: Callable[[Weights, Tensor], Tensors] = _empty
+    """From the run's initial model and the client's counts, when the client first takes part."""
+    prepare: Callable[[Scope, Look], Tensors] = _empty
+    """What the client computes from its data before it trains; it joins the scope's memory for this round."""
+    update: Callable[[Scope, End], tuple[Tensors, Tensors]] = _empty_pair
+    """To (kept, reported): what stays at the client, and what it sends to the server."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What the cohort sent, one row per client that trained (axis 0 of every tensor)."""
+
+    clients: int
+    """How many clients the federation has, whether they took part or not."""
+    rows: Tensor
+    """Which clients these are, int64 [m]."""
+    weight: Tensor
+    """Share of the cohort's samples, float64 [m], sums to 1."""
+    delta: Params
+    """After minus before, [m, ...] each."""
+    buffers: Tensors
+    steps: Tensor
+    """Local steps taken, int64 [m]."""
+    lr: float
+    momentum: float
+    reported: Tensors
+
+    @property
+    def mean(self) -> Params:
+        """The weighted mean update."""
+        return {
+            name: torch.tensordot(self.weight.to(rows), rows, dims=1) for name, rows in self.delta.items()
+        }
+
+
+@dataclass(frozen=True)
+class ServerState:
+    weights: Weights
+    """What the next round trains from."""
+    memory: Tensors
+
+
+def _mean(state: ServerState, updates: Updates) -> Params:
+    return updates.mean
+
+
+def _add(state: ServerState, delta: Params) -> tuple[Params, Tensors]:
+    return {name: value + delta[name] for name, value in state.weights.params.items()}, {}
+
+
+def _trained(state: ServerState) -> Weights:
+    return state.weights
+
+
+@dataclass(frozen=True)
+class Server:
+    """How the server turns updates into the next model. It sets parameters only: what becomes of the buffers
+    is one policy of the run, the same for every method."""
+
+    combine: Callable[[ServerState, Updates], Params] = _mean
+    """The cohort's one update."""
+    move: Callable[[ServerState, Params], tuple[Params, Tensors]] = _add
+    """To the next parameters, and what the server's memory then holds."""
+    init: Callable[[Weights], Tensors] = _empty
+    """The server's memory before the first round."""
+    note: Callable[[ServerState, Weights, Updates], Tensors] = _empty
+    """What else the memory holds after a round, from the state before it, the model after it, the updates."""
+    share: Callable[[ServerState], Tensors] = _empty
+    """What is broadcast beside the model."""
+    serve: Callable[[ServerState], Weights] = _trained
+    """The model to evaluate, save and deploy, where it is not the one the next round trains from."""
