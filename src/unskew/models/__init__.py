@@ -1,0 +1,152 @@
+"""Networks by name, and the user's own: `forward(x)` returns features and logits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from unskew.errors import UserError, unknown
+from unskew.models import cnn, lenet, linear, mobilenet, resnet, text, vgg
+from unskew.models.adapt import adapt
+from unskew.models.net import (
+    BATCH_NORMS,
+    Net,
+    batch_statistics,
+    count_parameters,
+    has_batch_norm,
+    last_linear,
+    project,
+)
+from unskew.types import Inputs
+
+__all__ = [
+    "BATCH_NORMS",
+    "MODELS",
+    "Model",
+    "adapt",
+    "batch_statistics",
+    "build",
+    "count_parameters",
+    "default_model",
+    "has_batch_norm",
+    "last_linear",
+]
+
+IMAGES = ("image",)
+NUMBERS = ("image", "table")
+TEXTS = ("text",)
+BATCH = ("batch", "group", "none")
+NONE = ("none",)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network that can be built by name."""
+
+    name: str
+    title: str
+    build: Callable[..., Net]
+    """(inputs, classes, norm, and the model's own options by keyword)."""
+    kinds: tuple[str, ...]
+    """What it reads: image, table, text."""
+    norms: tuple[str, ...]
+    """Normalisation layers to choose from; the first is the published one."""
+    reference: str
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        parameters = inspect.signature(self.build).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+MODELS: dict[str, Model] = {
+    model.name: model
+    for model in (
+        Model("logistic", "Logistic regression", linear.logistic, NUMBERS, NONE, "Li et al., MLSys 2020"),
+        Model("mlp", "Perceptron 200-200", linear.mlp, NUMBERS, NONE, "Guo et al., AAAI 2025"),
+        Model("mlp-small", "Perceptron 64", linear.mlp_small, NUMBERS, NONE, "unskew"),
+        Model("lenet5", "LeNet-5", lenet.lenet5, IMAGES, NONE, "LeCun et al., Proc. IEEE 1998"),
+        Model("lenet5-bn", "LeNet-5 with BatchNorm", lenet.lenet5_bn, IMAGES, BATCH, "FL-bench"),
+        Model("lenet-fedma", "FedMA's LeNet", lenet.lenet_fedma, IMAGES, NONE, "Wang et al., ICLR 2020"),
+        Model("simple-cnn", "NIID-Bench's CNN", lenet.simple_cnn, IMAGES, NONE, "Li et al., ICDE 2022"),
+        Model("cnn", "FedAvg's CNN", cnn.cnn, IMAGES, NONE, "McMahan et al., AISTATS 2017"),
+        Model("cnn-l", "FedAvg's CNN, one convolution more", cnn.cnn_l, IMAGES, NONE, "PKD's ConvNet-L"),
+        Model("cnn-fedlc", "FedLC's CNN", cnn.cnn_fedlc, IMAGES, BATCH, "Zhang et al., ICML 2022"),
+        Model("cnn-pfl", "pfl-research's CNN", cnn.cnn_pfl, IMAGES, NONE, "Granqvist et al., NeurIPS 2024"),
+        Model("vgg9", "VGG-9", vgg.vgg9, IMAGES, NONE, "Wang et al., ICLR 2020"),
+        Model("vgg9-mnist", "VGG-9 for MNIST", vgg.vgg9_mnist, IMAGES, NONE, "Wang et al., ICLR 2020"),
+        Model("vgg11", "VGG-11", vgg.vgg11, IMAGES, NONE, "Lee et al., NeurIPS 2022"),
+        Model("mobilenet", "MobileNet", mobilenet.mobilenet, IMAGES, BATCH, "Howard et al., 2017"),
+        Model(
+            "mobilenetv2", "MobileNetV2", mobilenet.mobilenetv2, IMAGES, BATCH, "Sandler et al., CVPR 2018"
+        ),
+        Model("resnet8", "ResNet-8, option A", resnet.resnet8, IMAGES, BATCH, "He et al., CVPR 2016"),
+        Model("resnet20", "ResNet-20, option A", resnet.resnet20, IMAGES, BATCH, "He et al., CVPR 2016"),
+        Model("resnet32", "ResNet-32, option A", resnet.resnet32, IMAGES, BATCH, "He et al., CVPR 2016"),
+        Model("resnet56", "ResNet-56, option A", resnet.resnet56, IMAGES, BATCH, "He et al., CVPR 2016"),
+        Model("resnet10", "ResNet-10, option B", resnet.resnet10, IMAGES, BATCH, "He et al., CVPR 2016"),
+        Model("resnet18", "ResNet-18, option B", resnet.resnet18, IMAGES, BATCH, "He et al., CVPR 2016"),
+        Model("resnet34", "ResNet-34, option B", resnet.resnet34, IMAGES, BATCH, "He et al., CVPR 2016"),
+        Model(
+            "resnet18-imagenet",
+            "ResNet-18 with the ImageNet stem",
+            resnet.resnet18_imagenet,
+            IMAGES,
+            BATCH,
+            "He et al., CVPR 2016",
+        ),
+        Model("text", "Mean of embeddings", text.text, TEXTS, NONE, "Joulin et al., EACL 2017"),
+    )
+}
+
+
+def build(
+    name: str,
+    inputs: Inputs,
+    classes: int,
+    *,
+    norm: str | None = None,
+    projection: str = "none",
+    **options: object,
+) -> Net:
+    """A network of MODELS with fresh weights, drawn from PyTorch's global generator.
+
+    norm: batch, group or none, where the network has normalisation; None for the published choice.
+    projection: moon, fedvls or none; see `net.project`.
+    options: `hidden` of the perceptrons, `width` of the text model.
+    """
+    model = MODELS.get(name)
+    if model is None:
+        raise unknown("model", name, MODELS)
+    if inputs.kind not in model.kinds:
+        fitting = ", ".join(m.name for m in MODELS.values() if inputs.kind in m.kinds)
+        readable = " or ".join(model.kinds)
+        raise UserError(
+            f"model '{name}' reads {readable} data, not {inputs.kind} data: choose one of {fitting}."
+        )
+    if norm is not None and norm not in model.norms:
+        if model.norms == NONE:
+            raise UserError(f"model '{name}' has no normalisation layers: leave norm out, not '{norm}'.")
+        raise unknown(f"norm of model '{name}'", norm, model.norms)
+    for option in options:
+        if option not in model.options:
+            if not model.options:
+                raise UserError(f"model '{name}' has no option '{option}': it takes none.")
+            raise unknown(f"option of model '{name}'", option, model.options)
+    return project(model.build(inputs, classes, norm or model.norms[0], **options), projection)
+
+
+def default_model(dataset: str, inputs: Inputs) -> str:
+    """The model to take for a dataset when none is named."""
+    if inputs.kind == "text":
+        return "text"
+    if dataset.startswith("synthetic"):
+        return "logistic"
+    if inputs.kind == "table" or max(inputs.shape[1:]) < 16:
+        return "mlp-small"
+    if dataset == "mnist":
+        return "mlp"
+    if dataset.startswith("fashion"):
+        return "lenet5"
+    return "cnn" if max(inputs.shape[1:]) <= 64 else "resnet18-imagenet"

@@ -1,0 +1,112 @@
+"""What all networks are made of: a body, a linear head, and the choice of normalisation between."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from unskew.errors import UserError, unknown
+from unskew.types import Inputs, Out
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class Net(nn.Module):
+    """A body that makes features [B, d], and the linear layer that makes logits of them."""
+
+    def __init__(self, body: nn.Module, features: int, classes: int) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(features, classes)
+
+    def forward(self, x: Tensor) -> Out:
+        features = self.body(x)
+        return Out(features, self.head(features))
+
+
+def chain(**layers: nn.Module) -> nn.Sequential:
+    """A Sequential whose layers, and so whose weights, have names."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+def norm_layer(kind: str, channels: int) -> nn.Module:
+    """`batch`, `group` or `none`.
+
+    Groups: the largest power of two up to 32 (Wu & He, 2018) that leaves two channels or more in every
+    group, because a group of one value, as on a 1×1 map, would be normalised to zero.
+    """
+    if kind == "batch":
+        return nn.BatchNorm2d(channels)
+    if kind == "group":
+        return nn.GroupNorm(max(1, math.gcd(64, channels) // 2), channels)
+    return nn.Identity()
+
+
+def flat_size(model: str, inputs: Inputs, layers: nn.Sequential, channels: int) -> int:
+    """The length of the flattened output, `channels` maps of what these convolutions and pools leave."""
+    _, *size = inputs.shape
+    for layer in layers.modules():
+        if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+            kernel, stride, padding = (_side(v) for v in (layer.kernel_size, layer.stride, layer.padding))
+            size = [(side + 2 * padding - kernel) // stride + 1 for side in size]
+        if min(size) < 1:
+            raise UserError(
+                f"images of {inputs.shape[1]}×{inputs.shape[2]} are too small for model '{model}': its "
+                "convolutions and pools leave nothing of them, choose another model."
+            )
+    return channels * size[0] * size[1]
+
+
+def project(net: Net, kind: str) -> Net:
+    """Put MOON's projection before the head: its output becomes the features, and the head reads it.
+
+    `moon` (Li, He and Song, CVPR 2021, and their code): d → d, ReLU, → 256. `fedvls` (Guo et al.'s wrapper):
+    d → d/2, ReLU, → 256. `none`: the network as it is.
+    """
+    if kind == "none":
+        return net
+    d = net.head.in_features
+    widths = {"moon": d, "fedvls": d // 2}
+    if kind not in widths:
+        raise unknown("projection", kind, (*widths, "none"))
+    hidden = widths[kind]
+    projection = chain(fc1=nn.Linear(d, hidden), relu=nn.ReLU(), fc2=nn.Linear(hidden, 256))
+    return Net(chain(body=net.body, projection=projection), 256, net.head.out_features)
+
+
+def last_linear(module: nn.Module, classes: int) -> str | None:
+    """The name of the layer that makes the logits: the last linear one with an output for every class."""
+    names = [
+        name
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Linear) and part.out_features == classes
+    ]
+    return names[-1] if names else None
+
+
+def count_parameters(module: nn.Module) -> int:
+    """The number of trainable values."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    return any(isinstance(part, BATCH_NORMS) for part in module.modules())
+
+
+def batch_statistics(module: nn.Module) -> nn.Module:
+    """Make every BatchNorm of `module` normalise by the batch it sees, in evaluation too: the running
+    statistics, and with them the buffers, are gone. Changes the module itself."""
+    for part in module.modules():
+        if isinstance(part, BATCH_NORMS):
+            part.track_running_stats = False
+            part.running_mean = part.running_var = part.num_batches_tracked = None
+    return module
+
+
+def _side(value: int | str | tuple[int, ...]) -> int:
+    """Of a square kernel, stride or padding."""
+    side = value[0] if isinstance(value, tuple) else value
+    assert isinstance(side, int)
+    return side

@@ -1,0 +1,142 @@
+"""Residual networks (He, Zhang, Ren and Sun, CVPR 2016).
+
+resnet8, resnet20, resnet32, resnet56
+    He et al.'s CIFAR form: 3×3 stem of 16 maps, three stages of 16, 32, 64, shortcuts without weights (option
+    A: every second pixel, zero channels on both sides), Kaiming-normal weights. ResNet32 is FedVLS's and
+    FedDecorr's; ResNet56 is PKD's, which says no more than the citation. ResNet8 is in FedLMD's Table 4 but
+    not in its release: one block a stage is inferred.
+resnet10, resnet18, resnet34
+    The ImageNet widths, 64 to 512, behind a 3×3 stem; shortcuts with a 1×1 convolution where shapes change
+    (option B): FedNTD's and FedLMD's, and FedDecorr's ResNet18. In the FedNTD and FedLMD releases no
+    BatchNorm keeps running statistics; here `batch_statistics` does that to any network.
+resnet18-imagenet
+    FedVLS's ResNet18: torchvision's, with its 7×7 stem of stride 2 and its max pool, on 32×32 images too,
+    where the last maps are single pixels. Convolutions Kaiming-normal over the outputs, as torchvision.
+
+Deviations: none known beyond what is inferred.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unskew.models.net import Net, chain, norm_layer
+from unskew.types import Inputs
+
+
+class Subsample(nn.Module):
+    """Option A: every second pixel, the new channels zero, half of them on each side."""
+
+    def __init__(self, extra: int) -> None:
+        super().__init__()
+        self.extra = extra
+
+    def forward(self, x: Tensor) -> Tensor:
+        left = self.extra // 2
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, left, self.extra - left))
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions and a shortcut."""
+
+    def __init__(self, before: int, after: int, stride: int, norm: str, option: str) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = norm_layer(norm, after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = norm_layer(norm, after)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or before != after:
+            self.shortcut = (
+                Subsample(after - before)
+                if option == "A"
+                else chain(
+                    conv=nn.Conv2d(before, after, 1, stride=stride, bias=False), norm=norm_layer(norm, after)
+                )
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(out)) + self.shortcut(x))
+
+
+def resnet8(inputs: Inputs, classes: int, norm: str) -> Net:
+    return _cifar(inputs, classes, norm, blocks=1)
+
+
+def resnet20(inputs: Inputs, classes: int, norm: str) -> Net:
+    return _cifar(inputs, classes, norm, blocks=3)
+
+
+def resnet32(inputs: Inputs, classes: int, norm: str) -> Net:
+    return _cifar(inputs, classes, norm, blocks=5)
+
+
+def resnet56(inputs: Inputs, classes: int, norm: str) -> Net:
+    return _cifar(inputs, classes, norm, blocks=9)
+
+
+def resnet10(inputs: Inputs, classes: int, norm: str) -> Net:
+    return _wide(inputs, classes, norm, blocks=(1, 1, 1, 1))
+
+
+def resnet18(inputs: Inputs, classes: int, norm: str) -> Net:
+    return _wide(inputs, classes, norm, blocks=(2, 2, 2, 2))
+
+
+def resnet34(inputs: Inputs, classes: int, norm: str) -> Net:
+    return _wide(inputs, classes, norm, blocks=(3, 4, 6, 3))
+
+
+def resnet18_imagenet(inputs: Inputs, classes: int, norm: str) -> Net:
+    stem = chain(
+        conv=nn.Conv2d(inputs.shape[0], 64, 7, stride=2, padding=3, bias=False),
+        norm=norm_layer(norm, 64),
+        relu=nn.ReLU(),
+        pool=nn.MaxPool2d(3, stride=2, padding=1),
+    )
+    net = _residual(stem, 64, (64, 128, 256, 512), (2, 2, 2, 2), classes, norm, option="B")
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return net
+
+
+def _cifar(inputs: Inputs, classes: int, norm: str, *, blocks: int) -> Net:
+    net = _residual(_stem(inputs, 16, norm), 16, (16, 32, 64), (blocks,) * 3, classes, norm, option="A")
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight)
+    return net
+
+
+def _wide(inputs: Inputs, classes: int, norm: str, *, blocks: tuple[int, ...]) -> Net:
+    return _residual(_stem(inputs, 64, norm), 64, (64, 128, 256, 512), blocks, classes, norm, option="B")
+
+
+def _stem(inputs: Inputs, width: int, norm: str) -> nn.Sequential:
+    conv = nn.Conv2d(inputs.shape[0], width, 3, padding=1, bias=False)
+    return chain(conv=conv, norm=norm_layer(norm, width), relu=nn.ReLU())
+
+
+def _residual(
+    stem: nn.Sequential,
+    channels: int,
+    widths: tuple[int, ...],
+    blocks: tuple[int, ...],
+    classes: int,
+    norm: str,
+    *,
+    option: str,
+) -> Net:
+    """Stages of blocks; every stage but the first begins by halving the resolution."""
+    stages: dict[str, nn.Module] = {}
+    for n, (width, depth) in enumerate(zip(widths, blocks, strict=True)):
+        stage = nn.Sequential()
+        for k in range(depth):
+            stage.append(Block(channels, width, 2 if n > 0 and k == 0 else 1, norm, option))
+            channels = width
+        stages[f"stage{n + 1}"] = stage
+    body = chain(stem=stem, **stages, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
+    return Net(body, channels, classes)
