@@ -1,0 +1,118 @@
+"""A dataset in memory: loaded once, shared by every client, never copied per client."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from unskew.errors import UserError
+from unskew.types import Inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Samples and their labels.
+
+    inputs: images uint8 [n, channels, height, width]; tables float32 [n, features]; token ids int32 [n, tokens]
+    labels: int64 [n]
+    owners: the natural client of each sample (writer, site, generated client), int64 [n] in 0..N-1, where known
+    domains: which of several joined datasets each sample came from, int64 [n], where there are several
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    owners: Tensor | None = None
+    domains: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A training and a test split over the same classes. Checked when made: see `UserError` messages."""
+
+    name: str
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+    mean: tuple[float, ...] = ()
+    """Of the training pixels divided by 255, per channel (images only; empty: no normalisation)."""
+    std: tuple[float, ...] = ()
+    vocabulary: int = 0
+    """Number of token ids (text only)."""
+    domains: tuple[str, ...] = field(default=())
+    """Names of the joined datasets, where there are several."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def kind(self) -> str:
+        return self.inputs.kind
+
+    @property
+    def inputs(self) -> Inputs:
+        x = self.train.inputs
+        shape = tuple(x.shape[1:])
+        if x.dtype == torch.uint8:
+            return Inputs("image", shape)
+        return Inputs("text", shape, self.vocabulary) if self.vocabulary else Inputs("table", shape)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Over both splits' inputs and labels, as they are in memory."""
+        digest = hashlib.sha256()
+        for split in (self.train, self.test):
+            for tensor in (split.inputs, split.labels):
+                digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+                digest.update(tensor.contiguous().numpy().data)
+        return digest.hexdigest()
+
+
+def check(dataset: Dataset) -> None:
+    """Raise a UserError that names the dataset, the split and the defect."""
+    C = len(dataset.classes)
+    if C < 2:
+        raise UserError(f"dataset '{dataset.name}' has {C} class(es): at least 2 are needed.")
+    for where, split in (("training", dataset.train), ("test", dataset.test)):
+        x, y, name = split.inputs, split.labels, f"the {where} split of '{dataset.name}'"
+        if len(x) != len(y):
+            raise UserError(f"{name} has {len(x)} samples but {len(y)} labels: give one label per sample.")
+        if len(y) == 0:
+            raise UserError(f"{name} is empty: at least one sample is needed.")
+        if x.dtype not in (torch.uint8, torch.float32, torch.int32):
+            raise UserError(f"{name} holds {x.dtype} inputs: use uint8 images, float32 tables or int32 tokens.")
+        if x.dtype == torch.uint8 and x.ndim != 4:
+            raise UserError(f"{name} has images of shape {tuple(x.shape)}: use [n, channels, height, width].")
+        if x.dtype != torch.uint8 and x.ndim != 2:
+            raise UserError(f"{name} has rows of shape {tuple(x.shape)}: use [n, features].")
+        if x.dtype == torch.float32 and not bool(torch.isfinite(x).all()):
+            bad = int((~torch.isfinite(x)).any(dim=1).nonzero()[0])
+            raise UserError(f"{name} has a NaN or infinite value in sample {bad}: clean or remove that sample.")
+        if x.dtype == torch.int32 and (int(x.min()) < 0 or int(x.max()) >= dataset.vocabulary):
+            raise UserError(f"{name} has token ids outside 0..{dataset.vocabulary - 1}: raise `vocabulary`.")
+        if y.dtype != torch.int64 or y.ndim != 1:
+            raise UserError(f"{name} has labels of type {y.dtype}, shape {tuple(y.shape)}: use int64 [n].")
+        if int(y.min()) < 0 or int(y.max()) >= C:
+            bad = int(((y < 0) | (y >= C)).nonzero()[0])
+            raise UserError(f"{name} has label {int(y[bad])} at sample {bad}: labels must lie in 0..{C - 1}.")
+        for what in (split.owners, split.domains):
+            if what is not None and what.shape != y.shape:
+                raise UserError(f"{name} has {len(what)} owners or domains for {len(y)} samples: give one each.")
+    if dataset.train.inputs.shape[1:] != dataset.test.inputs.shape[1:]:
+        raise UserError(
+            f"'{dataset.name}' has training samples of shape {tuple(dataset.train.inputs.shape[1:])} and test "
+            f"samples of shape {tuple(dataset.test.inputs.shape[1:])}: make them alike."
+        )
+    if dataset.train.inputs.dtype != dataset.test.inputs.dtype:
+        raise UserError(f"'{dataset.name}' has training and test inputs of different types: make them alike.")
+    channels = dataset.train.inputs.shape[1] if dataset.train.inputs.dtype == torch.uint8 else 0
+    if len(dataset.mean) != len(dataset.std) or len(dataset.mean) not in (0, channels):
+        raise UserError(f"'{dataset.name}' needs one mean and one std per channel ({channels}).")
+    if any(s <= 0 for s in dataset.std):
+        raise UserError(f"'{dataset.name}' has a std of zero or less: give positive ones.")

@@ -1,0 +1,106 @@
+"""Image files to uint8 arrays, and the statistics of such arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from unskew.errors import UserError
+
+Pixels = npt.NDArray[np.uint8]
+"""[n, channels, height, width], or one image without the first axis."""
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+GREY = frozenset({"1", "L", "LA"})
+DEEP = ("I", "F")  # Pillow's modes of 16-bit, 32-bit and float images begin with these
+CHUNK = 256  # images per task: large enough that a task costs more than its hand-over
+
+
+def list_images(folder: Path) -> list[Path]:
+    """All image files below `folder`, by suffix, in the order of their paths; hidden files are left out."""
+    found = (
+        os.path.join(where, name)  # noqa: PTH118 (100,000 Path objects are slow to make and to sort)
+        for where, _, names in os.walk(folder)
+        for name in names
+        if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122
+    )
+    return [Path(path) for path in sorted(found)]
+
+
+def pixels(image: Image.Image, channels: int | None = None, size: int | None = None) -> Pixels:
+    """One Pillow image as [channels, height, width]. `channels`: 1 or 3; None keeps grey images grey and
+    makes all others RGB. `size`: resized to size x size (bilinear, antialiased)."""
+    if image.mode.startswith(DEEP):
+        raise UserError(
+            f"an image of mode '{image.mode}' has more than 8 bits per pixel: convert it to 8 bits."
+        )
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    grey = channels == 1 or (channels is None and image.mode in GREY)
+    image = image.convert("L" if grey else "RGB")
+    if size is not None and image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    array = np.asarray(image)
+    return array[None] if grey else array.transpose(2, 0, 1)
+
+
+def read_image(path: Path, channels: int | None = None, size: int | None = None) -> Pixels:
+    """An image file as [channels, height, width]; see `pixels`."""
+    try:
+        with Image.open(path) as image:
+            return pixels(image, channels, size)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    # Pillow's decoders report damage as any of these.
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} cannot be read as an image: replace or remove it.") from error
+
+
+def read_images(files: Sequence[Path], channels: int | None = None, size: int | None = None) -> Pixels:
+    """Image files, decoded by several threads, as [n, channels, height, width]. All must be of one shape."""
+    first = read_image(files[0], channels, size)
+    out = np.empty((len(files), *first.shape), np.uint8)
+
+    def fill(start: int) -> None:
+        for i, path in enumerate(files[start : start + CHUNK], start):
+            image = read_image(path, channels, size)
+            if image.shape != first.shape:
+                raise UserError(unlike(path, image, files[0], first))
+            out[i] = image
+
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(fill, range(0, len(files), CHUNK)):
+            pass
+    return out
+
+
+def unlike(path: Path, image: Pixels, other: Path, first: Pixels) -> str:
+    if image.shape[1:] == first.shape[1:]:
+        kind = {1: "grey", 3: "colour"}
+        return (
+            f"{path} is {kind[len(image)]} but {other} is {kind[len(first)]}: give channels=1 (all grey) "
+            f"or channels=3 (all RGB)."
+        )
+    (_, h, w), (_, H, W) = image.shape, first.shape
+    return f"{path} is {w}x{h} pixels but {other} is {W}x{H}: give size=N to resize all to NxN."
+
+
+def channel_stats(images: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of pixels/255 per channel, exact. A constant channel gets std 1, so that
+    normalising it gives 0 and not a division by zero."""
+    channels = images.shape[1]
+    counts = np.zeros((channels, 256), np.int64)
+    for start in range(0, len(images), 4096):  # bincount widens its input to int64: keep that copy small
+        for c in range(channels):
+            counts[c] += np.bincount(images[start : start + 4096, c].ravel(), minlength=256)
+    values = np.arange(256) / 255
+    mean = counts @ values / counts.sum(axis=1)
+    variance = (counts * (values - mean[:, None]) ** 2).sum(axis=1) / counts.sum(axis=1)
+    std = np.where(variance > 0, np.sqrt(variance), 1.0)
+    return tuple(mean.tolist()), tuple(std.tolist())

@@ -1,0 +1,289 @@
+"""Named datasets: what they are, where they lie, and how to load one from a spec.
+
+A spec is NAME or NAME:OPTIONS for a source, and KIND:PATH or KIND:PATH,OPTIONS for the user's own data:
+`cifar10`, `emnist:letters`, `synthetic:0.5,0.5,clients=100`, `folder:/scans,size=64`,
+`csv:/table.csv,label=kind`. Commas separate options, so a path in a spec has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unskew.data.dataset import Dataset
+from unskew.data.own import from_csv, from_folder, from_npz
+from unskew.data.sources.ag_news import ag_news
+from unskew.data.sources.cifar import cifar10, cifar100
+from unskew.data.sources.digits import digits
+from unskew.data.sources.folders import cinic10, tiny_imagenet
+from unskew.data.sources.idx import emnist, fashion_mnist, kmnist, mnist
+from unskew.data.sources.leaf import femnist
+from unskew.data.sources.mat import svhn, syn_digits
+from unskew.data.sources.source import Source, data_folder
+from unskew.data.sources.spec import options_of, parse_options
+from unskew.data.sources.synthetic import leaf_synthetic, synthetic
+from unskew.data.sources.usps import usps
+from unskew.errors import UserError, unknown
+
+__all__ = ["OWN", "SOURCES", "Found", "Source", "available", "data_folder", "load", "options_of"]
+
+SOURCES: dict[str, Source] = {
+    "digits": Source(
+        name="digits",
+        title="Digits (scikit-learn)",
+        classes=10,
+        train=1_442,
+        test=355,
+        shape="1x8x8",
+        home="https://archive.ics.uci.edu/dataset/80",
+        licence="CC BY 4.0",
+        load=digits,
+    ),
+    "synthetic": Source(
+        name="synthetic",
+        title="Synthetic(alpha, beta) of FedProx",
+        classes=10,
+        train=0,
+        test=0,
+        shape="60 features",
+        home="https://github.com/litian96/FedProx",
+        licence="generated",
+        load=synthetic,
+    ),
+    "leaf_synthetic": Source(
+        name="leaf_synthetic",
+        title="Synthetic of LEAF",
+        classes=5,
+        train=0,
+        test=0,
+        shape="60 features",
+        home="https://github.com/TalwalkarLab/leaf",
+        licence="generated",
+        load=leaf_synthetic,
+    ),
+    "mnist": Source(
+        name="mnist",
+        title="MNIST",
+        classes=10,
+        train=60_000,
+        test=10_000,
+        shape="1x28x28",
+        home="http://yann.lecun.com/exdb/mnist/",
+        licence="CC BY-SA 3.0",
+        load=mnist,
+        folders=("mnist", "MNIST/raw", "MNIST"),
+        marks=("train-images[-.]idx3-ubyte*",),
+    ),
+    "fashion_mnist": Source(
+        name="fashion_mnist",
+        title="Fashion-MNIST",
+        classes=10,
+        train=60_000,
+        test=10_000,
+        shape="1x28x28",
+        home="https://github.com/zalandoresearch/fashion-mnist",
+        licence="MIT",
+        load=fashion_mnist,
+        folders=("fashion-mnist", "fashion_mnist", "FashionMNIST/raw", "FashionMNIST"),
+        marks=("train-images[-.]idx3-ubyte*",),
+    ),
+    "kmnist": Source(
+        name="kmnist",
+        title="Kuzushiji-MNIST",
+        classes=10,
+        train=60_000,
+        test=10_000,
+        shape="1x28x28",
+        home="http://codh.rois.ac.jp/kmnist/",
+        licence="CC BY-SA 4.0",
+        load=kmnist,
+        folders=("kmnist", "KMNIST/raw", "KMNIST"),
+        marks=("train-images[-.]idx3-ubyte*",),
+    ),
+    "emnist": Source(
+        name="emnist",
+        title="EMNIST",
+        classes=47,
+        train=112_800,
+        test=18_800,
+        shape="1x28x28",
+        home="https://www.nist.gov/itl/products-and-services/emnist-dataset",
+        licence="not stated",
+        load=emnist,
+        folders=("emnist", "emnist/gzip", "EMNIST/raw", "EMNIST"),
+        marks=("emnist-*-images[-.]idx3-ubyte*",),
+    ),
+    "cifar10": Source(
+        name="cifar10",
+        title="CIFAR-10",
+        classes=10,
+        train=50_000,
+        test=10_000,
+        shape="3x32x32",
+        home="https://www.cs.toronto.edu/~kriz/cifar.html",
+        licence="not stated",
+        load=cifar10,
+        folders=("cifar-10-batches-bin", "cifar-10-batches-py", "cifar10", "cifar-10"),
+        marks=("data_batch_1", "data_batch_1.bin"),
+    ),
+    "cifar100": Source(
+        name="cifar100",
+        title="CIFAR-100",
+        classes=100,
+        train=50_000,
+        test=10_000,
+        shape="3x32x32",
+        home="https://www.cs.toronto.edu/~kriz/cifar.html",
+        licence="not stated",
+        load=cifar100,
+        folders=("cifar-100-binary", "cifar-100-python", "cifar100", "cifar-100"),
+        marks=("train", "train.bin"),
+    ),
+    "svhn": Source(
+        name="svhn",
+        title="SVHN (cropped digits)",
+        classes=10,
+        train=73_257,
+        test=26_032,
+        shape="3x32x32",
+        home="http://ufldl.stanford.edu/housenumbers/",
+        licence="non-commercial use",
+        load=svhn,
+        folders=("svhn", "SVHN", "."),
+        marks=("train_32x32.mat",),
+    ),
+    "syn_digits": Source(
+        name="syn_digits",
+        title="SYN digits",
+        classes=10,
+        train=479_400,
+        test=9_553,
+        shape="3x32x32",
+        home="http://yaroslav.ganin.net/",
+        licence="not stated",
+        load=syn_digits,
+        folders=("syn_digits", "syn-digits", "syn", "SYN", "."),
+        marks=("synth_train_32x32.mat",),
+        by_hand="unpack SynthDigits.zip, which http://yaroslav.ganin.net/ links to on Google Drive,",
+    ),
+    "tiny_imagenet": Source(
+        name="tiny_imagenet",
+        title="TinyImageNet",
+        classes=200,
+        train=100_000,
+        test=10_000,
+        shape="3x64x64",
+        home="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        licence="ImageNet's terms (non-commercial research)",
+        load=tiny_imagenet,
+        folders=("tiny-imagenet-200", "tiny_imagenet", "tiny-imagenet"),
+        marks=("train/n*",),
+    ),
+    "cinic10": Source(
+        name="cinic10",
+        title="CINIC-10",
+        classes=10,
+        train=90_000,
+        test=90_000,
+        shape="3x32x32",
+        home="https://doi.org/10.7488/ds/2448",
+        licence="CC BY 4.0",
+        load=cinic10,
+        folders=("cinic-10", "CINIC-10", "cinic10"),
+        marks=("train/airplane",),
+    ),
+    "femnist": Source(
+        name="femnist",
+        title="FEMNIST (LEAF)",
+        classes=62,
+        train=0,
+        test=0,
+        shape="1x28x28",
+        home="https://github.com/TalwalkarLab/leaf",
+        licence="not stated",
+        load=femnist,
+        folders=("femnist", "femnist/data", "FEMNIST"),
+        marks=("train/*.json", "test/*.json", "all_data/*.json", "data/*/*.json", "*.json"),
+        by_hand="run data/femnist/preprocess.sh of https://github.com/TalwalkarLab/leaf and copy train and "
+        "test (or all_data) from its data folder",
+    ),
+    "usps": Source(
+        name="usps",
+        title="USPS",
+        classes=10,
+        train=7_291,
+        test=2_007,
+        shape="1x16x16",
+        home="https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass.html#usps",
+        licence="research use",
+        load=usps,
+        folders=("usps", "USPS", "."),
+        marks=("usps.npz", "usps.bz2", "usps"),
+    ),
+    "ag_news": Source(
+        name="ag_news",
+        title="AG News",
+        classes=4,
+        train=120_000,
+        test=7_600,
+        shape="64 tokens",
+        home="http://groups.di.unipi.it/~gulli/AG_corpus_of_news_articles.html",
+        licence="non-commercial research",
+        load=ag_news,
+        folders=("ag_news", "ag_news_csv", "AG_NEWS"),
+        marks=("train.csv",),
+    ),
+}
+
+OWN: dict[str, Callable[..., Dataset]] = {"folder": from_folder, "csv": from_csv, "npz": from_npz}
+"""Kinds of the user's own data: loaders that take a path first."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A source and the folder that holds it: None where it is absent, and where it is bundled."""
+
+    source: Source
+    folder: Path | None
+
+    @property
+    def ready(self) -> bool:
+        return self.source.bundled or self.folder is not None
+
+
+def available(folder: Path | None = None) -> list[Found]:
+    """Every source, and where it is in the data folder (see `data_folder`)."""
+    root = data_folder(folder)
+    return [Found(source, source.find(root)) for source in SOURCES.values()]
+
+
+def load(spec: str, folder: Path | None = None, *, seed: int | None = None) -> Dataset:
+    """The dataset that `spec` names, read from the data folder (see `data_folder`).
+
+    seed: for what draws (generated data, a test split cut off the user's data), unless the spec has seed=…"""
+    name, _, rest = spec.strip().partition(":")
+    name = name.replace("-", "_")  # fashion-mnist, tiny-imagenet: as their folders are called
+    items = rest.split(",") if rest else []
+    if name in OWN:
+        path, loader = items[0].strip() if items else "", OWN[name]
+        if not path:
+            raise UserError(f"'{spec}' has no path: write {name}:PATH.")
+        options = parse_options(name, loader, items[1:])
+        place = [Path(path).expanduser()]
+    elif name in SOURCES:
+        source = SOURCES[name]
+        loader = source.load
+        options = parse_options(name, loader, items)
+        place = [] if source.bundled else [locate(source, data_folder(folder))]
+    else:
+        raise unknown("dataset", name, [*SOURCES, *OWN])
+    if seed is not None and "seed" in options_of(loader):
+        options.setdefault("seed", seed)
+    return loader(*place, **options)
+
+
+def locate(source: Source, root: Path) -> Path:
+    found = source.find(root)
+    if found is None:
+        raise source.missing(root)
+    return found

@@ -1,0 +1,62 @@
+"""What a named dataset is, and where its files are looked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from unskew.data.dataset import Dataset
+from unskew.errors import UserError
+
+
+@dataclass(frozen=True)
+class Source:
+    """A named dataset. The keyword-only parameters of `load` are its options, in the order in which a spec
+    may give them without their names."""
+
+    name: str
+    title: str
+    classes: int
+    train: int
+    """Samples with the default options (0: depends on them)."""
+    test: int
+    shape: str
+    """One sample, in words: "1x28x28"."""
+    home: str
+    licence: str
+    load: Callable[..., Dataset]
+    """load(folder, **options), where `folder` holds the files; load(**options) for a bundled source."""
+    folders: tuple[str, ...] = ()
+    """Where its files are looked for inside the data folder, first choice first. Empty: it is bundled."""
+    marks: tuple[str, ...] = ()
+    """File patterns; a folder with a match of any of them is taken as the source's."""
+    by_hand: str = ""
+    """How to get it where no open download exists; it follows "… is not in FOLDER: "."""
+
+    @property
+    def bundled(self) -> bool:
+        return not self.folders
+
+    def find(self, root: Path) -> Path | None:
+        """The folder with this source's files inside the data folder `root`."""
+        for name in self.folders:
+            folder = root / name
+            if folder.is_dir() and any(next(folder.glob(mark), None) is not None for mark in self.marks):
+                return folder
+        return None
+
+    def missing(self, root: Path) -> UserError:
+        how = self.by_hand or f"run `unskew data fetch {self.name}`, or copy the files of {self.home}"
+        return UserError(f"{self.title} is not in {root}: {how} into {root / self.folders[0]}.")
+
+
+def data_folder(folder: Path | None = None) -> Path:
+    """`folder`, else what the environment variable UNSKEW_DATA names, else the user's cache folder."""
+    if folder is not None:
+        return Path(folder).expanduser()
+    named = os.environ.get("UNSKEW_DATA")
+    return Path(named).expanduser() if named else platformdirs.user_cache_path("unskew")
