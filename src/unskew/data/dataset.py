@@ -17,9 +17,9 @@ from unskew.types import Inputs
 class Split:
     """Samples and their labels.
 
-    inputs: images uint8 [n, channels, height, width]; tables float32 [n, features]; token ids int32 [n, tokens]
+    inputs: images uint8 [n, channels, height, width]; tables float32 [n, features]; tokens int32 [n, length]
     labels: int64 [n]
-    owners: the natural client of each sample (writer, site, generated client), int64 [n] in 0..N-1, where known
+    owners: the natural client of each sample (writer, site, generated client), int64 [n], where known
     domains: which of several joined datasets each sample came from, int64 [n], where there are several
     """
 
@@ -86,24 +86,28 @@ def check(dataset: Dataset) -> None:
         if len(y) == 0:
             raise UserError(f"{name} is empty: at least one sample is needed.")
         if x.dtype not in (torch.uint8, torch.float32, torch.int32):
-            raise UserError(f"{name} holds {x.dtype} inputs: use uint8 images, float32 tables or int32 tokens.")
+            kinds = "uint8 images, float32 tables or int32 tokens"
+            raise UserError(f"{name} holds {x.dtype} inputs: use {kinds}.")
         if x.dtype == torch.uint8 and x.ndim != 4:
             raise UserError(f"{name} has images of shape {tuple(x.shape)}: use [n, channels, height, width].")
         if x.dtype != torch.uint8 and x.ndim != 2:
             raise UserError(f"{name} has rows of shape {tuple(x.shape)}: use [n, features].")
         if x.dtype == torch.float32 and not bool(torch.isfinite(x).all()):
             bad = int((~torch.isfinite(x)).any(dim=1).nonzero()[0])
-            raise UserError(f"{name} has a NaN or infinite value in sample {bad}: clean or remove that sample.")
+            raise UserError(f"{name} has a NaN or infinite value in sample {bad}: mend or remove it.")
         if x.dtype == torch.int32 and (int(x.min()) < 0 or int(x.max()) >= dataset.vocabulary):
             raise UserError(f"{name} has token ids outside 0..{dataset.vocabulary - 1}: raise `vocabulary`.")
         if y.dtype != torch.int64 or y.ndim != 1:
             raise UserError(f"{name} has labels of type {y.dtype}, shape {tuple(y.shape)}: use int64 [n].")
         if int(y.min()) < 0 or int(y.max()) >= C:
             bad = int(((y < 0) | (y >= C)).nonzero()[0])
-            raise UserError(f"{name} has label {int(y[bad])} at sample {bad}: labels must lie in 0..{C - 1}.")
+            value = int(y[bad])
+            raise UserError(f"{name} has label {value} at sample {bad}: labels must lie in 0..{C - 1}.")
         for what in (split.owners, split.domains):
             if what is not None and what.shape != y.shape:
-                raise UserError(f"{name} has {len(what)} owners or domains for {len(y)} samples: give one each.")
+                raise UserError(
+                    f"{name} has {len(what)} owners or domains for {len(y)} samples: give as many."
+                )
     if dataset.train.inputs.shape[1:] != dataset.test.inputs.shape[1:]:
         raise UserError(
             f"'{dataset.name}' has training samples of shape {tuple(dataset.train.inputs.shape[1:])} and test "

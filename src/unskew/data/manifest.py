@@ -1,0 +1,256 @@
+"""A partition as a value, and as a file that proves which data it divides and that nobody edited it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from unskew.data.dataset import Dataset
+from unskew.errors import UserError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which training samples each client holds: disjoint, and not necessarily all of them."""
+
+    indices: tuple[Ints, ...]
+    """One int64 array per client, into the training split."""
+    counts: Ints
+    """Samples per client and class, [clients, classes]."""
+    recipe: str
+    """The skew string that makes this partition again, every option written out."""
+    seed: int | None
+    """None where the partition was made elsewhere and its seed is not known."""
+    notes: tuple[str, ...] = ()
+    """What could not be met and what was done instead, one sentence each."""
+    dropped: int = 0
+    """Training samples that no client holds."""
+    tries: int = 1
+    """Draws it took to satisfy the recipe."""
+
+    @property
+    def clients(self) -> int:
+        return len(self.indices)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Samples per client."""
+        sizes: Ints = self.counts.sum(axis=1)
+        return sizes
+
+    @cached_property
+    def vacant(self) -> Ints:
+        """How many classes each client has no sample of."""
+        vacant: Ints = (self.counts == 0).sum(axis=1)
+        return vacant
+
+    @cached_property
+    def entropy(self) -> Floats:
+        """Of each client's labels, in nats (natural logarithm): 0 for one class or no sample, ln C at
+        most."""
+        shares = self.counts / np.maximum(self.sizes, 1)[:, None]
+        logs = np.log(shares, where=shares > 0, out=np.zeros_like(shares))
+        entropy: Floats = np.maximum(-(shares * logs).sum(axis=1), 0.0)
+        return entropy
+
+    @cached_property
+    def index_sha256(self) -> str:
+        """SHA-256 over little-endian int64 numbers: how many clients, then for every client how many samples
+        and their indices in order."""
+        digest = hashlib.sha256(np.array(self.clients, dtype="<i8").tobytes())
+        for mine in self.indices:
+            digest.update(np.array(len(mine), dtype="<i8").tobytes())
+            digest.update(mine.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+def partition_of(
+    indices: Sequence[npt.ArrayLike],
+    dataset: Dataset,
+    *,
+    recipe: str,
+    seed: int | None = None,
+    notes: tuple[str, ...] = (),
+    tries: int = 1,
+) -> Partition:
+    """The partition of the training split with these indices: checked to lie in it and to be disjoint."""
+    labels: Ints = dataset.train.labels.numpy()
+    C, arrays = len(dataset.classes), tuple(_integers(mine, recipe, k) for k, mine in enumerate(indices))
+    if not arrays:
+        raise UserError(f"'{recipe}' names no client: at least one is needed.")
+    counts = np.zeros((len(arrays), C), dtype=np.int64)
+    holder = np.full(len(labels), -1, dtype=np.int64)
+    for k, mine in enumerate(arrays):
+        if len(mine) and (mine.min() < 0 or mine.max() >= len(labels)):
+            raise UserError(
+                f"'{recipe}' gives client {k} the index {mine.max() if mine.min() >= 0 else mine.min()}, but "
+                f"the training split of '{dataset.name}' has the indices 0..{len(labels) - 1}: use the "
+                "dataset that was divided."
+            )
+        counts[k] = np.bincount(labels[mine], minlength=C)
+        taken = mine[holder[mine] >= 0]
+        if len(taken):
+            other = int(holder[taken[0]])
+            raise UserError(
+                f"'{recipe}' gives sample {taken[0]} to client {other} and to client {k}: only one may."
+            )
+        holder[mine] = k
+        if len(np.unique(mine)) != len(mine):
+            raise UserError(f"'{recipe}' gives client {k} a sample twice: name each once.")
+    dropped = int((holder < 0).sum())
+    return Partition(arrays, counts, recipe, seed, notes, dropped, tries)
+
+
+def _integers(values: npt.ArrayLike, recipe: str, client: int) -> Ints:
+    array = np.asarray(values)
+    if array.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise UserError(f"'{recipe}' has no flat list of integers for client {client}: give sample indices.")
+    return array.astype(np.int64)
+
+
+def cite(partition: Partition, dataset: Dataset) -> str:
+    """One line that identifies a partition in a paper: recipe, seed, data, and the indices' SHA-256."""
+    seed = "" if partition.seed is None else f" seed {partition.seed}"
+    return (
+        f"{partition.recipe}{seed} on {dataset.name} (sha256 {dataset.sha256[:12]}…): "
+        f"partition {partition.index_sha256[:12]}…"
+    )
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    name: str
+    sha256: str
+    train: int
+    test: int
+    classes: list[str]
+
+
+class _Manifest(BaseModel):
+    """The file's content, in the file's order. `sha256` is over all the rest."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    format: Literal["unskew-partition-1"]
+    unskew: str
+    recipe: str
+    seed: int | None
+    clients: int
+    dataset: _Data
+    notes: list[str]
+    dropped: int
+    tries: int
+    index_sha256: str
+    counts: list[list[int]]
+    indices: list[list[int]]
+    sha256: str
+
+
+def save(partition: Partition, dataset: Dataset, path: Path) -> None:
+    """Write the manifest, whole or not at all: recipe, seed, data, hashes, counts, notes and the indices
+    themselves, so that it can be loaded where no recipe can make it again."""
+    manifest = _Manifest(
+        format="unskew-partition-1",
+        unskew=version("unskew"),
+        recipe=partition.recipe,
+        seed=partition.seed,
+        clients=partition.clients,
+        dataset=_Data(
+            name=dataset.name,
+            sha256=dataset.sha256,
+            train=len(dataset.train),
+            test=len(dataset.test),
+            classes=list(dataset.classes),
+        ),
+        notes=list(partition.notes),
+        dropped=partition.dropped,
+        tries=partition.tries,
+        index_sha256=partition.index_sha256,
+        counts=partition.counts.tolist(),
+        indices=[mine.tolist() for mine in partition.indices],
+        sha256="",
+    )
+    content = manifest.model_dump() | {"sha256": _digest(manifest)}
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(f"{{\n{lines}\n}}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UserError(f"the partition cannot be saved as {path}: {error.strerror}.") from None
+
+
+def load(path: Path, dataset: Dataset) -> Partition:
+    """The partition in a manifest, after checking that the file is as it was saved and that `dataset` is
+    the one it divides. Its recipe is then `file:PATH`, and a note says what made it."""
+    manifest = _read(Path(path))
+    if manifest.sha256 != _digest(manifest):
+        raise UserError(f"{path} was edited after it was saved: restore it, or make the partition anew.")
+    mine, theirs = dataset, manifest.dataset
+    if theirs.sha256 != mine.sha256:
+        raise UserError(
+            f"{path} divides '{theirs.name}' ({theirs.train} training samples, {len(theirs.classes)} "
+            f"classes, sha256 {theirs.sha256[:12]}…), but this is '{mine.name}' ({len(mine.train)} training "
+            f"samples, {len(mine.classes)} classes, sha256 {mine.sha256[:12]}…): load the dataset it was "
+            "made for."
+        )
+    origin = manifest.recipe + ("" if manifest.seed is None else f" with seed {manifest.seed}")
+    made = () if manifest.recipe.startswith("file:") else (f"Made by {origin}.",)
+    partition = partition_of(
+        manifest.indices,
+        dataset,
+        recipe=f"file:{path}",
+        seed=manifest.seed,
+        notes=(*made, *manifest.notes),
+        tries=manifest.tries,
+    )
+    if partition.index_sha256 != manifest.index_sha256 or partition.counts.tolist() != manifest.counts:
+        raise UserError(f"{path} contradicts itself (indices, counts, hash): make the partition anew.")
+    return partition
+
+
+def _read(path: Path) -> _Manifest:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no partition file {path}: check the path.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the partition file {path} cannot be read: {error}.") from None
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path} is not a whole partition file (it breaks off or is damaged at line {error.lineno}): "
+            "copy it again."
+        ) from None
+    try:
+        return _Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        raise UserError(
+            f"{path} is not a partition file of this version ({where}: {first['msg']})."
+        ) from None
+
+
+def _digest(manifest: _Manifest) -> str:
+    content = manifest.model_dump(exclude={"sha256"})
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,150 @@
+"""Who holds what: rules that divide a dataset among clients, as frozen dataclasses and as text.
+
+A skew string is NAME:PARAMETER,option=value, such as dirichlet:0.05,cap=false. `longtail:100+` before it
+makes the classes long-tailed first, and `domains:6/4/3/7+` gives every domain of a joined dataset clients of
+its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from unskew.data.dataset import Dataset
+from unskew.data.importers import IMPORTERS, Import
+from unskew.data.manifest import Partition, partition_of
+from unskew.data.partitions import recipe
+from unskew.data.partitions.classes import Balanced, Classes, Labels, Quantity
+from unskew.data.partitions.compose import Domains, LongTail
+from unskew.data.partitions.dirichlet import ClientDirichlet, Dirichlet
+from unskew.data.partitions.natural import Natural
+from unskew.data.partitions.pool import Division, Partitioner, Pool, Seed
+from unskew.data.partitions.shards import Iid, Shards, SortedShards
+from unskew.errors import UserError, unknown
+
+__all__ = [
+    "PARTITIONERS",
+    "Balanced",
+    "Classes",
+    "ClientDirichlet",
+    "Dirichlet",
+    "Division",
+    "Domains",
+    "Iid",
+    "Labels",
+    "LongTail",
+    "Natural",
+    "Partitioner",
+    "Pool",
+    "Quantity",
+    "Seed",
+    "Shards",
+    "Skew",
+    "SortedShards",
+    "parse_skew",
+    "partition",
+    "write_skew",
+]
+
+PARTITIONERS: Mapping[str, type[Partitioner]] = {
+    "iid": Iid,
+    "dirichlet": Dirichlet,
+    "client-dirichlet": ClientDirichlet,
+    "shards": Shards,
+    "sorted-shards": SortedShards,
+    "labels": Labels,
+    "quantity": Quantity,
+    "classes": Classes,
+    "balanced": Balanced,
+    "natural": Natural,
+    "longtail": LongTail,
+    "domains": Domains,
+}
+
+Skew = Partitioner | Import
+"""A rule that divides, or a partition made elsewhere."""
+
+
+def parse_skew(text: str) -> Skew:
+    """The rule that a skew string names, its options checked."""
+    name, _, options = text.strip().partition(":")
+    if name in IMPORTERS:
+        return Import(name, options)
+    return _parse_rule(text.strip())
+
+
+def _parse_rule(text: str) -> Partitioner:
+    head, *rest = re.split(r"\+(?=[A-Za-z])", text, maxsplit=1)  # the plus sign of 1e+3 belongs to the number
+    name, _, options = head.partition(":")
+    if name in IMPORTERS:
+        raise UserError(
+            f"'{text}' is a partition made elsewhere and is taken as it is: let nothing come before."
+        )
+    if name not in PARTITIONERS:
+        raise unknown("skew", name, [*PARTITIONERS, *IMPORTERS])
+    kind = PARTITIONERS[name]
+    if name not in ("longtail", "domains"):
+        if rest:
+            raise UserError(f"{name} cannot be followed by '+{rest[0]}': only longtail and domains can.")
+        return recipe.read(name, kind, options)
+    if not rest:
+        raise UserError(f"{name} does not say how to divide: write {head}+dirichlet:0.1, for example.")
+    return recipe.read(name, kind, options, then=_parse_rule(rest[0]))
+
+
+def write_skew(skew: Skew, *, brief: bool = False) -> str:
+    """The skew string of a rule, with every option written out, or in brief only with those that matter."""
+    if isinstance(skew, Import):
+        return skew.recipe
+    names = {kind: name for name, kind in PARTITIONERS.items()}
+    if type(skew) not in names:
+        raise UserError(
+            f"{type(skew).__name__} is not a partitioner of unskew: use one of {', '.join(PARTITIONERS)}."
+        )
+    text = recipe.write(names[type(skew)], skew, brief=brief)
+    return f"{text}+{write_skew(skew.then, brief=brief)}" if isinstance(skew, LongTail | Domains) else text
+
+
+def partition(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Partition:
+    """Divide the training split. Where the dataset has domains, each has its own clients. `clients` may be 0
+    where the number is known without it: natural owners, imported partitions, domains with numbers."""
+    if clients < 0:
+        raise UserError(f"{clients} clients cannot share data: ask for at least 1.")
+    if seed < 0:
+        raise UserError(f"the seed of a partition is {seed} but should be 0 or more.")
+    rule = parse_skew(skew) if isinstance(skew, str) else skew
+    if isinstance(rule, Import):
+        return rule.load(dataset, clients)
+    train = dataset.train
+    pool = Pool(
+        train.labels.numpy(),
+        len(dataset.classes),
+        None if train.owners is None else train.owners.numpy(),
+        None if train.domains is None else train.domains.numpy(),
+        dataset.domains,
+    )
+    rule = _spell_out(rule, pool.domain_names, clients)
+    division = rule.divide(pool, clients, Seed(seed))
+    return partition_of(
+        division.clients,
+        dataset,
+        recipe=write_skew(rule),
+        seed=seed,
+        notes=division.notes,
+        tries=division.tries,
+    )
+
+
+def _spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Partitioner:
+    """The rule with its domains written out, where the dataset has domains."""
+    if domains and not _names_domains(rule):
+        rule = Domains((), rule)
+    if isinstance(rule, Domains):
+        return rule.spell_out(domains, clients)
+    if isinstance(rule, LongTail) and _names_domains(rule):
+        return replace(rule, then=_spell_out(rule.then, domains, clients))
+    return rule
+
+
+def _names_domains(rule: Partitioner) -> bool:
+    return isinstance(rule, Domains) or (isinstance(rule, LongTail) and _names_domains(rule.then))

@@ -1,0 +1,59 @@
+"""The clients that the data come with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from unskew.data.partitions.pool import Division, Pool, Seed
+from unskew.errors import UserError
+
+
+@dataclass(frozen=True)
+class Natural:
+    """One client per owner of samples in the dataset (writer, site, generated client).
+
+    min_size: owners with fewer samples are dropped.
+    surplus: when there are more owners than clients asked for, drop keeps random ones, merge deals all of
+        them into equally many owners per client.
+    Asking for 0 clients keeps every owner.
+    """
+
+    min_size: int = 1
+    surplus: Literal["drop", "merge"] = "drop"
+
+    def __post_init__(self) -> None:
+        if self.min_size < 1:
+            raise UserError(f"natural min_size is {self.min_size} but should be at least 1.")
+
+    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+        if pool.owners is None:
+            raise UserError("natural needs a dataset whose samples have owners, and this one names none.")
+        owners, owner_of, sizes = np.unique(pool.owners, return_inverse=True, return_counts=True)
+        kept, notes = np.flatnonzero(sizes >= self.min_size), []
+        if len(kept) < len(owners):
+            notes.append(
+                f"{len(owners) - len(kept)} of {len(owners)} owners have fewer than {self.min_size} samples."
+            )
+        if clients > len(kept) or not len(kept):
+            raise UserError(
+                f"{clients} clients are asked for, but {len(kept)} owners have {self.min_size} samples or "
+                f"more: ask for fewer clients{', or lower min_size' if self.min_size > 1 else ''}."
+            )
+        groups = np.split(kept, len(kept))
+        if 0 < clients < len(kept):
+            order = seed.stream("owners").permutation(kept)
+            if self.surplus == "merge":
+                groups = np.array_split(order, clients)
+                notes.append(f"{len(kept)} owners were merged into {clients} clients.")
+            else:
+                groups = np.split(np.sort(order[:clients]), clients)
+                notes.append(f"{clients} of {len(kept)} owners were kept.")
+        client_of = np.full(len(owners), len(groups))
+        for k, group in enumerate(groups):
+            client_of[group] = k
+        holder = client_of[owner_of]
+        cuts = np.cumsum(np.bincount(holder, minlength=len(groups)))[: len(groups)]
+        return Division(tuple(np.split(np.argsort(holder, kind="stable"), cuts)[: len(groups)]), tuple(notes))

@@ -1,0 +1,146 @@
+"""What a partitioner is given, what it gives back, and the arithmetic that several of them share."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from unskew.data.manifest import Floats, Ints
+from unskew.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """The samples to divide, by position 0..n-1."""
+
+    labels: Ints
+    classes: int
+    owners: Ints | None = None
+    domains: Ints | None = None
+    domain_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def by_class(self) -> tuple[Ints, ...]:
+        """The positions of each class, ascending."""
+        order = np.argsort(self.labels, kind="stable")
+        return tuple(np.split(order, np.cumsum(self.class_sizes)[:-1]))
+
+    @cached_property
+    def class_sizes(self) -> Ints:
+        return np.bincount(self.labels, minlength=self.classes)
+
+    def take(self, positions: Ints) -> Pool:
+        """The pool of these samples alone; position i of it is positions[i] here."""
+        owners = None if self.owners is None else self.owners[positions]
+        domains = None if self.domains is None else self.domains[positions]
+        return Pool(self.labels[positions], self.classes, owners, domains, self.domain_names)
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Positions in the pool, per client."""
+
+    clients: tuple[Ints, ...]
+    notes: tuple[str, ...] = ()
+    tries: int = 1
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A partition's own randomness: every purpose has its own stream, apart from those of training. `branch`
+    tells the domains of one federation apart."""
+
+    value: int
+    branch: int = 0
+
+    def stream(self, purpose: str) -> np.random.Generator:
+        key = (zlib.crc32(b"partition"), self.branch, zlib.crc32(purpose.encode()))
+        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(self.value, spawn_key=key)))
+
+    def legacy(self) -> np.random.RandomState:
+        """As after np.random.seed(seed), which the published codes call; NumPy never changes this stream."""
+        return np.random.RandomState(self._legacy())
+
+    def legacy_python(self) -> random.Random:
+        """As after random.seed(seed)."""
+        return random.Random(self._legacy())
+
+    def _legacy(self) -> int:
+        if self.value + self.branch >= 2**32:
+            raise UserError(
+                f"a published variant needs a seed below {2**32}, not {self.value}: choose a smaller one."
+            )
+        return self.value + self.branch
+
+
+class Partitioner(Protocol):
+    """A rule that divides samples among clients. Its dataclass fields are its options."""
+
+    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division: ...
+
+
+def enough(pool: Pool, clients: int, each: int = 1) -> None:
+    """Raise unless there are samples for every client."""
+    if clients < 1:
+        raise UserError(f"{clients} clients cannot share data: ask for at least 1.")
+    if clients > len(pool):
+        raise UserError(
+            f"{clients} clients cannot share {len(pool)} samples: ask for at most {len(pool)} clients."
+        )
+    if clients * each > len(pool):
+        raise UserError(
+            f"{clients} clients cannot have {each} samples each, {len(pool)} are there: lower min_size to "
+            f"{len(pool) // clients} or less, or ask for fewer clients."
+        )
+
+
+def per_class(rule: str, each: int, clients: int, classes: int) -> int:
+    """How many clients hold a class when all clients hold `each` of them and every class has equally many
+    holders; raises where that is not a whole number."""
+    if clients * each % classes:
+        raise UserError(
+            f"{rule}:{each} needs clients × {each} to be a multiple of the {classes} classes, but {clients} "
+            f"× {each} = {clients * each}: change one of them."
+        )
+    return clients * each // classes
+
+
+def even(total: int, parts: int) -> Ints:
+    """`total` in `parts` shares that differ by 1 at most, larger ones first."""
+    return total // parts + (np.arange(parts) < total % parts).astype(np.int64)
+
+
+def largest_remainder(shares: Floats, total: int) -> Floats:
+    """Round each row of `shares`, which sums to `total`, to whole numbers that do: down first, then one more
+    for the largest fractions, the lower index first among equals."""
+    whole = np.floor(shares)
+    fractions = shares - whole
+    missing = total - whole.sum(axis=1).astype(np.int64)
+    # One sort tells each row's smallest fraction that is still rounded up: faster than ranking them all.
+    ranked = np.sort(fractions, axis=1)
+    smallest = np.where(missing > 0, ranked[np.arange(len(missing)), -missing], np.inf)
+    up = fractions >= smallest[:, None]
+    # Among equal fractions that rounds too many up.
+    for row in np.flatnonzero(np.count_nonzero(up, axis=1) != missing):
+        up[row] = False
+        up[row, np.argsort(-fractions[row], kind="stable")[: missing[row]]] = True
+    whole += up
+    return whole
+
+
+def deal(pool: Pool, counts: Ints, rng: np.random.Generator) -> tuple[Ints, ...]:
+    """Random samples for each client, counts[client, class] of them, in ascending order."""
+    hands: list[list[Ints]] = [[] for _ in counts]
+    for mine, share in zip(pool.by_class, counts.T, strict=True):
+        cuts = np.cumsum(share)
+        for hand, dealt in zip(hands, np.split(rng.permutation(mine), cuts)[:-1], strict=True):
+            hand.append(dealt)
+    return tuple(np.sort(np.concatenate(hand)) for hand in hands)
