@@ -16,6 +16,11 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def __init__(self, **values: Any) -> None:
+        fields = type(self).model_fields
+        for name, value in values.items():
+            # Pydantic would take true for the number 1; as text it is refused.
+            if isinstance(value, bool) and name in fields and fields[name].annotation is not bool:
+                values[name] = str(value).lower()
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -25,7 +30,7 @@ class Spec(BaseModel):
 def _sentence(spec: type[Spec], error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     inner = first.get("ctx", {}).get("error")
-    path = ".".join(str(part) for part in first["loc"] if not _is_union_branch(part))
+    path = _path(first["loc"])
     if isinstance(inner, UserError):  # from a nested Spec, which has already found the words
         return f"{path}.{inner}" if path else str(inner)
     if first["type"] == "extra_forbidden":
@@ -34,13 +39,59 @@ def _sentence(spec: type[Spec], error: ValidationError) -> str:
         return f"{path} is not a setting: {hint}"
     if first["type"] == "missing":
         return f"{path} is missing: give it a value."
-    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{path} is {first['input']!r} but {message}."
+    if first["type"] == "model_type":
+        nested: Any = spec.model_fields[path].annotation
+        key = next(iter(nested.model_fields))
+        return f"{path} is {first['input']!r} but should be a table: set its keys, such as {path}.{key}."
+    return f"{path} {is_but_should_be(error)}"
 
 
-def _is_union_branch(part: object) -> bool:
-    """Pydantic names the branch of a union in the path ('literal[...]', 'constrained-int'); a user has not
-    written that word."""
-    return isinstance(part, str) and (
-        "[" in part or part.startswith("constrained-") or part in ("int", "float")
+WORDS = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a whole number of reasonable size",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "literal_error": "{expected}",
+    "greater_than": "greater than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+}
+"""What a value should be, by the type of Pydantic's error."""
+
+
+def is_but_should_be(error: ValidationError) -> str:
+    """What is wrong with the first value, such as "is 0 but should be at least 1." Where there are several
+    ways to be right, all are named."""
+    errors = error.errors(include_url=False)
+    first, path = errors[0], _path(errors[0]["loc"])
+    ways = [
+        WORDS[each["type"]].format(**each.get("ctx", {}))
+        if each["type"] in WORDS
+        else each["msg"].removeprefix("Input should be ")
+        for each in errors
+        if _path(each["loc"]) == path
+    ]
+    # A number may have come as text, from a flag. One that is out of bounds was read as a number.
+    out_of_bounds = first["type"].startswith(("greater", "less"))
+    shown = str(first["input"]) if out_of_bounds else repr(first["input"])
+    return f"is {shown} but should be {' or '.join(ways)}."
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    """Where a value stands. Pydantic also names the branch of a union ('literal[...]', 'constrained-int'); a
+    user has not written that word."""
+    return ".".join(
+        str(part)
+        for part in loc
+        if not (
+            isinstance(part, str)
+            and ("[" in part or part.startswith("constrained-") or part in ("int", "float"))
+        )
     )

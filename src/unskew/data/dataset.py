@@ -110,8 +110,8 @@ def check(dataset: Dataset) -> None:
                 )
     if dataset.train.inputs.shape[1:] != dataset.test.inputs.shape[1:]:
         raise UserError(
-            f"'{dataset.name}' has training samples of shape {tuple(dataset.train.inputs.shape[1:])} and test "
-            f"samples of shape {tuple(dataset.test.inputs.shape[1:])}: make them alike."
+            f"'{dataset.name}' has training samples of shape {tuple(dataset.train.inputs.shape[1:])} and "
+            f"test samples of shape {tuple(dataset.test.inputs.shape[1:])}: make them alike."
         )
     if dataset.train.inputs.dtype != dataset.test.inputs.dtype:
         raise UserError(f"'{dataset.name}' has training and test inputs of different types: make them alike.")

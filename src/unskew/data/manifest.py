@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unskew.data.dataset import Dataset
 from unskew.errors import UserError
+from unskew.version import VERSION
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -166,7 +166,7 @@ def save(partition: Partition, dataset: Dataset, path: Path) -> None:
     themselves, so that it can be loaded where no recipe can make it again."""
     manifest = _Manifest(
         format="unskew-partition-1",
-        unskew=version("unskew"),
+        unskew=VERSION,
         recipe=partition.recipe,
         seed=partition.seed,
         clients=partition.clients,

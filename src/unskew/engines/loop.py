@@ -1,0 +1,108 @@
+"""The reference engine: one client after another in plain PyTorch. Every other engine must equal it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from unskew.data.augment import normalise
+from unskew.engines.assess import assess
+from unskew.engines.job import Fit, Job
+from unskew.engines.network import Network
+from unskew.engines.numerics import steady
+from unskew.engines.plan import batches
+from unskew.method import Method
+from unskew.metrics import Assessment
+from unskew.parts.optimizers import corrected, sgd
+from unskew.randomness import Purpose, draw_seed
+from unskew.trial import Trial, weights_of
+from unskew.types import End, Params, Scope, Tensors, View, Weights
+
+
+class Loop:
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.device = trial.pick_device()
+        self.network = Network(trial, self.device)
+        self.initial = weights_of(self.network.student).clone()
+        dataset = trial.federation.dataset
+        self.inputs, self.labels = dataset.train.inputs.to(self.device), dataset.train.labels.to(self.device)
+        self.test_inputs = dataset.test.inputs.to(self.device)
+
+    def assess(self, weights: Weights) -> Assessment:
+        with steady(self.device, self.trial.threads):
+            size = self.trial.evaluation.batch_size
+            return assess(self.network, self.trial.federation.dataset, self.test_inputs, weights, size)
+
+    def fit(self, method: Method, anchor: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Fit]:
+        with steady(self.device, self.trial.threads):
+            return [self._fit_one(method, anchor, shared, job) for job in jobs]
+
+    def look(self, client: int, weights: Weights, /, *, grad: bool = False) -> Iterator[View]:
+        dataset = self.trial.federation.dataset
+        scope = Scope(weights, self.trial.federation.counts[client].to(self.device), {}, {})
+        mine = self.trial.federation.indices(client).to(self.device)
+        params = {name: value.detach().requires_grad_(grad) for name, value in weights.params.items()}
+        for rows in torch.split(mine, self.trial.evaluation.batch_size):
+            x = normalise(self.inputs[rows], dataset.mean, dataset.std)
+            with steady(self.device, self.trial.threads), torch.set_grad_enabled(grad):
+                out = self.network.evaluate(Weights(params, weights.buffers), x)
+            yield View(scope, x, self.labels[rows], params, out, self.network)
+
+    def _fit_one(self, method: Method, anchor: Weights, shared: Tensors, job: Job) -> Fit:
+        trial, budget, dataset = self.trial, self.trial.budget, self.trial.federation.dataset
+        mine = trial.federation.indices(job.client).to(self.device)
+        if job.buffers is not None:
+            anchor = Weights(anchor.params, job.buffers)
+        if not len(mine):
+            return Fit(anchor, 0, 0, torch.zeros((), device=self.device), job.memory, {})
+        scope = Scope(anchor, trial.federation.counts[job.client].to(self.device), job.memory, shared)
+        look = partial(self.look, job.client)
+        scope = replace(scope, memory={**scope.memory, **method.memory.prepare(scope, look)})
+        correction = method.correction(scope)
+        lr = budget.lr_at(job.round)
+        optimizer = sgd(lr, momentum=budget.momentum, weight_decay=budget.weight_decay)
+
+        now = anchor.clone()
+        state = optimizer.init(now.params)
+        torch.manual_seed(draw_seed(trial.seed, Purpose.CLIENT, job.round, job.client))  # for dropout
+        loss, steps = torch.zeros((), device=self.device), 0
+        for batch in batches(
+            trial.seed,
+            job.round,
+            job.client,
+            samples=len(mine),
+            epochs=budget.epochs,
+            batch_size=budget.batch_size,
+            draws=trial.augment.draws,
+            drop_single=self.network.normed,
+        ):
+            rows = mine[torch.from_numpy(batch.rows).to(self.device)]
+            draws = torch.from_numpy(batch.draws).to(self.device)
+            x = trial.augment.apply(self.inputs[rows], draws, dataset.mean, dataset.std)
+            y = self.labels[rows]
+
+            @torch.enable_grad()
+            def plain(
+                params: Params, /, *, track: bool = True, x: Tensor = x, y: Tensor = y
+            ) -> tuple[Tensor, Params]:
+                leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+                buffers = now.buffers if track else now.clone().buffers
+                out = self.network.train(Weights(leaves, buffers), x)
+                value = method.objective(View(scope, x, y, leaves, out, self.network))
+                # A method may leave a parameter out of its loss: that one's gradient is zero.
+                grads = torch.autograd.grad(
+                    value, list(leaves.values()), allow_unused=True, materialize_grads=True
+                )
+                return value.detach(), dict(zip(leaves, grads, strict=True))
+
+            gradient = corrected(method.ascent(plain, scope), correction)
+            loss += optimizer.step(gradient, now.params, state)
+            steps += 1
+        end = End(now, steps, lr, budget.momentum, look)
+        kept, reported = method.memory.update(scope, end)
+        return Fit(now, len(mine), steps, loss / max(steps, 1), kept, reported)

@@ -1,0 +1,40 @@
+"""Local optimisers. One rule for every method: hyperparameters come from the budget, never from a method."""
+
+from __future__ import annotations
+
+import torch
+
+from unskew.types import Gradient, Optimizer, Params, Tensors
+
+
+def sgd(lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+    """Stochastic gradient descent with heavy-ball momentum and coupled weight decay, as torch.optim.SGD."""
+
+    def init(params: Params) -> Tensors:
+        return {name: torch.zeros_like(value) for name, value in params.items()} if momentum else {}
+
+    @torch.no_grad()
+    def step(gradient: Gradient, params: Params, state: Tensors) -> torch.Tensor:
+        loss, grads = gradient(params)
+        for name, value in params.items():
+            grad = grads[name]
+            if weight_decay:
+                grad = grad.add(value, alpha=weight_decay)
+            if momentum:
+                grad = state[name].mul_(momentum).add_(grad)
+            value.add_(grad, alpha=-lr)
+        return loss
+
+    return Optimizer(init, step)
+
+
+def corrected(gradient: Gradient, correction: Params | None) -> Gradient:
+    """The gradient function with a constant added to every gradient."""
+    if correction is None:
+        return gradient
+
+    def shifted(params: Params, /, *, track: bool = True) -> tuple[torch.Tensor, Params]:
+        loss, grads = gradient(params, track=track)
+        return loss, {name: grad + correction[name] for name, grad in grads.items()}
+
+    return shifted

@@ -1,0 +1,247 @@
+"""Federated training: one round is a straight line. Read `step` first."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unskew import engines, metrics
+from unskew.engines.plan import cohort
+from unskew.errors import UserError
+from unskew.method import Method
+from unskew.metrics import Assessment
+from unskew.trial import Trial
+from unskew.types import ServerState, Tensors, Updates, Weights
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that a run is between two rounds."""
+
+    round: int
+    """Rounds done."""
+    server: ServerState
+    memories: dict[int, Tensors] = field(default_factory=dict)
+    """What each client that ever took part has kept."""
+    buffers: dict[int, Tensors] = field(default_factory=dict)
+    """Each client's own BatchNorm statistics, where the policy keeps them local."""
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What one round did."""
+
+    number: int
+    """Counted from 1."""
+    lr: float
+    cohort: list[int]
+    trained: list[int]
+    """The clients of the cohort that took at least one step."""
+    train_loss: float
+    """Mean over the clients that trained, weighted as they were averaged; NaN when none did."""
+    seconds: float
+    test: Assessment | None
+    """None in rounds that were not tested."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished run."""
+
+    weights: Weights
+    """The served model."""
+    rounds: list[Round]
+    classes: tuple[str, ...]
+    counts: NDArray[np.int64]
+    """Label counts, [N, C]."""
+    seconds: float
+    state: State
+    """From which training can go on."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the numbers should know."""
+
+    @cached_property
+    def final(self) -> Assessment:
+        test = self.rounds[-1].test
+        assert test is not None  # the last round is always tested
+        return test
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """best, last and mean_last_10, over the rounds that were tested."""
+        return metrics.best_last_mean([metrics.accuracy(test.confusion) for test in self._tests])
+
+    @property
+    def class_accuracy(self) -> dict[str, float]:
+        """Of the final model, by class name."""
+        return dict(zip(self.classes, metrics.class_accuracy(self.final.confusion).tolist(), strict=True))
+
+    @property
+    def worst_accuracy(self) -> float:
+        """The final model's accuracy on its worst class."""
+        return float(np.nanmin(metrics.class_accuracy(self.final.confusion)))
+
+    @property
+    def groups(self) -> dict[str, float | None]:
+        """The final model's accuracy on the clients' majority, minority and vacant classes."""
+        return metrics.group_accuracy(metrics.class_accuracy(self.final.confusion), self.counts)
+
+    @property
+    def forgetting(self) -> float:
+        return metrics.forgetting([metrics.class_accuracy(test.confusion) for test in self._tests])
+
+    @property
+    def _tests(self) -> list[Assessment]:
+        return [round.test for round in self.rounds if round.test is not None]
+
+
+OnRound = Callable[[Round], None]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A method in stages, or one that changes the model: a function that trains, once or more often.
+
+    `run` gets the trial, the method to train with (plain FedAvg, or what the program was put together with)
+    and what to tell of every round of the main model. Programs add with methods, not with each other.
+    """
+
+    run: Callable[[Trial, Method, OnRound], Result]
+    base: Method = Method()
+
+    def __add__(self, other: Method) -> Program:
+        if isinstance(other, Program):
+            raise UserError("these methods cannot be put together: each trains in stages of its own.")
+        return replace(self, base=self.base + other)
+
+    __radd__ = __add__
+
+
+def train(
+    trial: Trial,
+    method: Method | Program | None = None,
+    *,
+    start: State | None = None,
+    on_round: OnRound = lambda _: None,
+) -> Result:
+    """Train one global model under a trial's conditions. `on_round` sees every round as it ends; `start`
+    continues where another training of the same model ended."""
+    method = method or Method()
+    if isinstance(method, Program):
+        return method.run(trial, method.base, on_round)
+    began = time.perf_counter()
+    engine = engines.start(trial)
+    state = start or begin(method, engine.initial)
+    rounds: list[Round] = []
+    while state.round < trial.budget.rounds:
+        state, round = step(trial, method, engine, state)
+        rounds.append(round)
+        on_round(round)
+    weights = method.server.serve(state.server)
+    notes = [*trial.federation.partition.notes, *method.notes]
+    if not all(bool(torch.isfinite(value).all()) for value in weights.params.values()):
+        notes.append("training diverged: the final model holds NaN or infinite weights; try a smaller lr.")
+    return Result(
+        weights=weights,
+        rounds=rounds,
+        classes=trial.federation.dataset.classes,
+        counts=trial.federation.counts.numpy(),
+        seconds=time.perf_counter() - began,
+        notes=tuple(notes),
+        state=state,
+    )
+
+
+def begin(method: Method, weights: Weights, *, round: int = 0) -> State:
+    """The state before a round, with nothing remembered but the model."""
+    return State(round, ServerState(weights, method.server.init(weights)))
+
+
+def step(trial: Trial, method: Method, engine: engines.Engine, state: State) -> tuple[State, Round]:
+    """One round: sample, fit, aggregate, test."""
+    began = time.perf_counter()
+    federation, budget, t = trial.federation, trial.budget, state.round
+    anchor = state.server.weights
+    size = federation.clients if budget.cohort == "all" else budget.cohort
+    chosen = cohort(trial.seed, t, federation.clients, size)
+    jobs = [
+        engines.Job(
+            client,
+            t,
+            memory=_memory(method, engine, state, client, federation.counts[client]),
+            buffers=state.buffers.get(client),
+        )
+        for client in chosen
+    ]
+    fits = engine.fit(method, anchor, method.server.share(state.server), jobs)
+
+    done = [(job, fit) for job, fit in zip(jobs, fits, strict=True) if fit.steps]
+    server, loss = state.server, math.nan
+    if done:
+        updates = _gather(trial, anchor, t, done)
+        params, memory = method.server.move(server, method.server.combine(server, updates))
+        buffers = (
+            average_buffers(anchor.buffers, updates) if trial.statistics == "average" else anchor.buffers
+        )
+        after = Weights(params, buffers)
+        noted = method.server.note(server, after, updates)
+        server = ServerState(after, {**server.memory, **memory, **noted})
+        loss = float(torch.stack([fit.loss for _, fit in done]).double().cpu() @ updates.weight.cpu())
+    state = State(
+        round=t + 1,
+        server=server,
+        memories=state.memories | {job.client: fit.memory for job, fit in done if fit.memory},
+        buffers=state.buffers | {job.client: fit.weights.buffers for job, fit in done}
+        if trial.statistics == "local"
+        else {},
+    )
+    due = state.round % trial.evaluation.every == 0 or state.round == budget.rounds
+    test = engine.assess(method.server.serve(server)) if due else None
+    trained = [job.client for job, _ in done]
+    return state, Round(t + 1, budget.lr_at(t), chosen, trained, loss, time.perf_counter() - began, test)
+
+
+def _memory(method: Method, engine: engines.Engine, state: State, client: int, counts: Tensor) -> Tensors:
+    if client in state.memories:
+        return state.memories[client]
+    return method.memory.init(engine.initial, counts)
+
+
+def _gather(trial: Trial, anchor: Weights, t: int, done: list[tuple[engines.Job, engines.Fit]]) -> Updates:
+    samples = torch.tensor([fit.samples for _, fit in done], dtype=torch.float64)
+    device = next(iter(anchor.params.values())).device
+
+    def stacked(parts: list[Tensors]) -> Tensors:
+        return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+
+    after = stacked([fit.weights.params for _, fit in done])
+    return Updates(
+        clients=trial.federation.clients,
+        rows=torch.tensor([job.client for job, _ in done], device=device),
+        weight=(samples / samples.sum()).to(device),
+        delta={name: value - anchor.params[name] for name, value in after.items()},
+        buffers=stacked([fit.weights.buffers for _, fit in done]),
+        steps=torch.tensor([fit.steps for _, fit in done], device=device),
+        lr=trial.budget.lr_at(t),
+        momentum=trial.budget.momentum,
+        reported=stacked([fit.reported for _, fit in done]),
+    )
+
+
+def average_buffers(before: Tensors, updates: Updates) -> Tensors:
+    """Floating-point buffers by the clients' weights, counters by their largest value. What no client
+    changed stays exactly as it was."""
+    return {
+        name: before[name] + torch.tensordot(updates.weight.to(value), value - before[name], dims=1)
+        if value.is_floating_point()
+        else value.amax(dim=0)
+        for name, value in updates.buffers.items()
+    }

@@ -1,0 +1,136 @@
+"""The conditions of a run, the same for every method that is compared under them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from unskew import models
+from unskew.data.augment import Augment
+from unskew.data.federation import Federation
+from unskew.errors import UserError
+from unskew.randomness import Purpose, draw_seed
+from unskew.spec import Spec
+from unskew.types import Weights
+
+
+class Budget(Spec):
+    """How much every method may train."""
+
+    rounds: int = Field(default=20, ge=1)
+    cohort: Literal["all"] | int = "all"
+    """Clients that take part in a round."""
+    epochs: int = Field(default=5, ge=1)
+    """Passes of a client over its data in a round."""
+    batch_size: int = Field(default=32, ge=1)
+    lr: float = Field(default=0.01, gt=0)
+    lr_decay: float = Field(default=1.0, gt=0, le=1)
+    """The learning rate of round t, counted from 0, is lr * lr_decay**t."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=1e-5, ge=0)
+
+    def __init__(self, **values: object) -> None:
+        super().__init__(**values)
+        if self.cohort != "all" and self.cohort < 1:
+            raise UserError(f"cohort is {self.cohort} but should be at least 1, or 'all'.")
+
+    def lr_at(self, round: int) -> float:
+        return self.lr * self.lr_decay**round
+
+
+class Evaluation(Spec):
+    """When and how the global model is tested."""
+
+    every: int = Field(default=1, ge=1)
+    """Test after every so many rounds; the last round is always tested."""
+    batch_size: int = Field(default=500, ge=1)
+
+
+Statistics = Literal["average", "local", "batch"]
+"""What becomes of BatchNorm statistics. average: the server averages them with the clients' weights.
+local: they stay with their client, and the global model is tested on the statistics of the test batch.
+batch: there are none, and every forward pass normalises by its own batch."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A federation, a model and a budget: all a run needs beside the method."""
+
+    federation: Federation
+    model: str | nn.Module | Callable[[], nn.Module]
+    """A name of `unskew.models.MODELS`, your own module (its weights are the initial ones), or a function
+    that makes one (called under the trial's seed)."""
+    budget: Budget = Budget()
+    evaluation: Evaluation = Evaluation()
+    seed: int = 1
+    norm: str | None = None
+    """Normalisation layers of a named model: batch, group or none; the published choice when not given."""
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of a named model, such as hidden of the perceptrons."""
+    statistics: Statistics = "average"
+    augment: Augment = Augment()
+    engine: str = "loop"
+    device: str = "auto"
+    threads: int = 1
+    """CPU threads of the numeric work. Part of the trial, because it changes the order of sums."""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UserError(f"seed is {self.seed} but should be 0 or more.")
+        if self.threads < 1:
+            raise UserError(f"threads is {self.threads} but should be 1 or more.")
+        if self.budget.cohort != "all" and self.budget.cohort > self.federation.clients:
+            raise UserError(
+                f"budget.cohort is {self.budget.cohort} but there are {self.federation.clients} clients: "
+                "lower the cohort or raise the number of clients."
+            )
+        self.augment.check(self.federation.dataset.inputs)
+
+    def build(self) -> nn.Module:
+        """The model with its initial weights: the same for every method under this trial."""
+        dataset = self.federation.dataset
+        classes = len(dataset.classes)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(draw_seed(self.seed, Purpose.INITIAL_WEIGHTS))
+            if isinstance(self.model, str):
+                module: nn.Module = models.build(
+                    self.model, dataset.inputs, classes, norm=self.norm, **self.model_options
+                )
+            elif isinstance(self.model, nn.Module):
+                module = models.adapt(copy.deepcopy(self.model), classes)
+            else:
+                module = models.adapt(self.model(), classes)
+        if self.statistics == "batch":
+            models.batch_statistics(module)
+        return module
+
+    def pick_device(self) -> torch.device:
+        wanted = self.device
+        if wanted == "auto":
+            wanted = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            device = torch.device(wanted)
+        except RuntimeError:
+            raise UserError(f"unknown device '{wanted}': choose auto, cpu, cuda or cuda:N.") from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise UserError(f"device '{wanted}' is not there: PyTorch sees no GPU, use --device cpu.")
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise UserError(
+                f"device '{wanted}' is not there: PyTorch sees {torch.cuda.device_count()} GPU(s)."
+            )
+        if device.type not in ("cpu", "cuda"):
+            raise UserError(f"device '{wanted}' is not supported: choose auto, cpu, cuda or cuda:N.")
+        return device
+
+
+def weights_of(module: nn.Module) -> Weights:
+    """A module's trainable parameters, and everything else it carries (buffers and frozen parameters)."""
+    params = {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
+    rest = {name: value.detach() for name, value in module.state_dict().items() if name not in params}
+    return Weights(params, rest)

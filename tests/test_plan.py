@@ -1,0 +1,70 @@
+"""Cohorts and batches are functions of (seed, round, client, epoch) alone."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew.engines.plan import batches, cohort
+
+
+@given(st.integers(0, 2**32), st.integers(0, 500), st.integers(1, 50), st.data())
+def test_a_cohort_is_distinct_clients_and_reproducible(seed, round, clients, data):
+    size = data.draw(st.integers(1, clients))
+    chosen = cohort(seed, round, clients, size)
+    assert len(set(chosen)) == size
+    assert all(0 <= client < clients for client in chosen)
+    assert chosen == cohort(seed, round, clients, size)
+
+
+def test_cohorts_change_with_round_and_seed():
+    assert len({tuple(cohort(1, t, 100, 10)) for t in range(20)}) == 20
+    assert cohort(1, 0, 100, 10) != cohort(2, 0, 100, 10)
+
+
+def test_every_client_is_chosen_about_equally_often():
+    times = np.bincount([c for t in range(2000) for c in cohort(3, t, 20, 5)], minlength=20)
+    assert times.sum() == 10_000
+    assert abs(times - 500).max() < 100  # 5 standard deviations of a binomial(2000, 1/4)
+
+
+@given(st.integers(0, 70), st.integers(1, 20), st.integers(1, 3))
+def test_every_epoch_sees_every_sample_once(samples, batch_size, epochs):
+    rows = [batch.rows for batch in batches(1, 2, 3, samples, epochs=epochs, batch_size=batch_size)]
+    assert all(len(batch) <= batch_size for batch in rows)
+    seen = np.concatenate(rows) if rows else np.empty(0, np.int64)
+    assert np.bincount(seen, minlength=samples).tolist() == [epochs] * samples
+
+
+def test_epochs_rounds_and_clients_differ_and_repeat():
+    def order(round, client, epochs=1):
+        return np.concatenate([b.rows for b in batches(1, round, client, 50, epochs=epochs, batch_size=8)])
+
+    assert (order(0, 0) == order(0, 0)).all()
+    assert (order(0, 0) != order(1, 0)).any()
+    assert (order(0, 0) != order(0, 1)).any()
+    both = order(0, 0, epochs=2)
+    assert (both[:50] == order(0, 0)).all()
+    assert (both[50:] != both[:50]).any()
+
+
+def test_draws_belong_to_the_sample_whatever_the_batch_size():
+    def by_sample(batch_size):
+        table = np.empty((30, 4), np.float32)
+        for batch in batches(1, 0, 0, 30, epochs=1, batch_size=batch_size, draws=4):
+            table[batch.rows] = batch.draws
+        return table
+
+    assert (by_sample(7) == by_sample(30)).all()
+    assert len(np.unique(by_sample(7))) == 120
+
+
+def test_a_trailing_single_sample_can_be_left_out_but_never_the_only_one():
+    def sizes(samples, batch_size):
+        plan = batches(1, 0, 0, samples, epochs=1, batch_size=batch_size, drop_single=True)
+        return [len(batch.rows) for batch in plan]
+
+    assert sizes(9, 4) == [4, 4]
+    assert sizes(10, 4) == [4, 4, 2]
+    assert sizes(1, 4) == [1]
+    assert sizes(3, 1) == [1, 1, 1]
+    assert sizes(0, 4) == []
