@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.engines.plan import batches, cohort
+from unskew.engines.plan import cohort, epochs
 
 
 @given(st.integers(0, 2**32), st.integers(0, 500), st.integers(1, 50), st.data())
@@ -28,21 +28,25 @@ def test_every_client_is_chosen_about_equally_often():
 
 
 @given(st.integers(0, 70), st.integers(1, 20), st.integers(1, 3))
-def test_every_epoch_sees_every_sample_once(samples, batch_size, epochs):
-    rows = [batch.rows for batch in batches(1, 2, 3, samples, epochs=epochs, batch_size=batch_size)]
-    assert all(len(batch) <= batch_size for batch in rows)
-    seen = np.concatenate(rows) if rows else np.empty(0, np.int64)
-    assert np.bincount(seen, minlength=samples).tolist() == [epochs] * samples
+def test_every_epoch_sees_every_sample_once(samples, batch_size, times):
+    plan = list(epochs(1, 2, 3, samples, times=times, batch_size=batch_size))
+    assert len(plan) == times
+    for epoch in plan:
+        assert sorted(epoch.rows.tolist()) == list(range(samples))
+        assert sum(epoch.sizes) == samples
+        assert all(size == batch_size for size in epoch.sizes[:-1])
+        assert all(0 < size <= batch_size for size in epoch.sizes)
 
 
 def test_epochs_rounds_and_clients_differ_and_repeat():
-    def order(round, client, epochs=1):
-        return np.concatenate([b.rows for b in batches(1, round, client, 50, epochs=epochs, batch_size=8)])
+    def order(round, client, times=1):
+        plan = epochs(1, round, client, 50, times=times, batch_size=8)
+        return np.concatenate([epoch.rows for epoch in plan])
 
     assert (order(0, 0) == order(0, 0)).all()
     assert (order(0, 0) != order(1, 0)).any()
     assert (order(0, 0) != order(0, 1)).any()
-    both = order(0, 0, epochs=2)
+    both = order(0, 0, times=2)
     assert (both[:50] == order(0, 0)).all()
     assert (both[50:] != both[:50]).any()
 
@@ -50,8 +54,8 @@ def test_epochs_rounds_and_clients_differ_and_repeat():
 def test_draws_belong_to_the_sample_whatever_the_batch_size():
     def by_sample(batch_size):
         table = np.empty((30, 4), np.float32)
-        for batch in batches(1, 0, 0, 30, epochs=1, batch_size=batch_size, draws=4):
-            table[batch.rows] = batch.draws
+        for epoch in epochs(1, 0, 0, 30, times=1, batch_size=batch_size, draws=4):
+            table[epoch.rows] = epoch.draws
         return table
 
     assert (by_sample(7) == by_sample(30)).all()
@@ -60,8 +64,9 @@ def test_draws_belong_to_the_sample_whatever_the_batch_size():
 
 def test_a_trailing_single_sample_can_be_left_out_but_never_the_only_one():
     def sizes(samples, batch_size):
-        plan = batches(1, 0, 0, samples, epochs=1, batch_size=batch_size, drop_single=True)
-        return [len(batch.rows) for batch in plan]
+        (epoch,) = epochs(1, 0, 0, samples, times=1, batch_size=batch_size, drop_single=True)
+        assert len(epoch.rows) == sum(epoch.sizes)
+        return epoch.sizes
 
     assert sizes(9, 4) == [4, 4]
     assert sizes(10, 4) == [4, 4, 2]

@@ -60,15 +60,16 @@ def test_a_single_client_is_plain_training(digits):
 
     model = trial.build()
     from unskew.data.augment import normalise
-    from unskew.engines.plan import batches
+    from unskew.engines.plan import epochs
 
     x, y = normalise(digits.train.inputs[:100], digits.mean, digits.std), digits.train.labels[:100]
     for t in range(2):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
-        for batch in batches(trial.seed, t, 0, 100, epochs=2, batch_size=16):
-            optimizer.zero_grad()
-            cross_entropy(model(x[batch.rows]).logits, y[batch.rows]).backward()
-            optimizer.step()
+        for epoch in epochs(trial.seed, t, 0, 100, times=2, batch_size=16):
+            for rows in torch.from_numpy(epoch.rows).split(epoch.sizes):
+                optimizer.zero_grad()
+                cross_entropy(model(x[rows]).logits, y[rows]).backward()
+                optimizer.step()
     for name, value in model.named_parameters():
         torch.testing.assert_close(result.weights.params[name], value.detach(), rtol=1e-4, atol=1e-5)
 

@@ -14,13 +14,13 @@ from unskew.engines.assess import assess
 from unskew.engines.job import Fit, Job
 from unskew.engines.network import Network
 from unskew.engines.numerics import steady
-from unskew.engines.plan import batches
+from unskew.engines.plan import epochs
 from unskew.method import Method
 from unskew.metrics import Assessment
 from unskew.parts.optimizers import corrected, sgd
 from unskew.randomness import Purpose, draw_seed
 from unskew.trial import Trial, weights_of
-from unskew.types import End, Params, Scope, Tensors, View, Weights
+from unskew.types import End, Gradient, Params, Scope, Tensors, View, Weights
 
 
 class Loop:
@@ -54,7 +54,7 @@ class Loop:
             yield View(scope, x, self.labels[rows], params, out, self.network)
 
     def _fit_one(self, method: Method, anchor: Weights, shared: Tensors, job: Job) -> Fit:
-        trial, budget, dataset = self.trial, self.trial.budget, self.trial.federation.dataset
+        trial, budget = self.trial, self.trial.budget
         mine = trial.federation.indices(job.client).to(self.device)
         if job.buffers is not None:
             anchor = Weights(anchor.params, job.buffers)
@@ -71,38 +71,48 @@ class Loop:
         state = optimizer.init(now.params)
         torch.manual_seed(draw_seed(trial.seed, Purpose.CLIENT, job.round, job.client))  # for dropout
         loss, steps = torch.zeros((), device=self.device), 0
-        for batch in batches(
+        for x, y in self._batches(job, mine):
+            gradient = method.ascent(self._gradient(method, scope, now, x, y), scope)
+            loss += optimizer.step(corrected(gradient, correction), now.params, state)
+            steps += 1
+        end = End(now, steps, lr, budget.momentum, look)
+        kept, reported = method.memory.update(scope, end)
+        return Fit(now, len(mine), steps, loss / steps, kept, reported)
+
+    def _batches(self, job: Job, mine: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and labels of every step of a client's round."""
+        trial, dataset = self.trial, self.trial.federation.dataset
+        plan = epochs(
             trial.seed,
             job.round,
             job.client,
             samples=len(mine),
-            epochs=budget.epochs,
-            batch_size=budget.batch_size,
+            times=trial.budget.epochs,
+            batch_size=trial.budget.batch_size,
             draws=trial.augment.draws,
             drop_single=self.network.normed,
-        ):
-            rows = mine[torch.from_numpy(batch.rows).to(self.device)]
-            draws = torch.from_numpy(batch.draws).to(self.device)
+        )
+        for epoch in plan:
+            # An epoch at a time: many small copies and augmentations would keep a device waiting.
+            rows = mine[torch.from_numpy(epoch.rows).to(self.device)]
+            draws = torch.from_numpy(epoch.draws).to(self.device)
             x = trial.augment.apply(self.inputs[rows], draws, dataset.mean, dataset.std)
             y = self.labels[rows]
+            yield from zip(torch.split(x, epoch.sizes), torch.split(y, epoch.sizes), strict=True)
 
-            @torch.enable_grad()
-            def plain(
-                params: Params, /, *, track: bool = True, x: Tensor = x, y: Tensor = y
-            ) -> tuple[Tensor, Params]:
-                leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-                buffers = now.buffers if track else now.clone().buffers
-                out = self.network.train(Weights(leaves, buffers), x)
-                value = method.objective(View(scope, x, y, leaves, out, self.network))
-                # A method may leave a parameter out of its loss: that one's gradient is zero.
-                grads = torch.autograd.grad(
-                    value, list(leaves.values()), allow_unused=True, materialize_grads=True
-                )
-                return value.detach(), dict(zip(leaves, grads, strict=True))
+    def _gradient(self, method: Method, scope: Scope, now: Weights, x: Tensor, y: Tensor) -> Gradient:
+        """Of the method's objective on one batch, as a function of the parameters."""
 
-            gradient = corrected(method.ascent(plain, scope), correction)
-            loss += optimizer.step(gradient, now.params, state)
-            steps += 1
-        end = End(now, steps, lr, budget.momentum, look)
-        kept, reported = method.memory.update(scope, end)
-        return Fit(now, len(mine), steps, loss / max(steps, 1), kept, reported)
+        @torch.enable_grad()
+        def gradient(params: Params, /, *, track: bool = True) -> tuple[Tensor, Params]:
+            leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+            buffers = now.buffers if track else now.clone().buffers
+            out = self.network.train(Weights(leaves, buffers), x)
+            value = method.objective(View(scope, x, y, leaves, out, self.network))
+            # A method may leave a parameter out of its loss: that one's gradient is zero.
+            grads = torch.autograd.grad(
+                value, list(leaves.values()), allow_unused=True, materialize_grads=True
+            )
+            return value.detach(), dict(zip(leaves, grads, strict=True))
+
+        return gradient

@@ -55,9 +55,10 @@ class Network:
 
     def classify(self, params: Params, features: Tensor) -> Tensor:
         """The last linear layer alone."""
-        if self.head is None:
+        prefix = f"{self.head}." if self.head else ""  # the model may be a linear layer itself
+        if self.head is None or f"{prefix}weight" not in params:
             raise UserError("this method needs a model that ends in a linear layer: choose another model.")
-        return linear(features, params[f"{self.head}.weight"], params.get(f"{self.head}.bias"))
+        return linear(features, params[f"{prefix}weight"], params.get(f"{prefix}bias"))
 
     @torch.no_grad()
     def test(self, weights: Weights, x: Tensor) -> Out:

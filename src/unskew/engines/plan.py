@@ -20,34 +20,36 @@ def cohort(seed: int, round: int, clients: int, size: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Epoch:
+    """One pass of a client over its data."""
+
     rows: NDArray[np.int64]
-    """Positions in the client's own list of samples."""
+    """Positions in the client's own list of samples, in the order of the batches."""
     draws: NDArray[np.float32]
     """Uniform numbers for the augmentation of each row, [len(rows), draws]."""
+    sizes: list[int]
+    """Of the batches."""
 
 
-def batches(
+def epochs(
     seed: int,
     round: int,
     client: int,
     samples: int,
     *,
-    epochs: int,
+    times: int,
     batch_size: int,
     draws: int = 0,
     drop_single: bool = False,
-) -> Iterator[Batch]:
-    """A client's batches of one round, freshly shuffled in each epoch. The draws belong to the sample, not
-    to its place in the batch. `drop_single` leaves out a trailing batch of one sample after full ones, from
-    which BatchNorm could take no statistics."""
-    for epoch in range(epochs):
-        order = stream(seed, Purpose.BATCH_ORDER, round, client, epoch).permutation(samples)
+) -> Iterator[Epoch]:
+    """A client's passes of one round, each freshly shuffled. The draws belong to the sample, not to its place
+    in the batch. `drop_single` leaves out a trailing batch of one sample after full ones, from which
+    BatchNorm could take no statistics."""
+    full, rest = divmod(samples, batch_size)
+    sizes = [batch_size] * full + ([rest] if rest and not (drop_single and rest == 1 and full) else [])
+    for epoch in range(times):
+        order = stream(seed, Purpose.BATCH_ORDER, round, client, epoch).permutation(samples)[: sum(sizes)]
         uniform = stream(seed, Purpose.AUGMENTATION, round, client, epoch).random(
             (samples, draws), np.float32
         )
-        for start in range(0, samples, batch_size):
-            rows = order[start : start + batch_size]
-            if drop_single and len(rows) == 1 < batch_size and start > 0:
-                continue
-            yield Batch(rows, uniform[rows])
+        yield Epoch(order, uniform[order], sizes)

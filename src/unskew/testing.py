@@ -1,0 +1,202 @@
+"""Laws that every method keeps: `check_method` holds yours to them too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from unskew import engines
+from unskew.data.dataset import Dataset, Split
+from unskew.data.federation import Federation
+from unskew.data.manifest import partition_of
+from unskew.method import Method
+from unskew.train import Program, Result, begin, step, train
+from unskew.trial import Budget, Trial
+from unskew.types import Updates, Weights
+
+HARD_COUNTS = (
+    (6, 5, 4, 5),  # no class vacant
+    (7, 6, 5, 0),  # one vacant
+    (0, 0, 9, 0),  # all but one vacant
+    (0, 1, 0, 0),  # one sample
+    (0, 0, 0, 0),  # no sample
+    (12, 0, 1, 3),
+)
+"""Clients that break careless methods: label counts over four classes."""
+
+
+def check_method(method: Method | Program, *, draws: bool = False) -> None:
+    """Raise an AssertionError that names the first law the method breaks. `draws`: the method draws random
+    numbers, which depend on the number of the client, so clients cannot be renumbered.
+
+    Every method: weights stay finite on hard clients, also with two classes and under BatchNorm; the same
+    trial gives the same bits. Methods that are not programs: clients do not see each other, nothing received
+    is changed in place, statistics move once per step, buffers do not move parameters, what is kept and
+    reported are named tensors, and renumbering the clients or the classes renumbers the result.
+    """
+    _law("weights stay finite on hard clients", _finite(train(_trial(HARD_COUNTS), method)))
+    two = [counts[:2] for counts in HARD_COUNTS]
+    _law("weights stay finite with two classes", _finite(train(_trial(two), method)))
+    _law("weights stay finite under BatchNorm", _finite(train(_trial(HARD_COUNTS, _normed(4)), method)))
+    again = [_flat(train(_trial(HARD_COUNTS), method).weights) for _ in range(2)]
+    _law("the same trial gives the same bits", torch.equal(*again))
+    if isinstance(method, Program):
+        return
+    _check_clients(method)
+    _check_buffers(method)
+    if not draws:
+        _check_renumbered_clients(method)
+    _check_renumbered_classes(method)
+
+
+def _law(sentence: str, holds: bool) -> None:
+    if not holds:
+        raise AssertionError(f"a law is broken: {sentence}")
+
+
+def _check_clients(method: Method) -> None:
+    """In the second round, when the clients and the server have something to remember."""
+    trial = _trial(HARD_COUNTS, _normed(4))
+    engine = engines.start(trial)
+    state, _ = step(trial, method, engine, begin(method, engine.initial))
+    shared = method.server.share(state.server)
+    anchor = state.server.weights
+    held = [client for client, counts in enumerate(HARD_COUNTS) if sum(counts)]
+    jobs = [engines.Job(client, 1, state.memories.get(client, {})) for client in held]
+    before = [_copies(shared), _copies(anchor.params), _copies(anchor.buffers)]
+    before += [_copies(job.memory) for job in jobs]
+    fits = engine.fit(method, anchor, shared, jobs)
+    after = [shared, anchor.params, anchor.buffers, *(job.memory for job in jobs)]
+    _law("nothing received is changed in place", all(map(_same, before, after)))
+    backwards = engine.fit(method, anchor, shared, jobs[::-1])[::-1]
+    for one, other in zip(fits, backwards, strict=True):
+        same = _same(one.weights.params, other.weights.params) and _same(one.memory, other.memory)
+        _law("clients do not see each other", same and _same(one.reported, other.reported))
+    for job, fit in zip(jobs, fits, strict=True):
+        tracked = [value for name, value in fit.weights.buffers.items() if name.endswith("tracked")]
+        start = [value for name, value in anchor.buffers.items() if name.endswith("tracked")]
+        alone = sum(HARD_COUNTS[job.client]) == 1  # normalised by running statistics, which then stand still
+        moved = 0 if alone else fit.steps
+        _law(
+            "statistics move once per step", all(b - a == moved for a, b in zip(start, tracked, strict=True))
+        )
+        for kind in (fit.memory, fit.reported):
+            named = all(isinstance(value, torch.Tensor) for value in kind.values())
+            _law("what is kept and reported are named tensors", named)
+
+
+def _check_buffers(method: Method) -> None:
+    """Clients whose parameters stood still and whose buffers jumped."""
+    trial = _trial(HARD_COUNTS, _normed(4))
+    engine = engines.start(trial)
+    state = begin(method, engine.initial)
+    jobs = [
+        engines.Job(client, 0, method.memory.init(engine.initial, trial.federation.counts[client]))
+        for client in (0, 1)
+    ]
+    fits = engine.fit(method, engine.initial, method.server.share(state.server), jobs)
+    updates = Updates(
+        clients=len(HARD_COUNTS),
+        rows=torch.tensor([0, 1]),
+        weight=torch.tensor([0.5, 0.5], dtype=torch.float64),
+        delta={name: torch.zeros(2, *value.shape) for name, value in engine.initial.params.items()},
+        buffers={name: torch.stack([value + 1000] * 2) for name, value in engine.initial.buffers.items()},
+        steps=torch.tensor([1, 1]),
+        lr=0.1,
+        momentum=0.0,
+        reported={
+            name: torch.zeros_like(torch.stack([fit.reported[name] for fit in fits]))
+            for name in fits[0].reported
+        },
+    )
+    params, _ = method.server.move(state.server, method.server.combine(state.server, updates))
+    still = all(
+        torch.allclose(value, engine.initial.params[name], atol=1e-7) for name, value in params.items()
+    )
+    _law("buffers do not move parameters", still)
+
+
+def _check_renumbered_clients(method: Method) -> None:
+    """Full batches, so that the batch order, which depends on the client's number, does not matter."""
+    order = [3, 1, 0, 5, 2, 4]
+    plain = _trial(HARD_COUNTS, full_batch=True)
+    indices = [plain.federation.partition.indices[client] for client in order]
+    dataset = plain.federation.dataset
+    moved = replace(plain, federation=Federation(dataset, partition_of(indices, dataset, recipe="laws")))
+    one, other = (_flat(train(trial, method).weights) for trial in (plain, moved))
+    _law("renumbering the clients changes nothing", torch.allclose(one, other, rtol=1e-3, atol=1e-4))
+
+
+def _check_renumbered_classes(method: Method) -> None:
+    new = torch.tensor([2, 0, 3, 1])  # the new number of each class
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        first, second = nn.Linear(5, 4), nn.Linear(5, 4)
+        second.weight[new] = first.weight
+        second.bias[new] = first.bias
+    plain = _trial(HARD_COUNTS, lambda: first, full_batch=True)
+    dataset = plain.federation.dataset
+    renamed = replace(
+        dataset,
+        train=replace(dataset.train, labels=new[dataset.train.labels]),
+        test=replace(dataset.test, labels=new[dataset.test.labels]),
+    )
+    indices = plain.federation.partition.indices
+    federation = Federation(renamed, partition_of(indices, renamed, recipe="laws"))
+    one = train(plain, method).weights.params
+    other = train(replace(plain, federation=federation, model=lambda: second), method).weights.params
+    same = all(torch.allclose(one[name], other[name][new], rtol=1e-3, atol=1e-4) for name in one)
+    _law("renumbering the classes renumbers the result", same)
+
+
+def _trial(
+    counts: Sequence[Sequence[int]],
+    model: Callable[[], nn.Module] | str = "logistic",
+    *,
+    full_batch: bool = False,
+) -> Trial:
+    """Gaussian clouds, one per class, in five dimensions."""
+    rng = np.random.default_rng(0)
+    C = len(counts[0])
+    labels = np.repeat(np.tile(np.arange(C), len(counts)), np.ravel(counts))
+    holder = np.repeat(np.arange(len(counts)), np.sum(counts, axis=1))
+    centres = rng.normal(size=(C, 5))
+    test_labels = np.tile(np.arange(C), 5)
+
+    def cloud(labels: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(centres[labels] + 0.5 * rng.normal(size=(len(labels), 5))).float()
+
+    dataset = Dataset(
+        "laws",
+        Split(cloud(labels), torch.from_numpy(labels)),
+        Split(cloud(test_labels), torch.from_numpy(test_labels)),
+        tuple(f"class {c}" for c in range(C)),
+    )
+    clients = [np.flatnonzero(holder == client) for client in range(len(counts))]
+    budget = Budget(rounds=3, epochs=1 if full_batch else 2, batch_size=100 if full_batch else 4, lr=0.05)
+    federation = Federation(dataset, partition_of(clients, dataset, recipe="laws"))
+    return Trial(federation, model, budget=budget, device="cpu")
+
+
+def _normed(classes: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes))
+
+
+def _finite(result: Result) -> bool:
+    return all(bool(value.isfinite().all()) for value in result.weights.params.values())
+
+
+def _flat(weights: Weights) -> torch.Tensor:
+    return torch.cat([value.flatten() for _, value in sorted(weights.params.items())])
+
+
+def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in tensors.items()}
+
+
+def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
