@@ -124,7 +124,7 @@ class Trial:
             raise UserError(
                 f"device '{wanted}' is not there: PyTorch sees {torch.cuda.device_count()} GPU(s)."
             )
-        if device.type not in ("cpu", "cuda"):
+        if device.type not in ("cpu", "cuda") or wanted.startswith("cpu:"):
             raise UserError(f"device '{wanted}' is not supported: choose auto, cpu, cuda or cuda:N.")
         return device
 

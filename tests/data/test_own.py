@@ -352,7 +352,7 @@ def test_a_constant_column_becomes_zero(tmp_path: Path) -> None:
         ("x,x,kind\n1,2,a\n", "no name twice"),
         ("kind\na\n", "needs a label column, feature columns"),
         ("x,kind\n", "has no rows"),
-        ("", "unknown column"),
+        ("", "is empty"),
         ('x,kind\n"1,a\n', "cannot be read as comma-separated"),
         ("x,kind\n1,a\n2,a\n", "1 class"),
     ],

@@ -374,7 +374,7 @@ class TestText:
             ("classes:4", 101, "class 0 has 100 samples for 101 holders"),
             ("balanced", 101, "class 0 has 100 samples for 101 clients"),
             ("natural", 3, "whose samples have owners"),
-            ("domains:even+iid", 4, "this one has no domains"),
+            ("domains:even+iid", 4, "this is one"),
         ],
     )
     def test_impossible_requests_are_refused_with_the_numbers(

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -196,8 +197,11 @@ def save(partition: Partition, dataset: Dataset, path: Path) -> None:
             os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
-        raise UserError(f"the partition cannot be saved as {path}: {error.strerror}.") from None
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise UserError(
+            f"the partition cannot be saved as {path} ({error.strerror}): choose another file."
+        ) from None
 
 
 def load(path: Path, dataset: Dataset) -> Partition:
@@ -244,10 +248,10 @@ def _read(path: Path) -> _Manifest:
     try:
         return _Manifest.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
+        where = ".".join(map(str, error.errors(include_url=False)[0]["loc"])) or "content"
         raise UserError(
-            f"{path} is not a partition file of this version ({where}: {first['msg']})."
+            f"{path} is not a partition file of this version (its {where} is not right): make it again with "
+            "`unskew skew --out`."
         ) from None
 
 

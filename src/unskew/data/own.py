@@ -246,6 +246,8 @@ def read_table(path: Path, label: str) -> tuple[list[str], npt.NDArray[np.float6
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
             header = [name.strip() for name in next(reader, [])]
+            if not any(header):
+                raise UserError(f"{path} is empty: give it a header and rows.")
             if label not in header:
                 raise unknown(f"column of {path}", label, header)
             if len(header) < 2 or len(set(header)) < len(header):
@@ -275,7 +277,9 @@ def read_table(path: Path, label: str) -> tuple[list[str], npt.NDArray[np.float6
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give the path of a .csv file.") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as comma-separated UTF-8 text ({error}).") from error
+        raise UserError(
+            f"{path} cannot be read as comma-separated UTF-8 text, save it as such: {error}."
+        ) from error
     if not labels:
         raise UserError(f"{path} has no rows below its header: add some.")
     return header[:at] + header[at + 1 :], np.array(features), labels

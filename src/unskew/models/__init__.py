@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from unskew.errors import UserError, unknown
 from unskew.models import cnn, lenet, linear, mobilenet, resnet, text, vgg
@@ -56,8 +57,18 @@ class Model:
 
     @property
     def options(self) -> tuple[str, ...]:
-        parameters = inspect.signature(self.build).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        """Those of this network alone."""
+        return tuple(name for name in self.defaults if name != "projection")
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every option of `build` for this network, beside norm, and what it is when not given."""
+        own = {
+            p.name: list(p.default) if isinstance(p.default, tuple) else p.default  # as a file has it
+            for p in inspect.signature(self.build).parameters.values()
+            if p.kind is p.KEYWORD_ONLY
+        }
+        return {"projection": "none", **own}
 
 
 MODELS: dict[str, Model] = {

@@ -16,13 +16,15 @@ def sgd(lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optim
     @torch.no_grad()
     def step(gradient: Gradient, params: Params, state: Tensors) -> torch.Tensor:
         loss, grads = gradient(params)
-        for name, value in params.items():
-            grad = grads[name]
-            if weight_decay:
-                grad = grad.add(value, alpha=weight_decay)
-            if momentum:
-                grad = state[name].mul_(momentum).add_(grad)
-            value.add_(grad, alpha=-lr)
+        values, slopes = list(params.values()), [grads[name] for name in params]
+        if weight_decay:
+            slopes = list(torch._foreach_add(slopes, values, alpha=weight_decay))
+        if momentum:
+            velocity = [state[name] for name in params]
+            torch._foreach_mul_(velocity, momentum)
+            torch._foreach_add_(velocity, slopes)
+            slopes = velocity
+        torch._foreach_add_(values, slopes, alpha=-lr)
         return loss
 
     return Optimizer(init, step)

@@ -73,7 +73,7 @@ class Domains:
     def spell_out(self, names: tuple[str, ...], clients: int) -> Domains:
         """The same rule with one number of clients and one fraction for each domain."""
         if not names:
-            raise UserError("domains needs a dataset joined from several, and this one has no domains.")
+            raise UserError("domains needs several datasets joined by +, and this is one: leave it out.")
         D = len(names)
         each = self.clients
         if not each:

@@ -30,7 +30,10 @@ class Natural:
 
     def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
         if pool.owners is None:
-            raise UserError("natural needs a dataset whose samples have owners, and this one names none.")
+            raise UserError(
+                "natural needs a dataset whose samples have owners, and this one names none: choose another "
+                "skew."
+            )
         owners, owner_of, sizes = np.unique(pool.owners, return_inverse=True, return_counts=True)
         kept, notes = np.flatnonzero(sizes >= self.min_size), []
         if len(kept) < len(owners):

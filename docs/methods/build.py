@@ -1,0 +1,109 @@
+"""Write a page for every method, with the result of the command it shows.
+
+python docs/methods/build.py [NAME ...]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from unskew.methods import METHODS, Card
+
+HERE = Path(__file__).parent
+CONDITIONS = "--dataset digits --skew dirichlet:0.05 --clients 10 --rounds 20 --seed 1"
+
+
+def command(name: str) -> str:
+    return f"unskew run --method {name} {CONDITIONS}"
+
+
+def text(name: str, card: Card) -> str:
+    """What the page says of the method before its result."""
+    title, _, rest = card.page.partition("\n")
+    options = [f"| `{key}` | `{value}` |" for key, value in card.options.items()]
+    table = ["| hyperparameter | default |", "|---|---|", *options] if options else ["No hyperparameters."]
+    more = "nothing else" if card.sends == "nothing" else card.sends
+    return "\n".join(
+        [
+            f"# {name}",
+            "",
+            f"**{title.rstrip('.')}.** {card.idea}",
+            "",
+            "```text",
+            rest.strip(),
+            "```",
+            "",
+            *table,
+            "",
+            "| cost beyond FedAvg | |",
+            "|---|---|",
+            f"| forward passes | {card.passes} |",
+            f"| memory at a client | {card.memory} |",
+            f"| traffic | {card.traffic} |",
+            f"| leaves the client | weights, number of samples, and {more} |",
+            "",
+            "```",
+            command(name),
+            "```",
+            "",
+        ]
+    )
+
+
+def result(name: str, folder: Path) -> tuple[dict, dict]:
+    arguments = [*command(name).split()[1:], "--quiet", "--json", "--out", str(folder)]
+    out = subprocess.run(
+        [sys.executable, "-m", "unskew", *arguments], capture_output=True, text=True, check=True
+    )
+    summary = json.loads(out.stdout.splitlines()[-1])
+    return summary, json.loads((folder / "environment.json").read_text())
+
+
+def row(name: str, summary: dict) -> str:
+    values = [summary["accuracy"]["last"], summary["accuracy"]["best"], summary["accuracy"]["mean_last_10"]]
+    values += [summary["worst_class_accuracy"], *summary["groups"].values()]
+    cells = ["-" if value is None else f"{100 * value:.1f}" for value in values]
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def main(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        plain, _ = result("fedavg", Path(scratch) / "plain")
+        for name in names:
+            summary, environment = result(name, Path(scratch) / name)
+            versions = environment["versions"]
+            lines = [
+                "| accuracy in % | last | best | mean last 10 | worst class | majority | minority | vacant |",
+                "|---|---|---|---|---|---|---|---|",
+                row(name, summary),
+                *([] if name == "fedavg" else [row("fedavg", plain)]),
+                "",
+                f"One seed on a small dataset: that it runs, not how good it is. Commit "
+                f"{environment['unskew_commit'][:12]}, {environment['device_name']}, torch {versions['torch']}, "
+                "1 thread.",
+                *(
+                    ["", *(f"Note of the run: {note}" for note in summary["notes"])]
+                    if summary["notes"]
+                    else []
+                ),
+                "",
+            ]
+            (HERE / f"{name}.md").write_text(text(name, METHODS[name]) + "\n".join(lines))
+            print(name)
+    index = ["# Methods", "", "| method | what it does |", "|---|---|"]
+    index += [f"| [{name}]({name}.md) | {card.idea} |" for name, card in METHODS.items()]
+    index += [
+        "",
+        "Several can be put together with `+`, on the command line and in Python: `fedlmd+fedprox+fedavgm`,",
+        "`fedvls+fedexp`, `fedlc+scaffold`, `fedlmd+ema`. [Your own](../own-method.md) takes one file.",
+        "",
+    ]
+    (HERE / "README.md").write_text("\n".join(index))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(METHODS))

@@ -1,0 +1,73 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from io import TextIOWrapper
+
+import typer
+
+from unskew.cli import compare, data, methods, run, skew
+from unskew.cli.usage import Commands, UsageError, explain
+from unskew.errors import UserError
+from unskew.version import VERSION
+
+app = typer.Typer(
+    name="unskew",
+    help="Federated learning when clients' labels are skewed.",
+    cls=Commands,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+app.command("run")(run.run)
+app.command("compare")(compare.compare)
+app.command("skew")(skew.skew)
+app.command("methods")(methods.methods)
+app.add_typer(data.app, name="data")
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and stop."),
+) -> None:
+    if version:
+        print(f"unskew {VERSION}")
+        raise typer.Exit
+    if not context.invoked_subcommand:
+        print(context.get_help())
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 when all went well, 2 and one sentence for bad input, 130 for
+    Ctrl-C, 1 when the reader of the output has gone away."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets a question mark
+            stream.reconfigure(errors="replace")
+    try:
+        _invoke()
+        sys.stdout.flush()
+    except UserError as error:
+        _say(error, 2)
+    except UsageError as error:
+        _say(explain(error), 2)
+    except KeyboardInterrupt as error:
+        _say(str(error) or "stopped.", 130)
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes there
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _invoke() -> None:
+    """Typer's own way to run a command would swallow what an interruption has to say."""
+    command = typer.main.get_command(app)
+    with contextlib.suppress(typer.Exit), command.make_context("unskew", sys.argv[1:]) as context:
+        command.invoke(context)
+
+
+def _say(sentence: object, code: int) -> None:
+    print("unskew:", " ".join(str(sentence).split()), file=sys.stderr)
+    sys.exit(code)

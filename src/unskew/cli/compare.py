@@ -1,0 +1,116 @@
+"""`unskew compare`: several methods under the same conditions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unskew.cli import options
+from unskew.cli.run import execute
+from unskew.cli.show import Watch, console, result_table
+from unskew.data import load
+from unskew.errors import UserError
+from unskew.experiment import Experiment, partition, prepare
+from unskew.runs import Json, claim, free_folder, slug, statistics, to_json, write_whole
+from unskew.train import Result
+
+
+def compare(
+    methods: Annotated[
+        list[str], typer.Argument(help="Methods of `unskew methods`, such as fedavg fedprox:mu=0.1.")
+    ],
+    experiment: Annotated[
+        Path | None, typer.Option("--experiment", help="An experiment file; flags change it.")
+    ] = None,
+    dataset: options.Dataset = None,
+    skew: options.Skew = None,
+    clients: options.Clients = None,
+    model: options.Model = None,
+    rounds: options.Rounds = None,
+    cohort: options.Cohort = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.Lr = None,
+    augment: options.Augment = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="Such as 1,2,3.")] = None,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    out: options.Out = None,
+    data: options.Data = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    set_: options.Set = None,
+) -> None:
+    """Train several methods on the same partition, initial weights and batches, over several seeds."""
+    names = [slug(method) for method in methods]
+    if len(set(names)) < len(names):
+        raise UserError("a method is named twice: name each once, or give it different hyperparameters.")
+    for assignment in set_ or []:
+        setting = assignment.partition("=")[0].partition(".")[0].strip()
+        if setting == "method":
+            raise UserError(
+                f"'{assignment}' does not say for which method: write hyperparameters after a method's name, "
+                "such as fedprox:mu=0.1."
+            )
+        if setting == "seed" and seeds is not None:
+            raise UserError(f"'{assignment}' and --seeds are both given: keep one.")
+    base = options.settings(
+        experiment,
+        set_,
+        dataset=dataset,
+        augment=augment,
+        skew=skew,
+        clients=clients,
+        model=model,
+        rounds=rounds,
+        cohort=cohort,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        engine=engine,
+        device=device,
+    )
+    base.pop("method", None)
+    first = Experiment(**base)
+    loaded = load(first.data.name, data)
+    cells = []
+    for seed in [first.seed] if seeds is None else options.seed_list(seeds):
+        federation = partition(Experiment(**{**base, "seed": seed}), loaded)
+        for method in methods:
+            spec = Experiment(**{**base, "seed": seed, "method": options.method_table(method)})
+            cells.append((method, prepare(spec, loaded, federation)))
+    settings = cells[0][1].experiment
+    folder = out or free_folder("-".join(["compare", *settings.words()[1:-1]]))
+    claim(folder)
+
+    results: dict[str, list[Result]] = {method: [] for method in methods}
+    summaries: list[Json] = []
+    with Watch(len(cells) * settings.budget.rounds, quiet=quiet) as watch:
+        for method, prepared in cells:
+            seed = prepared.experiment.seed
+            watch.label(f"{method} seed {seed}")
+            result, summary = execute(prepared, folder / f"{slug(method)}-seed{seed}", watch)
+            results[method].append(result)
+            summaries.append(summary)
+    whole: dict[str, Json] = {
+        "dataset": settings.data.name,
+        "skew": settings.skew.recipe,
+        "clients": settings.skew.clients,
+        "seeds": [prepared.experiment.seed for method, prepared in cells if method == methods[0]],
+        "methods": {method: statistics(runs) for method, runs in results.items()},
+        "runs": summaries,
+        "run_dir": str(folder),
+    }
+    write_whole(folder / "compare.json", to_json(whole))
+    if json:
+        print(to_json(whole, indent=None))
+        return
+    screen = console()
+    seeds_ = "seed" if len(results[methods[0]]) == 1 else "seeds"
+    screen.print(f"{settings.title()}, {seeds_} {seeds or first.seed}\n")
+    screen.print(result_table(list(results.items())))
+    for note in dict.fromkeys(note for runs in results.values() for run in runs for note in run.notes):
+        screen.print(f"\nnote: {note}")
+    screen.print(f"\nrun folders: {folder}")

@@ -1,0 +1,67 @@
+"""`unskew data`: what there is to train on, and how to get it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from unskew.cli import options
+from unskew.cli.show import console
+from unskew.cli.usage import Commands
+from unskew.data.fetch import fetch, progress_bar
+from unskew.data.sources import available, data_folder
+from unskew.errors import UserError
+from unskew.runs import Json, to_json
+
+app = typer.Typer(help="List the datasets, or fetch one.", cls=Commands, rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def data(context: typer.Context, data: options.Data = None, json: options.Json = False) -> None:
+    """List the datasets: which there are, and which are here."""
+    if context.invoked_subcommand:
+        if data or json:
+            raise UserError(f"options of {context.invoked_subcommand} come after its name: move them there.")
+        return
+    found = available(data)
+    if json:
+        rows: dict[str, Json] = {
+            each.source.name: {"ready": each.ready, "folder": str(each.folder) if each.folder else None}
+            for each in found
+        }
+        print(to_json({"data_folder": str(data_folder(data)), "datasets": rows}, indent=None))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("dataset", "what", "classes", "train", "test", "sample", "here"):
+        table.add_column(title, justify="right" if title in ("classes", "train", "test") else "left")
+    for each in found:
+        source = each.source
+        where = "bundled" if source.bundled else str(each.folder or "-")
+        sizes = [f"{n:,}" if n else "-" for n in (source.train, source.test)]
+        table.add_row(source.name, source.title, str(source.classes), *sizes, source.shape, where)
+    screen = console()
+    screen.print(table)
+    screen.print(
+        f"\nLooked for in {data_folder(data)} (--data, else UNSKEW_DATA, else the cache folder). "
+        "`unskew data fetch NAME` gets one.\n"
+        "Your own: folder:PATH (one folder per class), csv:PATH,label=COLUMN, npz:PATH."
+    )
+
+
+@app.command("fetch")
+def fetch_command(
+    name: Annotated[str, typer.Argument(help="A dataset of `unskew data`.")],
+    data: options.Data = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Download a dataset from its publisher: resumed, checked, and put in place whole or not at all."""
+    terminal = Console(stderr=True)
+    if terminal.is_terminal and not quiet:
+        with progress_bar(terminal) as report:
+            folder = fetch(name, data, progress=report)
+    else:
+        folder = fetch(name, data)
+    print(folder)

@@ -1,0 +1,94 @@
+"""`unskew run`: train one method and show every class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unskew.cli import options
+from unskew.cli.show import Watch, class_table, console, result_table
+from unskew.data import load
+from unskew.errors import Interrupted
+from unskew.experiment import Experiment, Prepared, prepare
+from unskew.runs import Json, RunFolder, free_folder, to_json
+from unskew.train import Result, Round, train
+
+
+def run(
+    experiment: options.ExperimentFile = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="A method of `unskew methods`, such as fedprox:mu=0.1.")
+    ] = None,
+    dataset: options.Dataset = None,
+    skew: options.Skew = None,
+    clients: options.Clients = None,
+    model: options.Model = None,
+    rounds: options.Rounds = None,
+    cohort: options.Cohort = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.Lr = None,
+    augment: options.Augment = None,
+    seed: options.Seed = None,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    out: options.Out = None,
+    data: options.Data = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    set_: options.Set = None,
+) -> None:
+    """Train one method and show every class."""
+    spec = Experiment(
+        **options.settings(
+            experiment,
+            set_,
+            method=None if method is None else options.method_table(method),
+            dataset=dataset,
+            augment=augment,
+            skew=skew,
+            clients=clients,
+            model=model,
+            rounds=rounds,
+            cohort=cohort,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            seed=seed,
+            engine=engine,
+            device=device,
+        )
+    )
+    prepared = prepare(spec, load(spec.data.name, data))
+    settings = prepared.experiment
+    with Watch(settings.budget.rounds, quiet=quiet) as watch:
+        watch.label(settings.method.name)
+        result, summary = execute(prepared, out or free_folder("-".join(settings.words())), watch)
+    if json:
+        print(to_json(summary, indent=None))
+        return
+    screen = console()
+    screen.print(settings.title() + f", seed {settings.seed}\n")
+    screen.print(class_table(result))
+    screen.print()
+    screen.print(result_table([(settings.method.name, [result])]))
+    for note in result.notes:
+        screen.print(f"\nnote: {note}")
+    screen.print(f"\nrun folder: {summary['run_dir']}")
+
+
+def execute(prepared: Prepared, path: Path, watch: Watch) -> tuple[Result, dict[str, Json]]:
+    """Train in a new run folder; a run that is interrupted keeps the rounds it finished."""
+    folder = RunFolder(path, prepared)
+
+    def on_round(round: Round) -> None:
+        folder.append(round)
+        watch(round)
+
+    try:
+        result = train(prepared.trial, prepared.method, on_round=on_round)
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; the rounds that were finished are in {path}.") from None
+    return result, folder.finish(prepared, result)

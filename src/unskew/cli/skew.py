@@ -1,0 +1,133 @@
+"""`unskew skew`: who holds what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from unskew.cli import options
+from unskew.cli.show import console
+from unskew.data import Federation, load
+from unskew.experiment import Experiment, brief_skew, partition
+from unskew.report.figures import draw_partition
+from unskew.runs import to_json
+
+SHADES = " ░▒▓█"
+MOST_ROWS = 100
+MOST_COLUMNS = 12
+"""With more classes than this, a class is one shaded character instead of a number."""
+
+
+def skew(
+    dataset: options.Dataset = None,
+    skew: options.Skew = None,
+    clients: options.Clients = None,
+    seed: options.Seed = None,
+    experiment: options.ExperimentFile = None,
+    data: options.Data = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Save the partition here as JSON: --skew file:PATH reads it.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="Draw it to this .png, .svg or .pdf file.")
+    ] = None,
+    json: options.Json = False,
+    set_: options.Set = None,
+) -> None:
+    """Print and draw who holds what: sizes, vacant classes, entropy."""
+    spec = Experiment(
+        **options.settings(experiment, set_, dataset=dataset, skew=skew, clients=clients, seed=seed)
+    )
+    loaded = load(spec.data.name, data)
+    federation = partition(spec, loaded)
+    split = federation.partition
+    if figure:
+        draw_partition(
+            split.counts, loaded.classes, figure, title=f"{loaded.name}, {brief_skew(split.recipe)}"
+        )
+    if out:
+        federation.save(out)
+    if json:
+        print(
+            to_json(
+                {
+                    "dataset": spec.data.name,
+                    "dataset_sha256": loaded.sha256,
+                    "skew": split.recipe,
+                    "seed": split.seed,
+                    "clients": federation.clients,
+                    "classes": list(loaded.classes),
+                    "counts": split.counts.tolist(),
+                    "sizes": split.sizes.tolist(),
+                    "vacant": split.vacant.tolist(),
+                    "entropy": split.entropy.tolist(),
+                    "dropped": split.dropped,
+                    "notes": list(split.notes),
+                    "index_sha256": split.index_sha256,
+                },
+                indent=None,
+            )
+        )
+        return
+    screen = console()
+    screen.print(
+        f"{spec.data.name}, {brief_skew(split.recipe)}, {federation.clients} clients, seed {split.seed}\n"
+    )
+    screen.print(picture(federation, screen.width))
+    sizes, vacant = split.sizes, split.vacant
+    screen.print(
+        f"\nsizes {sizes.min()} to {sizes.max()}, median {int(sorted(sizes)[len(sizes) // 2])};  "
+        f"vacant classes per client {vacant.mean():.1f} of {len(loaded.classes)};  "
+        f"entropy {split.entropy.mean():.2f} nats on average;  dropped samples {split.dropped}"
+    )
+    for note in split.notes:
+        screen.print(f"note: {note}")
+    screen.print(f"partition {split.index_sha256[:16]}")
+    for path in (out, figure):
+        if path:
+            screen.print(f"written: {path}")
+
+
+def picture(federation: Federation, width: int) -> Table:
+    """One row per client: its classes, its size, how many classes it lacks, its label entropy."""
+    split, classes = federation.partition, federation.dataset.classes
+    counts = split.counts
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("client", justify="right")
+    numbers = len(classes) <= MOST_COLUMNS
+    if numbers:
+        for name in classes:
+            table.add_column(Text(name, overflow="ellipsis", no_wrap=True), justify="right", max_width=8)
+    else:
+        table.add_column("share of each class, in class order", no_wrap=False)
+    for title in ("size", "vacant", "entropy"):
+        table.add_column(title, justify="right")
+    most = max(int(counts.max()), 1)
+    for client in range(min(len(counts), MOST_ROWS)):
+        row = counts[client]
+        if numbers:
+            cells = [Text(str(n) if n else "·", style=_style(n / most)) for n in row]
+        else:
+            cells = [Text("".join(SHADES[_level(n / max(int(row.max()), 1))] for n in row))]
+        size, vacant, entropy = split.sizes[client], split.vacant[client], split.entropy[client]
+        table.add_row(str(client), *cells, str(size), str(vacant), f"{entropy:.2f}")
+    if len(counts) > MOST_ROWS:
+        table.add_row("…", Text(f"and {len(counts) - MOST_ROWS} more clients"))
+    return table
+
+
+def _level(share: float) -> int:
+    return 0 if share == 0 else 1 + min(int(share * (len(SHADES) - 1)), len(SHADES) - 2)
+
+
+def _style(share: float) -> str:
+    """Darker for more, as a background that reads on light and dark terminals."""
+    if share == 0:
+        return "dim"
+    blue = ("#dbe9f6", "#bad6eb", "#89bedc", "#539ecd", "#2b7bba", "#0b559f")
+    level = min(int(share * len(blue)), len(blue) - 1)
+    return f"{'black' if level < 3 else 'white'} on {blue[level]}"

@@ -1,0 +1,234 @@
+"""An experiment as a file: every setting of a run, written out."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import ConfigDict, Field
+
+from unskew import models
+from unskew.data.augment import Augment
+from unskew.data.dataset import Dataset
+from unskew.data.federation import Federation, federate
+from unskew.data.importers import Import
+from unskew.data.partitions import Domains, LongTail, Natural, Skew, parse_skew, write_skew
+from unskew.engines import ENGINES
+from unskew.errors import UserError, unknown
+from unskew.method import Method
+from unskew.methods.assemble import assemble
+from unskew.methods.card import Option
+from unskew.spec import Spec
+from unskew.train import Program
+from unskew.trial import Budget, Evaluation, Statistics, Trial
+
+
+class DataSpec(Spec):
+    name: str = "digits"
+    """A dataset of `unskew data`, with its options; several joined by + are the domains of one federation."""
+    augment: str = "none"
+    """For example crop:4,flip,cutout:16."""
+
+
+class SkewSpec(Spec):
+    recipe: str = "dirichlet:0.1"
+    """Who holds what: see `unskew skew --help`."""
+    clients: Literal["auto"] | int = "auto"
+    """auto: as many as the data or the recipe tell, else 10."""
+    seed: int | None = Field(default=None, ge=0)
+    """The partition's own seed; follows the run's when not given."""
+
+
+class ModelSpec(Spec):
+    """A model and its options: the keys beside these are the model's own, such as hidden."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = "auto"
+    """A name of `unskew.models.MODELS`; auto: one that suits the data."""
+    norm: Literal["auto", "batch", "group", "none"] = "auto"
+    statistics: Statistics = "average"
+
+
+class MethodSpec(Spec):
+    """A method and its hyperparameters: the keys beside `name` are the constructor's. For methods put
+    together, such as fedvls+fedexp, they stand in a table of each part's name."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = "fedavg"
+
+    def parts(self) -> dict[str, dict[str, Option]]:
+        """Each part's name and the hyperparameters given for it."""
+        names = [part.strip() for part in self.name.split("+")]
+        given: dict[str, Any] = self.model_extra or {}
+        if len(set(names)) < len(names):
+            raise UserError(f"method '{self.name}' names a part twice: name each once.")
+        if len(names) == 1:
+            return {names[0]: given}
+        for key, value in given.items():
+            if key not in names or not isinstance(value, dict):
+                first = names[0]
+                raise UserError(
+                    f"method.{key} does not say whose hyperparameter it is: write method.{first}.{key}, or "
+                    f"{first}:{key}=VALUE in the method's name."
+                )
+        return {name: given.get(name, {}) for name in names}
+
+
+class Experiment(Spec):
+    """What `experiment.toml` holds."""
+
+    seed: int = Field(default=1, ge=0)
+    engine: str = "loop"
+    device: str = "auto"
+    threads: int = Field(default=1, ge=1)
+    data: DataSpec = DataSpec()
+    skew: SkewSpec = SkewSpec()
+    model: ModelSpec = ModelSpec()
+    method: MethodSpec = MethodSpec()
+    budget: Budget = Budget()
+    evaluation: Evaluation = Evaluation()
+
+    def toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+    def title(self) -> str:
+        """The conditions in one line."""
+        cohort = "" if self.budget.cohort == "all" else f", {self.budget.cohort} per round"
+        return (
+            f"{self.data.name}, {brief_skew(self.skew.recipe)}, {self.skew.clients} clients{cohort}, "
+            f"{self.model.name}, {self.budget.rounds} round{'s' * (self.budget.rounds > 1)}"
+        )
+
+    def words(self) -> list[str]:
+        """The method, the data, the skew and the seed, short enough for a folder's name."""
+        data, skew = self.data.name.partition(":")[0], brief_skew(self.skew.recipe)
+        return [self.method.name, data, skew, f"seed{self.seed}"]
+
+
+def brief_skew(recipe: str) -> str:
+    """A recipe without the options that have their default values, for people to read."""
+    return write_skew(parse_skew(recipe), brief=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """An experiment whose every default is written out, and what it takes to run it."""
+
+    experiment: Experiment
+    trial: Trial
+    method: Method | Program
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The settings in an experiment file, unchecked."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no experiment file {path}: check the path.") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder: name a file, such as {path / 'experiment.toml'}.") from None
+    except OSError as error:
+        raise UserError(f"the experiment file {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"the experiment file {path} is not text: write it as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"the experiment file {path} is not valid TOML, mend it: {error}.") from None
+
+
+def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """The settings with `path=value` pairs put in, such as budget.rounds=5. A value is read as TOML, and as
+    plain text where it is not TOML."""
+    settings = copy.deepcopy(settings)
+    for assignment in assignments:
+        path, sign, text = assignment.partition("=")
+        if not sign or not path:
+            raise UserError(f"'{assignment}' is not a setting: write path=value, such as budget.rounds=5.")
+        text = text.strip()
+        try:
+            (value,) = tomllib.loads(f"value = {text}").values()
+        except (tomllib.TOMLDecodeError, ValueError):  # not TOML, or more than one value
+            value = text
+        *parents, key = path.strip().split(".")
+        table = settings
+        for parent in parents:
+            table = table.setdefault(parent, {})
+            if not isinstance(table, dict):
+                raise UserError(f"'{path}' is not a setting: {parent} is a value, not a table.")
+        table[key] = value
+    return settings
+
+
+def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | None = None) -> Prepared:
+    """Resolve every default. `federation` saves the work where it is known already."""
+    if experiment.engine not in ENGINES:
+        raise unknown("engine", experiment.engine, ENGINES)
+    method, options = assemble(experiment.method.parts())
+    alone = len(options) == 1
+    federation = federation or partition(experiment, dataset)
+    name = experiment.model.name
+    if name == "auto":
+        name = models.default_model(dataset.name, dataset.inputs)
+    if name not in models.MODELS:
+        raise unknown("model", name, models.MODELS)
+    given: dict[str, Any] = experiment.model.model_extra or {}
+    for key in given:
+        if key not in models.MODELS[name].defaults:
+            known = [*ModelSpec.model_fields, *models.MODELS[name].defaults]
+            raise unknown(f"setting of model '{name}'", key, known)
+    norm = models.MODELS[name].norms[0] if experiment.model.norm == "auto" else experiment.model.norm
+    trial = Trial(
+        federation,
+        name,
+        budget=experiment.budget,
+        evaluation=experiment.evaluation,
+        seed=experiment.seed,
+        norm=norm,
+        model_options=given,
+        statistics=experiment.model.statistics,
+        augment=Augment.parse(experiment.data.augment),
+        engine=experiment.engine,
+        device=experiment.device,
+        threads=experiment.threads,
+    )
+    resolved = experiment.model_copy(
+        update={
+            "device": str(trial.pick_device()),
+            "data": experiment.data.model_copy(update={"augment": str(trial.augment)}),
+            "skew": SkewSpec(
+                recipe=federation.partition.recipe,
+                clients=federation.clients,
+                seed=federation.partition.seed,
+            ),
+            "model": experiment.model.model_copy(
+                update={"name": name, "norm": norm, **models.MODELS[name].defaults, **given}
+            ),
+            "method": MethodSpec(
+                name=experiment.method.name, **(next(iter(options.values())) if alone else options)
+            ),
+        }
+    )
+    trial.build()  # a model that does not fit the data is known before anything is written
+    return Prepared(resolved, trial, method)
+
+
+def partition(experiment: Experiment, dataset: Dataset) -> Federation:
+    skew = experiment.skew
+    seed = experiment.seed if skew.seed is None else skew.seed
+    clients = skew.clients
+    if clients == "auto":
+        clients = 0 if _tells_clients(parse_skew(skew.recipe)) else 10
+    elif clients < 1:
+        raise UserError(f"skew.clients is {clients} but should be at least 1.")
+    return federate(dataset, skew.recipe, clients=clients, seed=seed)
+
+
+def _tells_clients(skew: Skew) -> bool:
+    """Whether a skew says by itself how many clients there are."""
+    while isinstance(skew, LongTail):
+        skew = skew.then
+    return isinstance(skew, Import | Natural) or (isinstance(skew, Domains) and bool(skew.clients))

@@ -1,0 +1,110 @@
+"""From names to methods: one by name, several put together, or one from a user's own file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import typing
+from collections.abc import Mapping
+from functools import reduce
+from operator import add
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from unskew.errors import UserError, unknown
+from unskew.method import Method
+from unskew.methods import METHODS
+from unskew.methods.card import Card, Make, Option
+from unskew.spec import is_but_should_be
+from unskew.train import Program
+
+APART = {
+    frozenset({"feddyn", "scaffold"}): "each corrects the drift of the clients by state of its own",
+}
+"""Methods whose slots would fit together but whose mathematics does not."""
+
+
+def assemble(
+    parts: Mapping[str, Mapping[str, Option]],
+) -> tuple[Method | Program, dict[str, dict[str, Option]]]:
+    """The methods of these names with these hyperparameters, put together; and all hyperparameters."""
+    for pair, reason in APART.items():
+        if pair <= parts.keys():
+            raise UserError(f"{' and '.join(sorted(pair))} cannot be put together: {reason}.")
+    made: list[Method | Program] = []
+    resolved: dict[str, dict[str, Option]] = {}
+    for name, given in parts.items():
+        card = find(name)
+        resolved[name] = fill(name, card, given)
+        made.append(card.make(**resolved[name]))
+        if not isinstance(made[-1], Method | Program):
+            raise UserError(f"'{name}' returned a {type(made[-1]).__name__}: it should return a Method.")
+    try:
+        return reduce(add, made), resolved
+    except UserError as error:
+        raise UserError(f"{'+'.join(parts)}: {error}") from None
+
+
+def find(name: str) -> Card:
+    """A method of METHODS; of a file, such as mine.py; or an importable function, such as lab.mine.mine."""
+    if name in METHODS:
+        return METHODS[name]
+    if name.endswith(".py"):
+        return Card(_from_file(Path(name)))
+    if "." in name:
+        return Card(_from_import(name))
+    raise unknown("method", name, METHODS)
+
+
+def fill(name: str, card: Card, given: Mapping[str, Option]) -> dict[str, Option]:
+    """Every hyperparameter, the given ones checked against the constructor's types."""
+    options, kinds = card.options, typing.get_type_hints(card.make)
+    for key, value in given.items():
+        if not options:
+            raise UserError(f"method '{name}' has no hyperparameters: remove {key}.")
+        if key not in options:
+            raise unknown(f"hyperparameter of {name}", key, options)
+        try:
+            options[key] = TypeAdapter(kinds[key]).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise UserError(f"{key} of {name} {is_but_should_be(error)}") from None
+    return options
+
+
+def _from_file(path: Path) -> Make:
+    """The function named like the file, or the only public one defined in it."""
+    if not path.is_file():
+        raise UserError(f"there is no method file {path}: check the path.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path} cannot be read as a Python file: check it.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # so that the file's own classes and docstring can be found again
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"{path} does not run: {type(error).__name__}: {error}.") from error
+    functions = {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == path.stem and not name.startswith("_")
+    }
+    if path.stem in functions:
+        return functions[path.stem]
+    if len(functions) == 1:
+        return next(iter(functions.values()))
+    raise UserError(f"{path} defines {len(functions)} functions: let one be named {path.stem}, the method.")
+
+
+def _from_import(name: str) -> Make:
+    module_name, _, function = name.rpartition(".")
+    try:
+        make = getattr(importlib.import_module(module_name), function)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"method '{name}' cannot be imported: {error}.") from None
+    if not callable(make):
+        raise UserError(f"'{name}' is not a function: name one that returns a Method.")
+    return typing.cast(Make, make)

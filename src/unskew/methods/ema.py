@@ -1,0 +1,49 @@
+"""Exponential moving average of the global model.
+
+Polyak, Juditsky. Acceleration of Stochastic Approximation by Averaging. SIAM J. Control and Optimization,
+1992. In federated learning, for instance: Caldarola, Caputo, Ciccone. Improving Generalization in Federated
+Learning by Seeking Flat Minima. ECCV 2022 (there with stochastic weight averaging).
+
+Under label skew the global model swings with the classes of each cohort. Clients and server train as always,
+but the model that is tested, saved and deployed is an average over the rounds, in which the swings cancel.
+
+    a <- decay a + (1 - decay) w[t+1],   served: a / (1 - decay^(t+1))
+
+Deviations:
+- The division makes up for the average's start at zero, so that after the first round the served model is the
+  trained one and the initial model never enters.
+- Floating-point buffers, such as BatchNorm's running statistics, are averaged in the same way; counters are
+  those of the last round.
+- decay is 0.8, which served FedAvg best among 0.5 to 0.95 on digits under dirichlet:0.05, 3 of 10 clients a
+  round, after 20 and after 60 rounds. Where all clients take part in every round there is little to gain.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from unskew.errors import require
+from unskew.method import Method
+from unskew.parts.naming import packed, unpacked
+from unskew.parts.servers import blend
+from unskew.types import Server, ServerState, Tensors, Updates, Weights
+
+AVERAGE, ROUNDS = "ema/average", "ema/rounds"
+
+
+def ema(*, decay: float = 0.8) -> Method:
+    """Serve an exponential average of the global models instead of the last one."""
+    require(0 <= decay < 1, f"decay is {decay} but should be at least 0 and below 1.")
+
+    def init(weights: Weights) -> Tensors:
+        return packed(AVERAGE, weights) | {ROUNDS: torch.zeros((), dtype=torch.int64)}
+
+    def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
+        rounds = state.memory[ROUNDS] + 1
+        share = (1 - decay) / (1 - decay ** int(rounds))
+        return packed(AVERAGE, blend(unpacked(AVERAGE, state.memory), after, share)) | {ROUNDS: rounds}
+
+    def serve(state: ServerState) -> Weights:
+        return unpacked(AVERAGE, state.memory)
+
+    return Method(server=Server(init=init, note=note, serve=serve))

@@ -1,0 +1,134 @@
+"""FedCurv.
+
+Shoham, Avidor, Keren, Israel, Benditkis, Mor-Yosef, Zeitak. Overcoming Forgetting in Federated Learning on
+Non-IID Data. NeurIPS 2019 workshop on federated learning.
+
+Elastic weight consolidation across clients: each client is held near the other clients' last models,
+parameter by parameter, as firmly as the Fisher information says those clients need it. Clients send their
+diagonal Fisher I_k and I_k w_k, the server sends the sums over all clients that ever took part.
+
+    L = CE + lam sum_{j != k} (w - w_j)' diag(I_j) (w - w_j)
+      = CE + lam (<P_k, w^2> - 2 <Q_k, w>) + const,   P_k = sum_{j != k} I_j,   Q_k = sum_{j != k} I_j w_j
+    I_k = mean over mini-batches of (grad CE)^2 at w_k
+
+Deviations:
+- Only the second form is computed, so the training loss lacks the constant and may be negative.
+- lam=1 and 500 samples are FedLMD's most frequent choice (it tunes 1 or 2, 250 or 500). The term diverges
+  when lr lam max(P_k) >= 1, and P_k grows with the number of clients.
+- The Fisher is that of the cross-entropy in evaluation mode, without augmentation, on the client's first
+  `samples` samples, whatever loss it is put together with. Squares of mini-batch means underestimate it;
+  batch_size=1 is exact and slow. 50 is FedLMD's local batch size.
+- The code of FedNTD and FedLMD subtracts a client's own terms from the shared sum in place, so that the next
+  client of the round receives a wrong sum. Here every client subtracts them from its own copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from unskew.errors import require
+from unskew.method import Method
+from unskew.parts.naming import select, taken, under
+from unskew.types import (
+    End,
+    Look,
+    Memory,
+    Params,
+    Scope,
+    Server,
+    ServerState,
+    Tensors,
+    Updates,
+    View,
+    Weights,
+)
+
+U, V = "fedcurv/u", "fedcurv/v"
+"""At a client its own I_k and I_k w_k, at the server every client's, in a broadcast their sums."""
+P, Q = "fedcurv/p", "fedcurv/q"
+
+
+def fedcurv(*, lam: float = 1.0, samples: int = 500, batch_size: int = 50) -> Method:
+    """Hold every client near the others' models where those need it, by their Fisher information."""
+    require(lam >= 0, f"lam is {lam} but should be 0 or more.")
+    require(samples >= 1, f"samples is {samples} but should be at least 1.")
+    require(batch_size >= 1, f"batch_size is {batch_size} but should be at least 1.")
+
+    def term(view: View) -> Tensor:
+        total = view.out.logits.new_zeros(())
+        for name, w in view.params.items():
+            p, q = view.scope.memory[f"{P}/{name}"], view.scope.memory[f"{Q}/{name}"]
+            total = total + (w * (p * w - 2 * q)).sum()
+        return lam * total
+
+    def init(weights: Weights, counts: Tensor) -> Tensors:
+        zeros = {name: torch.zeros_like(value) for name, value in weights.params.items()}
+        return under(U, zeros) | under(V, zeros)
+
+    def prepare(scope: Scope, look: Look) -> Tensors:
+        others = {
+            name: value - scope.memory[name]
+            for kind in (U, V)
+            for name, value in select(kind, scope.shared).items()
+        }
+        # Rounding must not turn a curvature negative.
+        p = {name: value.clamp(min=0) for name, value in taken(U, others).items()}
+        return under(P, p) | under(Q, taken(V, others))
+
+    def update(scope: Scope, end: End) -> tuple[Tensors, Tensors]:
+        fisher = _fisher(end, samples, batch_size)
+        weighted = {name: value * end.weights.params[name] for name, value in fisher.items()}
+        own = under(U, fisher) | under(V, weighted)
+        return own, own
+
+    def server_init(weights: Weights) -> Tensors:
+        """No rows yet: the number of clients is not known before the first round."""
+        none = {name: value.new_zeros((0, *value.shape)) for name, value in weights.params.items()}
+        return under(U, none) | under(V, none)
+
+    def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
+        noted: Tensors = {}
+        for name, old in (select(U, state.memory) | select(V, state.memory)).items():
+            new = updates.reported[name]
+            rows = old if len(old) else new.new_zeros((updates.clients, *new.shape[1:]))
+            noted[name] = rows.index_copy(0, updates.rows, new)
+        return noted
+
+    def share(state: ServerState) -> Tensors:
+        every = select(U, state.memory) | select(V, state.memory)
+        return {name: rows.sum(dim=0) for name, rows in every.items()}
+
+    return Method(
+        terms=(term,),
+        memory=Memory(init, prepare, update),
+        server=Server(init=server_init, note=note, share=share),
+    )
+
+
+@torch.enable_grad()
+def _fisher(end: End, samples: int, batch_size: int) -> Params:
+    total = {name: torch.zeros_like(value) for name, value in end.weights.params.items()}
+    batches = 0
+    for view, rows in _batches(end, samples, batch_size):
+        loss = cross_entropy(view.out.logits[rows], view.labels[rows])
+        grads = torch.autograd.grad(
+            loss, list(view.params.values()), retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        total = {name: total[name] + grad.square() for name, grad in zip(view.params, grads, strict=True)}
+        batches += 1
+    return {name: value / batches for name, value in total.items()}
+
+
+def _batches(end: End, samples: int, batch_size: int) -> Iterator[tuple[View, slice]]:
+    """The first `samples` samples, in batches. A look may come in larger pieces."""
+    left = samples
+    for view in end.look(end.weights, grad=True):
+        for start in range(0, min(len(view.labels), left), batch_size):
+            yield view, slice(start, min(start + batch_size, left))
+        left -= len(view.labels)
+        if left <= 0:
+            return

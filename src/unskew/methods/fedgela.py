@@ -1,0 +1,122 @@
+"""FedGELA.
+
+Fan, Zhang, Yao, Han, Zhang, Wang. Federated Learning with Bilateral Curation for Partially Class-Disjoint
+Data. NeurIPS 2023.
+
+The classifier is a simplex of equal angles, the same for all and never trained, so that missing classes keep
+their place in feature space. Each client scales its logits by its own class shares.
+
+    M = sqrt(C/(C-1)) U (I - 11^T/C),   U^T U = I
+    local:  CE( Phi_k z / temperature ),   z = M^T h,   Phi_k[c] = C n_kc / n_k
+    global: z
+
+Deviations:
+- h is the BatchNorm1d output of the features, trained scale and shift included, as released
+  (`normalise="batch"`); "l2" gives every feature the length sqrt(e_h) as in the paper, "none" takes them as
+  they are. The released networks also have two linear layers before it: here the trial's own network is used,
+  and the simplex takes the dimension of its features.
+- `temperature` is 0.2, the released default; the example that comes with it uses 1e-5 together with gradients
+  clipped at 20, and there is no clipping here.
+- U is drawn from a normal distribution, the released one from a uniform one; both are orthonormalised.
+- The logit of a vacant class is 0 at its client and stays in the softmax, as released.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from unskew.errors import require, unknown
+from unskew.method import Method
+from unskew.models.net import Net, chain
+from unskew.parts.directions import directions
+from unskew.parts.heads import find_head
+from unskew.randomness import Purpose, draw_seed
+from unskew.train import OnRound, Program, Result, train
+from unskew.trial import Trial
+from unskew.types import View
+
+Normalise = Literal["batch", "l2", "none"]
+
+
+def fedgela(*, temperature: float = 0.2, normalise: Normalise = "batch", e_h: float = 1.0) -> Program:
+    """Fix the classifier as a simplex of equal angles, scaled at each client by its class shares."""
+    require(temperature > 0, f"temperature is {temperature} but should be above 0.")
+    require(e_h > 0, f"e_h is {e_h} but should be above 0.")
+    if normalise not in get_args(Normalise):
+        raise unknown("normalise", normalise, get_args(Normalise))
+
+    def loss(view: View) -> Tensor:
+        counts = view.scope.counts
+        phi = len(counts) * counts / counts.sum()
+        return cross_entropy(phi * view.out.logits / temperature, view.labels)
+
+    def run(trial: Trial, method: Method, on_round: OnRound) -> Result:
+        # A partial, because an engine may send the trial to another process.
+        model = partial(with_fixed_head, trial, normalise=normalise, e_h=e_h)
+        return train(replace(trial, model=model, norm=None, model_options={}), method, on_round=on_round)
+
+    changed = (
+        "last layer is fixed" if normalise == "none" else "last layer is fixed and its features normalised"
+    )
+    note = f"the model's {changed}: it is not the other methods' model."
+    return Program(run, Method(loss=loss, notes=(note,)))
+
+
+def with_fixed_head(trial: Trial, *, normalise: Normalise, e_h: float) -> nn.Module:
+    """The trial's model, its last linear layer replaced by a normalisation and a fixed simplex."""
+    classes = len(trial.federation.dataset.classes)
+    if isinstance(trial.model, str):
+        module = trial.build()
+    else:
+        module = copy.deepcopy(trial.model) if isinstance(trial.model, nn.Module) else trial.model()
+    head = find_head(module, classes)
+    name, d = head.weight.removesuffix("weight").removesuffix("."), head.features
+    require(
+        d >= classes,
+        f"fedgela needs at least as many features as classes, and the model has {d} for {classes}: choose a "
+        "wider one.",
+    )
+    norm = {"batch": nn.BatchNorm1d(d), "l2": Sphere(math.sqrt(e_h)), "none": nn.Identity()}[normalise]
+    fixed = nn.Linear(d, classes, bias=False)
+    fixed.weight = nn.Parameter(
+        simplex(d, classes, draw_seed(trial.seed, Purpose.INITIAL_WEIGHTS, 1)), requires_grad=False
+    )
+    if isinstance(module, Net):
+        module.body, module.head = chain(body=module.body, norm=norm), fixed
+    elif name:
+        module.set_submodule(name, chain(norm=norm, fixed=fixed))
+    else:
+        module = chain(norm=norm, fixed=fixed)
+    require(
+        any(parameter.requires_grad for parameter in module.parameters()),
+        "fedgela fixes the only layer this model has, so nothing is left to train: choose a deeper model.",
+    )
+    return module
+
+
+def simplex(d: int, classes: int, seed: int) -> Tensor:
+    """[C, d]: unit vectors with pairwise cosine -1/(C-1), in a random orientation."""
+    generator = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(d, classes, generator=generator, dtype=torch.float64)).Q
+    centring = torch.eye(classes, dtype=torch.float64) - 1 / classes
+    vectors: Tensor = math.sqrt(classes / (classes - 1)) * (basis @ centring).T
+    return vectors.float()
+
+
+class Sphere(nn.Module):
+    """Gives every feature vector the same length."""
+
+    def __init__(self, length: float) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.length * directions(x)

@@ -1,0 +1,108 @@
+"""Logit adjustment, known as CalFAT's calibration and as balanced softmax.
+
+Menon, Jayasumana, Rawat, Jain, Veit, Kumar. Long-Tail Learning via Logit Adjustment. ICLR 2021.
+Chen, Liu, Ma, Lyu. CalFAT: Calibrated Federated Adversarial Training with Label Skewness. NeurIPS 2022.
+Ren, Yu, Sheng, Ma, Zhao, Yi, Li. Balanced Meta-Softmax for Long-Tailed Visual Recognition. NeurIPS 2020.
+
+The log-prior of the classes is added to the logits in the local loss, so that the model learns what is left
+without it: the same at all clients, however skewed. Post hoc, the log-prior is taken off the logits of a
+model that was trained without it.
+
+    L = CE(z + tau log p, y),   p_c = n_c / n
+    prior="global":  n_c summed over the clients
+    post hoc:        predict the largest z - tau log p, p global
+
+Deviations:
+- CalFAT's adversarial training and its scale of 10 are left out. With tau=1 its calibration, and balanced
+  softmax, are this loss.
+- floor=0 leaves the classes with p_c = 0 out of the softmax, the limit p_c -> 0. A floor above 0 adds log(p +
+  floor) instead; FedVLS released 1e-9.
+- prior="global": the server knows the counts of the clients that have taken part. Where a client's own count
+  is larger than the sum of those, it stands in; so in the first round the prior is the client's.
+- Post hoc, the correction is written into the last bias of the served model, and a class nobody has reported
+  counts as one sample. Training is untouched. It helps only where all the data together are imbalanced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from unskew.errors import UserError, require
+from unskew.losses import calibrated_cross_entropy
+from unskew.method import Method
+from unskew.parts.heads import find_head
+from unskew.train import OnRound, Program, Result, train
+from unskew.trial import Trial, weights_of
+from unskew.types import End, Look, Memory, Scope, Server, ServerState, Tensors, Updates, View, Weights
+
+COUNTS = "logit-adjustment/counts"
+"""Reported: a client's. At the server: every client's it knows, [clients, classes]."""
+TOTAL = "logit-adjustment/total"
+"""Broadcast: their sum over clients. At the client: what its prior is taken from."""
+
+
+def logit_adjustment(
+    *, tau: float = 1.0, prior: Literal["client", "global"] = "client", floor: float = 0.0
+) -> Method:
+    """Add the log-prior of the classes to the logits in the loss."""
+    require(tau >= 0, f"tau is {tau} but should be 0 or more.")
+    require(floor >= 0, f"floor is {floor} but should be 0 or more.")
+    require(prior in ("client", "global"), f"prior is '{prior}' but should be client or global.")
+
+    def loss(view: View) -> Tensor:
+        counts = view.scope.counts if prior == "client" else view.scope.memory[TOTAL]
+        return calibrated_cross_entropy(view.out.logits, view.labels, counts, tau=tau, floor=floor or None)
+
+    if prior == "client":
+        return Method(loss=loss)
+    return Method(
+        loss=loss, memory=Memory(prepare=_total, update=_tell), server=Server(note=_note, share=_share)
+    )
+
+
+def logit_adjustment_post_hoc(*, tau: float = 1.0) -> Program:
+    """Take the global log-prior off the logits of the trained model."""
+    require(tau >= 0, f"tau is {tau} but should be 0 or more.")
+
+    def run(trial: Trial, base: Method, on_round: OnRound) -> Result:
+        module = trial.build()
+        bias = find_head(module, len(trial.federation.dataset.classes)).bias
+        if bias is None or bias not in weights_of(module).params:
+            raise UserError(
+                "logit-adjustment-post-hoc needs a model whose last layer has a trained bias: choose another."
+            )
+
+        def serve(state: ServerState) -> Weights:
+            weights = base.server.serve(state)
+            if COUNTS not in state.memory:
+                return weights
+            counts = state.memory[COUNTS].sum(0).clamp(min=1).to(weights.params[bias])
+            shift = tau * (counts / counts.sum()).log()
+            return Weights({**weights.params, bias: weights.params[bias] - shift}, weights.buffers)
+
+        method = base + Method(memory=Memory(update=_tell), server=Server(note=_note))
+        return train(trial, replace(method, server=replace(method.server, serve=serve)), on_round=on_round)
+
+    return Program(run)
+
+
+def _total(scope: Scope, look: Look) -> Tensors:
+    return {TOTAL: torch.maximum(scope.shared.get(TOTAL, scope.counts), scope.counts)}
+
+
+def _tell(scope: Scope, end: End) -> tuple[Tensors, Tensors]:
+    return {}, {COUNTS: scope.counts}
+
+
+def _note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
+    reported = updates.reported[COUNTS]
+    known = state.memory.get(COUNTS, reported.new_zeros(updates.clients, reported.shape[1]))
+    return {COUNTS: known.index_copy(0, updates.rows, reported)}
+
+
+def _share(state: ServerState) -> Tensors:
+    return {TOTAL: state.memory[COUNTS].sum(0)} if COUNTS in state.memory else {}

@@ -1,0 +1,17 @@
+"""Vectors without their length."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Below this norm a vector has no direction (the bound of torch.nn.functional.cosine_similarity).
+_SMALLEST_NORM = 1e-8
+
+
+def directions(x: Tensor) -> Tensor:
+    """Every row with length 1. A row without direction becomes 0 and receives no gradient, which a division
+    by its length would blow up: features behind a ReLU may well be all 0."""
+    square = x.square().sum(-1, keepdim=True)
+    long = square > _SMALLEST_NORM**2
+    return torch.where(long, x / torch.where(long, square, 1.0).sqrt(), 0.0)

@@ -1,0 +1,133 @@
+"""Classes that a model takes for one another, as groups: from a matrix of mean probabilities to class lists.
+
+PKD (Gan et al.) shows such groups in a plot and gives no rule for finding them; these rules are this
+library's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Group = tuple[int, ...]
+Rule = Literal["gap", "zscore", "topm", "explicit"]
+Grouping = Literal["cliques", "components", "star"]
+
+
+def mutual_confusion(probability: Floats) -> Floats:
+    """[i, j]: the smaller of the mean probabilities of j on samples of i and of i on samples of j; NaN on the
+    diagonal and for classes without samples, whose rows are NaN."""
+    both: Floats = np.minimum(probability, probability.T)
+    np.fill_diagonal(both, np.nan)
+    return both
+
+
+def threshold(
+    mutual: Floats, rule: Rule, *, theta: float = 0.06, kappa: float = 2.0, pairs: int = 4
+) -> float:
+    """What a pair's mutual confusion must exceed.
+
+    gap: the largest ratio between neighbours among the C most confused pairs, C being the number of classes.
+    zscore: mean + kappa * standard deviation over all pairs. topm: the `pairs` most confused ones; of several
+    equal ones at the end none. explicit: theta. Infinite where no pair stands out.
+    """
+    values = mutual[np.triu_indices_from(mutual, k=1)]
+    values = np.sort(values[~np.isnan(values)])[::-1]
+    if rule == "explicit":
+        return theta
+    if rule == "topm":
+        return float(values[pairs]) if pairs < len(values) else 0.0
+    if rule == "zscore":
+        return float(values.mean() + kappa * values.std()) if len(values) else np.inf
+    top = values[: len(mutual)]
+    ratios = top[:-1] / np.maximum(top[1:], np.finfo(np.float64).tiny)
+    if not len(ratios) or ratios.max() <= 1:
+        return np.inf
+    return float(top[ratios.argmax() + 1])
+
+
+def pairs_above(mutual: Floats, theta: float) -> list[tuple[int, int]]:
+    return [(i, j) for i, j in combinations(range(len(mutual)), 2) if mutual[i, j] > theta]
+
+
+def cliques(pairs: Iterable[tuple[int, int]]) -> list[Group]:
+    """The maximal sets whose members are all paired with each other (Bron and Kerbosch, 1973; pivots)."""
+    near = _neighbours(pairs)
+    found: list[Group] = []
+
+    def grow(clique: set[int], candidates: set[int], done: set[int]) -> None:
+        if not candidates and not done:
+            found.append(tuple(sorted(clique)))
+            return
+        pivot = max(sorted(candidates | done), key=lambda c: len(near[c] & candidates))
+        for c in sorted(candidates - near[pivot]):
+            grow(clique | {c}, candidates & near[c], done & near[c])
+            candidates, done = candidates - {c}, done | {c}
+
+    if near:
+        grow(set(), set(near), set())
+    return sorted(found)
+
+
+def components(pairs: Iterable[tuple[int, int]]) -> list[Group]:
+    """The maximal sets whose members are paired, directly or through others."""
+    near = _neighbours(pairs)
+    found: list[Group] = []
+    left = set(near)
+    while left:
+        reached, frontier = set[int](), {min(left)}
+        while frontier:
+            reached |= frontier
+            frontier = set[int]().union(*(near[c] for c in frontier)) - reached
+        found.append(tuple(sorted(reached)))
+        left -= reached
+    return found
+
+
+def stars(probability: Floats, accuracy: Floats, theta: float) -> list[Group]:
+    """Each class with those it is taken for with more than `theta`, the worst class's first; groups that lie
+    within an earlier one are left out."""
+    known = ~np.isnan(accuracy)
+    found: list[Group] = []
+    for v in np.argsort(accuracy, kind="stable")[: known.sum()]:
+        near = known & (probability[v] > theta)
+        near[v] = True
+        group = tuple(int(c) for c in np.flatnonzero(near))
+        if len(group) > 1 and not any(set(group) <= set(earlier) for earlier in found):
+            found.append(group)
+    return found
+
+
+def weak_groups(
+    probability: Floats,
+    accuracy: Floats,
+    *,
+    keep: int,
+    rule: Rule = "gap",
+    grouping: Grouping = "cliques",
+    theta: float = 0.06,
+    kappa: float = 2.0,
+    pairs: int = 4,
+) -> list[Group]:
+    """Up to `keep` groups of confused classes: those of lowest mean accuracy; with `star`, those around the
+    worst classes. `probability[i, j]` is the mean probability of j on samples of i, NaN where i has none."""
+    mutual = mutual_confusion(probability)
+    cut = threshold(mutual, rule, theta=theta, kappa=kappa, pairs=pairs)
+    if grouping == "star":
+        return stars(probability, accuracy, cut)[:keep]
+    group = cliques if grouping == "cliques" else components
+    found = group(pairs_above(mutual, cut))
+    return sorted(found, key=lambda g: (float(accuracy[list(g)].mean()), g))[:keep]
+
+
+def _neighbours(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    near: dict[int, set[int]] = {}
+    for i, j in pairs:
+        near.setdefault(i, set()).add(j)
+        near.setdefault(j, set()).add(i)
+    return near

@@ -1,0 +1,60 @@
+"""The last linear layer, for methods that exchange it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from unskew.errors import UserError
+from unskew.models import last_linear
+from unskew.types import Out, Params
+
+
+@dataclass(frozen=True)
+class Head:
+    """The layer that makes the logits of the features, by the names of its weights."""
+
+    weight: str
+    bias: str | None
+    features: int
+    """Its inputs."""
+
+    @property
+    def names(self) -> list[str]:
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+    def __call__(self, params: Params, features: Tensor) -> Tensor:
+        return linear(features, params[self.weight], params[self.bias] if self.bias else None)
+
+    def check(self, params: Params, out: Out) -> None:
+        """That the model's logits really are this layer's answer to its features."""
+        if out.features.shape[1] != self.features or not torch.allclose(
+            self(params, out.features), out.logits, rtol=1e-3, atol=1e-3, equal_nan=True
+        ):
+            raise UserError(
+                "this method needs a model whose logits are a linear layer of its features: let the model "
+                "return logits alone, or its last layer's input as features."
+            )
+
+
+def find_head(module: nn.Module, classes: int) -> Head:
+    name = last_linear(module, classes)
+    layer = None if name is None else module.get_submodule(name)
+    if not isinstance(layer, nn.Linear):
+        raise UserError("this method needs a model that ends in a linear layer: choose another model.")
+    prefix = f"{name}." if name else ""
+    return Head(f"{prefix}weight", None if layer.bias is None else f"{prefix}bias", layer.in_features)
+
+
+def resize_head(module: nn.Module, classes: int, outputs: int) -> nn.Module:
+    """The module with a fresh last layer of `outputs` logits in place of its own of `classes`."""
+    head = find_head(module, classes)
+    fresh = nn.Linear(head.features, outputs, bias=head.bias is not None)
+    name = head.weight.removesuffix("weight").removesuffix(".")
+    if not name:  # the module is that layer
+        return fresh
+    module.set_submodule(name, fresh)
+    return module

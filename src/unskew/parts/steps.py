@@ -1,0 +1,16 @@
+"""How far a client would have come under a constant gradient."""
+
+from __future__ import annotations
+
+
+def effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
+    """The distance that `steps` steps of heavy-ball SGD cover under a constant unit gradient, in learning
+    rates. Without momentum that is the number of steps. `pull` is lr times the weight mu of a proximal term
+    that draws back to the start."""
+    if not pull:
+        return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    velocity = distance = 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + 1 - pull * distance
+        distance += velocity
+    return distance

@@ -1,0 +1,293 @@
+"""A run's folder: what was asked, where it ran, who held what, what every round did, and the model."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+import unskew
+from unskew import metrics
+from unskew.errors import UserError
+from unskew.experiment import Prepared
+from unskew.train import Result, Round
+from unskew.types import Params
+from unskew.version import VERSION
+
+LONGEST_NAME = 120  # of a run folder, before the time is added; file systems allow 255 bytes
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+class RunFolder:
+    """Opened when everything has been checked and before the first round; every file is whole or absent,
+    and a run that is stopped keeps all rounds it finished."""
+
+    def __init__(self, path: Path, prepared: Prepared) -> None:
+        self.path = path
+        claim(path)
+        write_whole(path / "experiment.toml", prepared.experiment.toml())
+        write_whole(path / "environment.json", to_json(environment(prepared.trial.pick_device())))
+        prepared.trial.federation.save(path / "partition.json")
+        (path / "rounds.jsonl").touch()
+        self._counts = prepared.trial.federation.counts.numpy()
+        self._domains = prepared.trial.federation.dataset.domains
+
+    def append(self, round: Round) -> None:
+        line = to_json(self._record(round), indent=None) + "\n"
+        with writing(self.path / "rounds.jsonl") as path, path.open("ab") as file:
+            file.write(line.encode())  # as bytes it goes out at once: a run that is killed leaves whole lines
+
+    def _record(self, round: Round) -> Json:
+        record: dict[str, Json] = {
+            "round": round.number,
+            "lr": round.lr,
+            "cohort": list(round.cohort),
+            "trained": list(round.trained),
+            "train_loss": round.train_loss,
+            "seconds": round.seconds,
+        }
+        if round.test is None:
+            return record
+        confusion = round.test.confusion
+        by_class = metrics.class_accuracy(confusion)
+        share = metrics.prediction_share(confusion)
+        tested: dict[str, Json] = {
+            "accuracy": metrics.accuracy(confusion),
+            "loss": round.test.loss,
+            "class_accuracy": by_class.tolist(),
+            "macro_accuracy": metrics.macro_accuracy(confusion),
+            "max_class": float(np.nanmax(by_class)),
+            "min_class": float(np.nanmin(by_class)),
+            "discrepancy": metrics.discrepancy(by_class),
+            "worst_class": metrics.worst_class(by_class),
+            "groups": dict(metrics.group_accuracy(by_class, self._counts)),
+            "prediction_share": share.tolist(),
+            "distance_to_uniform": metrics.distance_to_uniform(share),
+        }
+        if round.test.domains is not None:
+            tested["domains"] = _domain_accuracy(self._domains, round.test.domains)
+        return record | tested
+
+    def finish(self, prepared: Prepared, result: Result) -> dict[str, Json]:
+        """Write the model, then the summary; return the summary."""
+        weights = result.weights
+        tensors = {
+            name: value.cpu().contiguous() for name, value in (weights.params | weights.buffers).items()
+        }
+        # One entry alone: of several, safetensors writes now one first, now another.
+        content = save(tensors, metadata={"format": "pt"})
+        write_whole(self.path / "model.safetensors", content)
+        summary = summarise(prepared, result) | {"run_dir": str(self.path)}
+        write_whole(self.path / "summary.json", to_json(summary))
+        return summary
+
+
+def summarise(prepared: Prepared, result: Result) -> dict[str, Json]:
+    """What `--json` prints and `summary.json` holds."""
+    experiment = prepared.experiment
+    final = result.final
+    by_class = metrics.class_accuracy(final.confusion)
+    worst = metrics.worst_class(by_class)
+    summary: dict[str, Json] = {
+        "method": experiment.method.name,
+        "dataset": experiment.data.name,
+        "skew": experiment.skew.recipe,
+        "clients": experiment.skew.clients,
+        "seed": experiment.seed,
+        "partition_seed": experiment.skew.seed,
+        "rounds": len(result.rounds),
+        "accuracy": dict(result.accuracy),
+        "macro_accuracy": metrics.macro_accuracy(final.confusion),
+        "loss": final.loss,
+        "classes": list(result.classes),
+        "class_accuracy": by_class.tolist(),
+        "groups": dict(result.groups),
+        "worst_class": worst,
+        "worst_class_accuracy": float(by_class[worst]),
+        "discrepancy": metrics.discrepancy(by_class),
+        "forgetting": result.forgetting,
+        "confusion": final.confusion.tolist(),
+        "misclassification_share": metrics.misclassification_share(final.confusion).tolist(),
+        "mean_probability": final.mean_probability.tolist(),
+        "feature_distances": metrics.feature_distances(final.mean_features).tolist(),
+        "notes": list(result.notes),
+        "seconds": result.seconds,
+        "weights_sha256": weights_sha256(result.weights.params),
+    }
+    if final.domains is not None:
+        summary["domains"] = _domain_accuracy(prepared.trial.federation.dataset.domains, final.domains)
+    return summary
+
+
+def _domain_accuracy(names: tuple[str, ...], confusions: np.ndarray) -> dict[str, Json]:
+    return {
+        name: metrics.accuracy(confusion) if confusion.sum() else None
+        for name, confusion in zip(names, confusions, strict=True)
+    }
+
+
+def weights_sha256(params: Params) -> str:
+    """SHA-256 over the parameters' bytes (little-endian, row-major), in the order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(params):
+        digest.update(params[name].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def claim(path: Path) -> None:
+    """Make the folder a run will write to, or say why not."""
+    with writing(path):
+        if path.is_file():
+            raise UserError(f"the output folder {path} is a file: choose another with --out.")
+        if (path / "experiment.toml").exists() or (path / "compare.json").exists():
+            raise UserError(
+                f"the output folder {path} holds another run: choose another with --out, or remove it."
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise UserError(f"the output folder {path} is not empty: choose an empty or new one with --out.")
+
+
+def free_folder(name: str, parent: Path = Path("runs")) -> Path:
+    """A new folder, named after what runs in it and when; made at once, so that no other run takes it."""
+    stem = f"{slug(name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder, number = parent / stem, 1
+    while True:
+        with writing(folder), contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+        number += 1
+        folder = parent / f"{stem}-{number}"
+
+
+def slug(text: str) -> str:
+    """The text as a file name. Of a long one the end is kept: what tells runs apart stands there."""
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", text)[-LONGEST_NAME:].strip("-.")
+
+
+def statistics(results: Sequence[Result]) -> Json:
+    """Mean and standard deviation (n-1) over the runs of several seeds."""
+
+    def over(values: Sequence[float | None]) -> Json:
+        known = [value for value in values if value is not None and math.isfinite(value)]
+        if not known:
+            return None
+        return {
+            "mean": float(np.mean(known)),
+            "std": float(np.std(known, ddof=1)) if len(known) > 1 else None,
+            "n": len(known),
+        }
+
+    return {
+        "accuracy": {
+            key: over([result.accuracy[key] for result in results])
+            for key in ("best", "last", "mean_last_10")
+        },
+        "worst_class_accuracy": over([result.worst_accuracy for result in results]),
+        "groups": {
+            key: over([result.groups[key] for result in results])
+            for key in ("majority", "minority", "vacant")
+        },
+        "seconds": over([result.seconds for result in results]),
+    }
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """So that a reader sees all of it or none of it."""
+    partial = path.with_name(path.name + ".part")
+    try:
+        with writing(path):
+            partial.write_bytes(content.encode() if isinstance(content, str) else content)
+            partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Say in one sentence why `path` cannot be written to."""
+    try:
+        yield path
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {path} ({error.strerror}): choose another folder with --out."
+        ) from None
+
+
+def to_json(value: Json, indent: int | None = 2) -> str:
+    """Strict JSON: NaN and infinity become null. One line for a program is ASCII, whatever the terminal."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=indent is None, allow_nan=False)
+
+
+def _finite(value: Json) -> Json:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return value
+
+
+def environment(device: torch.device) -> Json:
+    """Where a run ran."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": list(sys.argv),
+        "device": str(device),
+        "device_name": name,
+        "cores": os.cpu_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {
+            "unskew": VERSION,
+            **{
+                package: version(package)
+                for package in ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
+            },
+        },
+        "unskew_commit": _git_commit(Path(unskew.__file__).parent),
+        "working_directory_commit": _git_commit(Path.cwd()),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _git_commit(folder: Path) -> str | None:
+    """The commit checked out in `folder`, with '+' where tracked files differ from it; None outside git."""
+    try:
+        ask = ["git", "-C", str(folder)]
+        commit = subprocess.run([*ask, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+        changed = subprocess.run(
+            [*ask, "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "") if commit.returncode == 0 else None

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from unskew.cli import main
+
+torch.set_num_threads(1)  # several test processes share the machine
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def unskew(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path
+) -> Callable[..., Answer]:
+    """The command line, in this process and in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["unskew", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return Answer(int(stop.value.code or 0), captured.out, captured.err)
+
+    return run

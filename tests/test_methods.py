@@ -1,0 +1,97 @@
+"""Methods by name: alone, put together, and from a user's own file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from unskew import Method, UserError
+from unskew.experiment import MethodSpec
+from unskew.methods import METHODS, fedavg, fedprox
+from unskew.methods.assemble import assemble
+from unskew.testing import check_method
+
+EXAMPLE = str(Path(__file__).parents[1] / "examples" / "flatten.py")
+
+
+def run(unskew, method, *more):
+    answer = unskew("run", "--method", method, "--rounds", "2", "--epochs", "1", "--quiet", "--json", *more)
+    assert answer.code == 0, answer.err
+    return json.loads(answer.out.splitlines()[-1])
+
+
+def test_a_method_from_a_file_runs_through_the_same_commands(unskew):
+    mine = run(unskew, EXAMPLE)
+    assert mine["method"] == EXAMPLE
+    assert mine["weights_sha256"] != run(unskew, f"{EXAMPLE}:beta=0.5")["weights_sha256"]
+    assert run(unskew, f"{EXAMPLE}:beta=0")["weights_sha256"] == run(unskew, "fedavg")["weights_sha256"]
+
+
+def test_a_method_by_import_name(unskew, tmp_path, monkeypatch):
+    (tmp_path / "lab.py").write_text(Path(EXAMPLE).read_text())
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run(unskew, "lab.flatten")["weights_sha256"] == run(unskew, EXAMPLE)["weights_sha256"]
+
+
+def test_the_example_keeps_the_laws():
+    method, _ = assemble({EXAMPLE: {"beta": 0.2}})
+    check_method(method)
+
+
+def test_a_method_put_together_with_a_neutral_one_is_the_same(unskew):
+    plain = run(unskew, "fedprox:mu=0.5")
+    both = run(unskew, f"fedprox:mu=0.5+{EXAMPLE}:beta=0")
+    assert both["weights_sha256"] == plain["weights_sha256"]
+
+
+def test_hyperparameters_of_methods_put_together_are_written_to_the_file(unskew):
+    both = run(unskew, f"fedprox:mu=0.5+{EXAMPLE}")
+    text = (Path(both["run_dir"]) / "experiment.toml").read_text()
+    assert "mu = 0.5" in text
+    assert "beta = 0.1" in text
+    answer = unskew("run", str(Path(both["run_dir"]) / "experiment.toml"), "--quiet", "--json")
+    assert json.loads(answer.out)["weights_sha256"] == both["weights_sha256"]
+
+
+def test_what_cannot_be_put_together_is_refused_with_the_reason():
+    loss = Method(loss=lambda view: view.out.logits.sum())
+    other = Method(loss=lambda view: view.out.logits.mean())
+    with pytest.raises(UserError, match="each has its own classification loss"):
+        loss + other
+    assert (fedavg() + fedprox()).terms
+    with pytest.raises(UserError, match="twice"):
+        MethodSpec(name="fedprox+fedprox").parts()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("def one():\n    return 1\n", "it should return a Method"),
+        ("def one(): pass\ndef two(): pass\n", "defines 2 functions"),
+        ("import nothing_of_this_name\n", "does not run"),
+        ("def (", "does not run"),
+    ],
+)
+def test_a_broken_method_file_is_answered_in_one_sentence(unskew, tmp_path, text, reason):
+    (tmp_path / "broken.py").write_text(text)
+    answer = unskew("run", "--method", "broken.py", "--rounds", "1")
+    assert answer.code == 2
+    assert reason in answer.err
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_can_be_shown(unskew, name):
+    answer = unskew("methods", name)
+    assert answer.code == 0
+    assert "Deviations" in answer.out
+    assert "leaves the client" in answer.out
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_digits_under_heavy_skew(unskew, name):
+    summary = run(unskew, name, "--dataset", "digits", "--skew", "dirichlet:0.05", "--clients", "5")
+    assert summary["method"] == name
+    assert not any("diverged" in note for note in summary["notes"])

@@ -1,0 +1,215 @@
+"""What a run leaves behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import tomllib
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unskew import UserError, load, models
+from unskew.runs import claim, free_folder, slug, to_json, write_whole
+
+FILES = {
+    "experiment.toml",
+    "environment.json",
+    "partition.json",
+    "rounds.jsonl",
+    "summary.json",
+    "model.safetensors",
+}
+
+
+def strict(text: str):
+    """JSON as the standard has it: no NaN, no Infinity."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture
+def run(unskew):
+    """Run in ./run; the answer is the folder, the summary and the rounds."""
+
+    def start(*arguments: str) -> tuple[Path, dict, list[dict]]:
+        answer = unskew("run", "--epochs", "1", "--quiet", "--out", "run", *arguments)
+        assert answer.code == 0, answer.err
+        folder = Path("run").absolute()
+        rounds = [strict(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        return folder, strict((folder / "summary.json").read_text()), rounds
+
+    return start
+
+
+def test_a_run_leaves_its_six_files_and_nothing_else(run):
+    folder, summary, rounds = run("--rounds", "12", "--clients", "5", "--cohort", "3", "--seed", "2")
+    assert {path.name for path in folder.iterdir()} == FILES
+
+    resolved = tomllib.loads((folder / "experiment.toml").read_text())
+    assert resolved["budget"]["cohort"] == 3
+    assert resolved["skew"]["clients"] == 5
+    assert resolved["skew"]["seed"] == resolved["seed"] == 2
+
+    kept = strict((folder / "partition.json").read_text())
+    assert kept["dataset"]["name"] == "digits"
+    labels = load("digits").train.labels.numpy()
+    counts = [np.bincount(labels[mine], minlength=10).tolist() for mine in kept["indices"]]
+    assert kept["counts"] == counts
+    digest = hashlib.sha256(np.array(5, "<i8").tobytes())
+    for mine in kept["indices"]:
+        digest.update(np.array([len(mine), *mine], "<i8").tobytes())
+    assert kept["index_sha256"] == digest.hexdigest()
+
+    assert [each["round"] for each in rounds] == list(range(1, 13))
+    assert all(len(set(each["cohort"])) == 3 and each["trained"] == each["cohort"] for each in rounds)
+    accuracy = [each["accuracy"] for each in rounds]
+    assert summary["accuracy"]["last"] == accuracy[-1]
+    assert summary["accuracy"]["best"] == max(accuracy)
+    assert summary["accuracy"]["mean_last_10"] == pytest.approx(sum(accuracy[-10:]) / 10)
+    assert summary["class_accuracy"] == rounds[-1]["class_accuracy"]
+    confusion = np.array(summary["confusion"])
+    assert summary["accuracy"]["last"] == pytest.approx(np.trace(confusion) / confusion.sum())
+    assert summary["class_accuracy"] == pytest.approx(np.diag(confusion) / confusion.sum(axis=1))
+
+
+def test_rounds_that_are_not_tested_say_nothing_of_accuracy(run):
+    _, summary, rounds = run("--rounds", "5", "--clients", "3", "--set", "evaluation.every=2")
+    assert ["accuracy" in each for each in rounds] == [False, True, False, True, True]
+    assert all(each["train_loss"] > 0 for each in rounds)
+    assert summary["rounds"] == 5
+
+
+def test_the_saved_model_is_the_one_that_was_tested(run):
+    folder, summary, _ = run("--rounds", "3", "--clients", "4")
+    digits = load("digits")
+    model = models.build("mlp-small", digits.inputs, 10)
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (digits.mean, digits.std))
+    with torch.no_grad():
+        predicted = model((digits.test.inputs / 255 - mean) / std).logits.argmax(dim=1)
+    right = (predicted == digits.test.labels).float().mean().item()
+    assert right == pytest.approx(summary["accuracy"]["last"], abs=1e-6)
+
+
+def test_the_hash_is_over_the_parameters_in_name_order_without_buffers(run, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "few.npz", x=rng.integers(0, 256, (30, 12, 12), np.uint8), y=np.arange(30) % 3)
+    folder, summary, _ = run(
+        *("--dataset", "npz:few.npz", "--skew", "iid", "--clients", "2"),
+        *("--model", "resnet8", "--rounds", "1"),
+    )
+    tensors = load_file(folder / "model.safetensors")
+    model = models.build("resnet8", load("npz:few.npz").inputs, 3)
+    assert set(tensors) == set(model.state_dict())
+    params = dict(model.named_parameters())
+    assert set(params) < set(tensors)
+    content = b"".join(tensors[name].numpy().astype("<f4").tobytes() for name in sorted(params))
+    assert summary["weights_sha256"] == hashlib.sha256(content).hexdigest()
+
+
+def test_what_is_not_a_number_becomes_null(run):
+    _, summary, rounds = run("--rounds", "2", "--clients", "3", "--lr", "1e30")
+    assert rounds[-1]["train_loss"] is None
+    assert summary["loss"] is None
+    assert any("diverged" in note for note in summary["notes"])
+
+
+def test_the_environment_is_written_down(run, monkeypatch):
+    folder, _, _ = run("--rounds", "1", "--clients", "3", "--device", "cpu")
+    environment = strict((folder / "environment.json").read_text())
+    assert datetime.fromisoformat(environment["started"]).tzinfo is not None
+    assert environment["command"][:2] == ["unskew", "run"]
+    assert environment["device"] == "cpu"
+    assert environment["cores"] == os.cpu_count()
+    assert environment["versions"]["torch"] == version("torch")
+    assert environment["versions"]["unskew"] == version("unskew")
+    assert environment["working_directory_commit"] is None
+    for key in ("device_name", "platform", "python"):
+        assert isinstance(environment[key], str)
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
+def test_the_commit_is_written_down_and_marked_when_files_differ_from_it(unskew, tmp_path):
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", *identity, *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    def commit_of(out: str) -> str:
+        assert unskew("run", "--rounds", "1", "--epochs", "1", "--quiet", "--out", out).code == 0
+        return strict((tmp_path / out / "environment.json").read_text())["working_directory_commit"]
+
+    git("init", "--quiet")
+    (tmp_path / "paper.tex").write_text("draft")
+    git("add", ".")
+    git("commit", "--quiet", "--no-gpg-sign", "--message", "draft")
+    assert commit_of("clean") == git("rev-parse", "HEAD")
+    (tmp_path / "paper.tex").write_text("changed")
+    assert commit_of("changed") == git("rev-parse", "HEAD") + "+"
+
+
+def test_files_get_the_permissions_that_the_user_has_chosen(run):
+    before = os.umask(0o027)
+    try:
+        folder, _, _ = run("--rounds", "1", "--clients", "3")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.filemode(path.stat().st_mode) for path in folder.iterdir()}
+    assert modes == dict.fromkeys(FILES, "-rw-r-----")
+    assert stat.filemode(folder.stat().st_mode) == "drwxr-x---"
+
+
+def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(tmp_path):
+    folders = [free_folder("fedavg:digits", tmp_path) for _ in range(3)]
+    assert len(set(folders)) == 3
+    assert all(folder.is_dir() and folder.name.startswith("fedavg-digits-") for folder in folders)
+
+
+def test_a_long_name_still_makes_a_folder(tmp_path):
+    assert free_folder("file:" + "/deep" * 100 + "-seed7", tmp_path).is_dir()
+    assert slug("x" * 500 + ":mu=0.1").endswith("mu=0.1")
+
+
+def test_an_empty_folder_can_be_claimed_and_a_file_in_the_way_cannot(tmp_path):
+    claim(tmp_path)
+    claim(tmp_path / "new" / "one")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file"):
+        claim(tmp_path / "file")
+    with pytest.raises(UserError, match="cannot write to"):
+        free_folder("name", tmp_path / "file")
+    with pytest.raises(UserError, match="not empty"):
+        claim(tmp_path)
+
+
+def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path):
+    path = tmp_path / "summary.json"
+    write_whole(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "\ud800")
+    assert path.read_text() == "old"
+    with pytest.raises(UserError, match="cannot write to"):
+        write_whole(tmp_path / "summary.json" / "inner", "new")
+    assert [each.name for each in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_json_has_no_nan_and_its_lines_survive_any_terminal():
+    value = {"a": [1.5, float("nan"), {"b": float("-inf")}], "name": "Ångström"}
+    assert strict(to_json(value)) == {"a": [1.5, None, {"b": None}], "name": "Ångström"}
+    assert to_json(value, indent=None).isascii()
+    assert "\n" not in to_json(value, indent=None)
