@@ -1,4 +1,4 @@
-"""The publishers' own data, from file to class-wise answer. Skipped unless UNSKEW_DATA names a data folder."""
+"""The publishers' own data, from file to class-wise answer; skipped where UNSKEW_DATA names no folder."""
 
 import json
 import os

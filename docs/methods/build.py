@@ -75,21 +75,16 @@ def main(names: list[str]) -> None:
         plain, _ = result("fedavg", Path(scratch) / "plain")
         for name in names:
             summary, environment = result(name, Path(scratch) / name)
-            versions = environment["versions"]
+            commit, torch = environment["unskew_commit"][:12], environment["versions"]["torch"]
             lines = [
                 "| accuracy in % | last | best | mean last 10 | worst class | majority | minority | vacant |",
                 "|---|---|---|---|---|---|---|---|",
                 row(name, summary),
                 *([] if name == "fedavg" else [row("fedavg", plain)]),
                 "",
-                f"One seed on a small dataset: that it runs, not how good it is. Commit "
-                f"{environment['unskew_commit'][:12]}, {environment['device_name']}, torch {versions['torch']}, "
-                "1 thread.",
-                *(
-                    ["", *(f"Note of the run: {note}" for note in summary["notes"])]
-                    if summary["notes"]
-                    else []
-                ),
+                "One seed on a small dataset: that it runs, not how good it is. "
+                f"Commit {commit}, {environment['device_name']}, torch {torch}, 1 thread.",
+                *(line for note in summary["notes"] for line in ("", f"Note of the run: {note}")),
                 "",
             ]
             (HERE / f"{name}.md").write_text(text(name, METHODS[name]) + "\n".join(lines))

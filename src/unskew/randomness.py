@@ -16,6 +16,7 @@ class Purpose(IntEnum):
     BATCH_ORDER = 2
     AUGMENTATION = 3
     CLIENT = 4
+    SERVER = 5
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

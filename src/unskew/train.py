@@ -136,6 +136,8 @@ def train(
     continues where another training of the same model ended."""
     method = method or Method()
     if isinstance(method, Program):
+        if start is not None:
+            raise UserError("a method in stages begins at its beginning: leave start out.")
         return method.run(trial, method.base, on_round)
     began = time.perf_counter()
     engine = engines.start(trial)
@@ -146,9 +148,7 @@ def train(
         rounds.append(round)
         on_round(round)
     weights = method.server.serve(state.server)
-    notes = [*trial.federation.partition.notes, *method.notes]
-    if not all(bool(torch.isfinite(value).all()) for value in weights.params.values()):
-        notes.append("training diverged: the final model holds NaN or infinite weights; try a smaller lr.")
+    notes = [*trial.federation.partition.notes, *method.notes, *divergence(weights)]
     return Result(
         weights=weights,
         rounds=rounds,
@@ -158,6 +158,13 @@ def train(
         notes=tuple(notes),
         state=state,
     )
+
+
+def divergence(weights: Weights) -> list[str]:
+    """A note where a model holds NaN or infinite values, and none where it does not."""
+    if all(bool(value.isfinite().all()) for value in (weights.params | weights.buffers).values()):
+        return []
+    return ["training diverged: the final model holds NaN or infinite weights; try a smaller lr."]
 
 
 def begin(method: Method, weights: Weights, *, round: int = 0) -> State:

@@ -184,7 +184,7 @@ def calibrate(
     if not classes:
         return weights
     # The server draws as one client more would, in a round after the last.
-    seed = draw_seed(trial.seed, Purpose.CLIENT, trial.budget.rounds, trial.federation.clients)
+    seed = draw_seed(trial.seed, Purpose.SERVER, trial.budget.rounds)
     generator = torch.Generator().manual_seed(seed)
     like = weights.params[head.weight]
     x = torch.cat([virtual_features(found, samples, shrinkage, generator) for found in classes.values()])

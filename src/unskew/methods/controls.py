@@ -35,7 +35,7 @@ from unskew.data.manifest import partition_of
 from unskew.errors import require
 from unskew.method import Method
 from unskew.metrics import Assessment
-from unskew.train import OnRound, Program, Result, Round, State, train
+from unskew.train import OnRound, Program, Result, Round, State, divergence, train
 from unskew.trial import Trial
 from unskew.types import Server, ServerState, Tensors, Weights
 
@@ -94,6 +94,13 @@ def local_only() -> Program:
             told.append(Round(t + 1, trial.budget.lr_at(t), everyone, clients, loss, seconds, test))
             on_round(told[-1])
         weights = stacked(list(models.values()) or [engine.initial])
+        notes = [
+            *federation.partition.notes,
+            *base.notes,
+            f"local-only: every figure is the mean over {len(clients)} clients' own models, and all of them "
+            "trained in every round.",
+        ]
+        notes += divergence(weights)
         return Result(
             weights=weights,
             rounds=told,
@@ -101,12 +108,7 @@ def local_only() -> Program:
             counts=federation.counts.numpy(),
             seconds=time.perf_counter() - began,
             state=State(rounds, ServerState(weights, {}), memories),
-            notes=(
-                *federation.partition.notes,
-                *base.notes,
-                f"local-only: every figure is the mean over {len(clients)} clients' own models, which all "
-                "trained in every round.",
-            ),
+            notes=tuple(notes),
         )
 
     return Program(run)

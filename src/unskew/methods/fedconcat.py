@@ -46,8 +46,6 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from unskew import engines
@@ -61,7 +59,7 @@ from unskew.metrics import Assessment
 from unskew.parts.heads import Head, find_head
 from unskew.parts.servers import equal_mean
 from unskew.randomness import Purpose, stream
-from unskew.train import OnRound, Program, Result, Round, State, begin, step
+from unskew.train import OnRound, Program, Result, Round, State, begin, divergence, step
 from unskew.trial import Trial
 from unskew.types import Out, Params, Server, ServerState, Updates, Weights
 
@@ -143,11 +141,6 @@ class Concatenation(nn.Module):
         features = torch.cat([net(x).features for net in self.nets], dim=1)
         return Out(features, self.head(features))
 
-    def train(self, mode: bool = True) -> Concatenation:
-        super().train(mode)
-        self.nets.eval()
-        return self
-
 
 def concatenation(trial: Trial, nets: int) -> Concatenation:
     """As many of the trial's models side by side, under a fresh last layer."""
@@ -162,8 +155,7 @@ def concatenation(trial: Trial, nets: int) -> Concatenation:
 def cluster(trial: Trial, clusters: int, capacity: float, epsilon: float) -> NDArray[np.int64]:
     """Which cluster each client belongs to, [N]: numbers from 0 without gaps, -1 for clients without data."""
     counts = trial.federation.counts.numpy()
-    # The server draws as one client more would.
-    draws = stream(trial.seed, Purpose.CLIENT, 0, len(counts))
+    draws = stream(trial.seed, Purpose.SERVER, 0)
     sent = counts + draws.laplace(scale=1 / epsilon, size=counts.shape) if epsilon else counts
     sent = np.maximum(sent, 0)
     shares = (sent / np.maximum(sent.sum(axis=1, keepdims=True), 1e-9)).round(6)
@@ -176,6 +168,10 @@ def cluster(trial: Trial, clusters: int, capacity: float, epsilon: float) -> NDA
 
 def _like_shares(shares: NDArray[np.float64], clusters: int, capacity: float, seed: int) -> NDArray[np.int64]:
     K = min(clusters, len(np.unique(shares, axis=0)))
+    # Here and not above: the two take as long to import as PyTorch, and no other method needs them.
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.cluster import KMeans
+
     means = KMeans(K, n_init=10, random_state=seed).fit(shares)
     kinds = means.labels_
     if capacity:
@@ -356,6 +352,5 @@ def _notes(kinds: NDArray[np.int64], clusters: int, encoder_rounds: int, weights
         f"encoders; its model holds {len(sizes)} of them, the other methods' one."
     )
     if len(sizes) < clusters:
-        yield f"FedConcat made {len(sizes)} of {clusters} clusters: its clients have no more different label shares."
-    if not all(bool(value.isfinite().all()) for value in (weights.params | weights.buffers).values()):
-        yield "training diverged: the final model holds NaN or infinite weights; try a smaller lr."
+        yield f"FedConcat made {len(sizes)} of {clusters} clusters: there are no more different label shares."
+    yield from divergence(weights)

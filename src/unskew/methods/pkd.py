@@ -24,11 +24,12 @@ less (Eq. 6) is for the confused samples alone, whose number is not known before
 
 Deviations:
 - The paper shows confused pairs in a plot (Fig. 7) and gives no rule: the rules are this library's. On
-  FashionMNIST (LeNet-5, 10 even clients, after 5, 10, 15 and 20 rounds) gap and zscore find the printed
-  groups exactly. On 20000 images of CIFAR-10 (a small CNN, 12 rounds) gap finds bird/deer and cat/dog, the
-  print has one group of these four. On MNIST, pairs hardly stand out, and grouping="star" comes nearest to
-  the paper's text. To replicate, give the groups: FashionMNIST 0/6,2/4/6; CIFAR-10 2/3/4/5; MNIST,
-  inferred, 3/5/8,4/7/9.
+  FashionMNIST (LeNet-5, 10 even clients, one seed) gap finds the printed groups exactly after 5, 10, 15 and
+  20 rounds, but not after 3, nor in a shorter run on 15000 images. kappa and theta were chosen to fit these
+  groups (kappa=3 misses some pairs), so that zscore and explicit find them is no evidence. On 20000 images
+  of CIFAR-10 (a small CNN, 12 rounds) gap finds bird/deer and cat/dog, the print has one group of these
+  four. On MNIST pairs hardly stand out, and no rule gave the paper's groups reliably. To replicate, give the
+  groups: FashionMNIST 0/6,2/4/6; CIFAR-10 2/3/4/5; MNIST, inferred, 3/5/8,4/7/9.
 - Eq. 1 prints KL(student || expert), Algorithm 2 the arguments of a loss that is KL(expert || student): the
   usual one is the default, direction="reverse" the print. The factor T^2 is not printed
   (`squared_temperature`).
@@ -65,7 +66,7 @@ from unskew.engines.numerics import steady
 from unskew.errors import UserError, require, unknown
 from unskew.losses import partial_distillation
 from unskew.method import Method
-from unskew.parts.groups import Group, Grouping, Rule, weak_groups
+from unskew.parts.groups import Floats, Group, Grouping, Rule, weak_groups
 from unskew.parts.heads import resize_head
 from unskew.train import OnRound, Program, Result, Round, State, begin, step, train
 from unskew.trial import Trial, weights_of
@@ -122,6 +123,9 @@ def pkd(
         if choice not in get_args(known):
             raise unknown(name, choice, get_args(known))
     given = parse_groups(groups)
+    choose = partial(
+        weak_groups, keep=experts, rule=rule, grouping=grouping, theta=theta, kappa=kappa, pairs=pairs
+    )
 
     def run(trial: Trial, base: Method, on_round: OnRound) -> Result:
         began = time.perf_counter()
@@ -130,9 +134,7 @@ def pkd(
         state, rounds, statistics = warm_up(trial, base, last, looks=0 if given else looks, on_round=on_round)
         found: Sequence[Group] = ()
         if last < trial.budget.rounds:
-            found = given or find_groups(
-                statistics, keep=experts, rule=rule, grouping=grouping, theta=theta, kappa=kappa, pairs=pairs
-            )
+            found = given or choose(*rates(statistics))
         body = base.server.serve(state.server) if expert_start == "body" else None
         trained = {group: train_expert(trial, group, expert_rounds, body) for group in found}
         lessons = {group: expert for group, expert in trained.items() if expert is not None}
@@ -185,6 +187,7 @@ def warm_up(
     trial: Trial, method: Method, rounds: int, *, looks: int, on_round: OnRound
 ) -> tuple[State, list[Round], Tensor]:
     """Train some rounds of a trial; after each of the last `looks` ask the clients for their statistics."""
+    looks = min(looks, max(rounds, 1))
     engine = engines.start(trial)
     state, done = begin(method, engine.initial), list[Round]()
     C = len(trial.federation.dataset.classes)
@@ -215,30 +218,12 @@ def class_statistics(views: Iterable[View], classes: int) -> Tensor:
     return total
 
 
-def find_groups(
-    statistics: Tensor,
-    *,
-    keep: int,
-    rule: Rule,
-    grouping: Grouping,
-    theta: float,
-    kappa: float,
-    pairs: int,
-) -> list[Group]:
-    """The weak groups, from the sum of the clients' statistics."""
+def rates(statistics: Tensor) -> tuple[Floats, Floats]:
+    """Of the sum of the clients' statistics: mean probabilities [C, C] and accuracy [C] by class; NaN for
+    classes without samples."""
     sums = statistics.numpy()
     samples = np.where(sums[:, -2] > 0, sums[:, -2], np.nan)
-    probability, accuracy = sums[:, :-2] / samples[:, None], sums[:, -1] / samples
-    return weak_groups(
-        probability,
-        accuracy,
-        keep=keep,
-        rule=rule,
-        grouping=grouping,
-        theta=theta,
-        kappa=kappa,
-        pairs=pairs,
-    )
+    return sums[:, :-2] / samples[:, None], sums[:, -1] / samples
 
 
 # Stage 2
@@ -277,14 +262,15 @@ def only_classes(federation: Federation, group: Group) -> Federation:
     rows = (labels >= 0).nonzero().flatten()
     position = torch.cumsum(labels >= 0, 0) - 1
     split = Split(train.inputs[rows], labels[rows])
+    unused = Split(
+        split.inputs[:1], split.labels[:1]
+    )  # a dataset has a test split, but experts are not tested
     name = f"{dataset.name}, classes {'/'.join(map(str, group))}"
     part = replace(
         dataset,
         name=name,
         train=split,
-        test=Split(
-            split.inputs[:1], split.labels[:1]
-        ),  # experts are not tested, but every dataset has a test
+        test=unused,
         classes=tuple(dataset.classes[c] for c in group),
         domains=(),
     )
@@ -311,9 +297,6 @@ def _where_alike(first: dict[str, Tensor], second: dict[str, Tensor]) -> dict[st
 
 def _answer(network: Network, weights: Weights, x: Tensor) -> Tensor:
     return network.test(weights, x).logits
-
-
-# What the reader is told
 
 
 def _check_groups(groups: Sequence[Group], federation: Federation) -> None:
@@ -348,8 +331,8 @@ def _notes(
     share = sum(int(counts[list(group)].sum()) for group in trained) / int(counts.sum())
     yield (
         f"PKD's groups: {listed}. After {warmup} rounds of warm-up their experts trained {expert_rounds} "
-        f"rounds on {share:.3g} of the data: {expert_rounds * share:.4g} U beyond the budget, U being a round "
-        "of FedAvg."
+        f"rounds on {share:.3g} of the data: {expert_rounds * share:.4g} U beyond the budget, U being one "
+        "round of FedAvg."
     )
     for group, expert in trained.items():
         if expert is None:
