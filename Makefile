@@ -7,7 +7,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test check format clean
 
 demo: $(VENV)/ready
-	$(BIN)/unskew compare fedavg fedprox --dataset digits --skew dirichlet:0.05 --clients 10 --rounds 30 --seeds 1,2,3
+	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls --dataset digits --skew dirichlet:0.05 \
+	  --clients 10 --cohort 3 --rounds 30 --epochs 3 --lr 0.05 --seeds 1,2,3
 
 test: check
 	$(BIN)/pytest -n 2 --dist worksteal

@@ -8,8 +8,20 @@ import pytest
 import torch
 
 from unskew.cli import main
+from unskew.data import Dataset, Federation, federate, load
 
 torch.set_num_threads(1)  # several test processes share the machine
+
+
+@pytest.fixture(scope="session")
+def digits() -> Dataset:
+    return load("digits")
+
+
+@pytest.fixture(scope="session")
+def skewed(digits: Dataset) -> Federation:
+    """Digits under Dirichlet 0.05: most clients lack most classes."""
+    return federate(digits, "dirichlet:0.05", clients=5, seed=1)
 
 
 @dataclass

@@ -11,14 +11,9 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unskew import Budget, UserError, load
+from unskew import Budget, UserError
 from unskew.experiment import Experiment, MethodSpec, assign, prepare
 from unskew.methods import METHODS
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits")
 
 
 @pytest.mark.parametrize(

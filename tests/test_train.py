@@ -11,27 +11,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import unskew
+from federations import flat, split
 from unskew import Budget, Method, Trial
-from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
 from unskew.methods import fedavg, fedprox
 from unskew.types import Memory, Weights
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return unskew.load("digits")
-
-
-def split(dataset, *clients):
-    """A federation whose clients hold exactly these samples."""
-    return Federation(
-        dataset, partition_of([np.asarray(c, np.int64) for c in clients], dataset, recipe="test")
-    )
-
-
-def flat(weights: Weights) -> torch.Tensor:
-    return torch.cat([value.flatten() for _, value in sorted(weights.params.items())])
 
 
 def one_step(**changes) -> Budget:

@@ -87,7 +87,7 @@ def main(names: list[str]) -> None:
                 *(line for note in summary["notes"] for line in ("", f"Note of the run: {note}")),
                 "",
             ]
-            (HERE / f"{name}.md").write_text(text(name, METHODS[name]) + "\n".join(lines))
+            (HERE / f"{name}.md").write_text(text(name, METHODS[name]) + "\n" + "\n".join(lines))
             print(name)
     index = ["# Methods", "", "| method | what it does |", "|---|---|"]
     index += [f"| [{name}]({name}.md) | {card.idea} |" for name, card in METHODS.items()]

@@ -14,10 +14,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax, softmax
 
 import unskew
+from federations import flat, split
 from unskew import Budget, Method, Trial, UserError, engines
 from unskew.data.augment import normalise
-from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
 from unskew.methods import (
     METHODS,
     class_balanced,
@@ -107,17 +106,6 @@ NEUTRAL = {
 
 
 @pytest.fixture(scope="module")
-def digits():
-    return unskew.load("digits")
-
-
-@pytest.fixture(scope="module")
-def skewed(digits):
-    """Digits under Dirichlet 0.05: most clients lack most classes."""
-    return unskew.federate(digits, "dirichlet:0.05", clients=5, seed=1)
-
-
-@pytest.fixture(scope="module")
 def images():
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (60, 28, 28), np.uint8), np.arange(60) % 5
@@ -125,19 +113,8 @@ def images():
     return split(dataset, range(0, 60, 5), [i for i in range(33) if i % 5], [53])
 
 
-def split(dataset, *clients):
-    """A federation whose clients hold exactly these samples."""
-    return Federation(
-        dataset, partition_of([np.asarray(c, np.int64) for c in clients], dataset, recipe="test")
-    )
-
-
 def of_class(dataset, label, number, skip=0):
     return (dataset.train.labels == label).nonzero().flatten().tolist()[skip : skip + number]
-
-
-def flat(weights):
-    return torch.cat([value.flatten() for _, value in sorted(weights.params.items())])
 
 
 def trained(trial, method):

@@ -16,10 +16,9 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss
 
 import unskew
+from federations import split
 from unskew import Budget, Method, Trial, UserError, engines
 from unskew.data.augment import normalise
-from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
 from unskew.methods import (
     balancefl,
     fedavg,
@@ -39,18 +38,6 @@ from unskew.parts.prototypes import class_means
 from unskew.testing import check_method
 from unskew.train import Program
 from unskew.types import Memory, Out, Scope, ServerState, Updates, View, Weights
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return unskew.load("digits")
-
-
-def split(dataset, *clients):
-    """A federation whose clients hold exactly these samples."""
-    return Federation(
-        dataset, partition_of([np.asarray(c, np.int64) for c in clients], dataset, recipe="test")
-    )
 
 
 def of_class(dataset, *classes, n, skip=0):

@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 import unskew
+from federations import flat, split
 from unskew import Budget, Method, Trial, UserError, engines
 from unskew.data.augment import normalise
 from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
 from unskew.methods import METHODS, ccvr, centralised, fedavgm, fedconcat, fedprox, local_only, pkd
 from unskew.methods.assemble import assemble
 from unskew.methods.ccvr import merge, moments, virtual_features
@@ -40,11 +40,6 @@ SHORT = Budget(rounds=3, epochs=1, batch_size=16, lr=0.05, weight_decay=0)
 
 
 @pytest.fixture(scope="module")
-def digits():
-    return unskew.load("digits")
-
-
-@pytest.fixture(scope="module")
 def skewed(digits):
     """Four clients, up to 60 samples each, some classes rare or vacant."""
     return few(unskew.federate(digits, "dirichlet:0.3", clients=4, seed=1), 60)
@@ -59,19 +54,8 @@ def noise():
     return split(dataset, range(20), range(20, 53), [53], [])
 
 
-def split(dataset, *clients) -> Federation:
-    """A federation whose clients hold exactly these samples."""
-    return Federation(
-        dataset, partition_of([np.asarray(c, np.int64) for c in clients], dataset, recipe="test")
-    )
-
-
 def few(federation: Federation, samples: int) -> Federation:
     return split(federation.dataset, *(mine[:samples] for mine in federation.partition.indices))
-
-
-def flat(weights: Weights) -> torch.Tensor:
-    return torch.cat([value.flatten() for _, value in sorted(weights.params.items())])
 
 
 def same(first: Weights, second: Weights) -> bool:

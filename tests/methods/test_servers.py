@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unskew
+from federations import flat, split
 from unskew import Budget, Method, Trial, UserError, engines
-from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
 from unskew.methods import (
     ema,
     fedadagrad,
@@ -46,32 +45,12 @@ SERVERS = {
 
 
 @pytest.fixture(scope="module")
-def digits():
-    return unskew.load("digits")
-
-
-@pytest.fixture(scope="module")
-def skewed(digits):
-    return unskew.federate(digits, "dirichlet:0.05", clients=5, seed=1)
-
-
-@pytest.fixture(scope="module")
 def images():
     """Three clients of 20, 33 and 1 images, for models with BatchNorm."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (54, 28, 28), np.uint8), np.arange(54) % 3
     dataset = unskew.data.from_arrays(x, y, x[:20], y[:20], name="noise")
     return split(dataset, range(20), range(20, 53), [53])
-
-
-def split(dataset, *clients):
-    return Federation(
-        dataset, partition_of([np.asarray(c, np.int64) for c in clients], dataset, recipe="test")
-    )
-
-
-def flat(weights: Weights) -> torch.Tensor:
-    return torch.cat([value.flatten() for _, value in sorted(weights.params.items())])
 
 
 def updates(delta, *, weight=None, steps=None, lr=0.1, momentum=0.0) -> Updates:
