@@ -82,6 +82,63 @@ def test_a_broken_method_file_is_answered_in_one_sentence(unskew, tmp_path, text
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fedvls+fedexp",  # FedVLS, Table 6
+        "fedvls+fedsam",
+        "fpl+fedvls",  # FedVLS, Tables 14 and 15
+        "fedlmd+fedprox+fedavgm",  # FedLMD, Table 5
+        "fedlc+scaffold",  # FedLC, Table 7
+        "fedlc+fedprox",
+        "fedlmd+ema",
+        "fednova+fedadam+ema",
+        "fedlmd+uniform",
+        "pkd:warmup=1,expert_rounds=1+fedprox",
+        "ccvr+fedlc",
+    ],
+)
+def test_methods_are_put_together_as_the_papers_do(unskew, name):
+    summary = run(unskew, name, "--skew", "dirichlet:0.05", "--clients", "5")
+    assert "+" in summary["method"]
+    assert not any("diverged" in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("fedlc+fedrs", "each has its own classification loss, and there is one."),
+        ("fedsam+fedgf", "each has its own place where gradients are taken, and there is one."),
+        ("fedavgm+fedadam", "each has its own server optimiser, and there is one."),
+        ("fednova+fedexp", "each has its own way to combine updates, and there is one."),
+        ("feddyn+scaffold", "each corrects the drift of the clients by state of its own."),
+        ("pkd+ccvr", "each trains in stages of its own."),
+        ("fedavg+fedavg", "names a part twice: name each once."),
+    ],
+)
+def test_a_combination_that_makes_no_sense_is_refused_with_the_reason(unskew, name, reason):
+    answer = unskew("run", "--method", name)
+    assert answer.code == 2
+    assert answer.err.strip().endswith(reason)
+
+
+NEUTRAL = ["fedprox:mu=0", "fedsam:rho=0", "moon:mu=0", "fedntd:beta=0", "feddecorr:beta=0", "fedmr:mu1=0"]
+
+
+@pytest.mark.parametrize("base", ["fedvls", "fedlc+scaffold", "fedlmd+fedexp"])
+def test_what_is_added_with_no_weight_changes_no_bit(unskew, base):
+    plain = run(unskew, base, "--clients", "4")["weights_sha256"]
+    for neutral in NEUTRAL:
+        assert run(unskew, f"{base}+{neutral}", "--clients", "4")["weights_sha256"] == plain, neutral
+
+
+def test_the_printed_form_of_fedvls_warns_before_and_after(unskew):
+    answer = unskew("run", "--method", "fedvls:form=paper", "--rounds", "1", "--epochs", "1")
+    assert answer.code == 0
+    assert "no minimum" in answer.err
+    assert "no minimum" in answer.out
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_can_be_shown(unskew, name):
     answer = unskew("methods", name)

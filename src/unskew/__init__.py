@@ -5,7 +5,7 @@ from unskew.data import Dataset, Federation, federate, load
 from unskew.data.augment import Augment
 from unskew.errors import UserError
 from unskew.method import Method
-from unskew.train import Result, Round, train
+from unskew.train import Program, Result, Round, train
 from unskew.trial import Budget, Evaluation, Trial
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Evaluation",
     "Federation",
     "Method",
+    "Program",
     "Result",
     "Round",
     "Trial",

@@ -117,6 +117,10 @@ class Program:
     run: Callable[[Trial, Method, OnRound], Result]
     base: Method = Method()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.base.notes
+
     def __add__(self, other: Method) -> Program:
         if isinstance(other, Program):
             raise UserError("these methods cannot be put together: each trains in stages of its own.")

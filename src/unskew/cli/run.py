@@ -82,6 +82,7 @@ def run(
 def execute(prepared: Prepared, path: Path, watch: Watch) -> tuple[Result, dict[str, Json]]:
     """Train in a new run folder; a run that is interrupted keeps the rounds it finished."""
     folder = RunFolder(path, prepared)
+    watch.say(prepared.method.notes)
 
     def on_round(round: Round) -> None:
         folder.append(round)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 import numpy as np
@@ -41,7 +41,7 @@ class Watch:
         self._done = 0
         self._last = time.monotonic()
         self._quiet = quiet
-        terminal = Console(stderr=True)
+        terminal = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
         self._live = terminal.is_terminal and not quiet
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -70,6 +70,11 @@ class Watch:
     def label(self, text: str) -> None:
         self._label = text
         self._progress.update(self._task, description=text)
+
+    def say(self, notes: Iterable[str]) -> None:
+        """What to know before the numbers come."""
+        for note in notes if not self._quiet else ():
+            self._progress.console.print(f"note: {note}")
 
     def __call__(self, round: Round) -> None:
         self._done += 1

@@ -1,0 +1,23 @@
+"""The public names: what is here can be relied on, and a change of it is a decision."""
+
+import unskew
+from unskew import losses
+
+
+def test_the_package_offers_these_names():
+    assert sorted(unskew.__all__) == [
+        "Augment", "Budget", "Dataset", "Evaluation", "Federation", "Method", "Program", "Result", "Round",
+        "Trial", "UserError", "data", "federate", "load", "losses", "methods", "metrics", "models", "train",
+    ]  # fmt: skip
+    assert all(hasattr(unskew, name) for name in unskew.__all__)
+
+
+def test_the_losses_are_these():
+    public = {name for name, value in vars(losses).items() if callable(value) and not name.startswith("_")}
+    assert public >= {
+        "calibrated_cross_entropy", "class_balanced_cross_entropy", "contrastive_term", "decorrelation_term",
+        "decoupled_distillation", "distillation", "focal_loss", "label_masking_distillation",
+        "label_smoothing_cross_entropy", "logit_suppression", "manifold_term", "margin_cross_entropy",
+        "not_true_distillation", "partial_distillation", "prototype_margin_term", "proximal_term",
+        "restricted_cross_entropy", "vacant_distillation",
+    }  # fmt: skip
