@@ -13,6 +13,8 @@ from torch.nn.functional import cross_entropy
 import unskew
 from federations import flat, split
 from unskew import Budget, Method, Trial
+from unskew.data.augment import normalise
+from unskew.engines.plan import epochs
 from unskew.methods import fedavg, fedprox
 from unskew.types import Memory, Weights
 
@@ -42,9 +44,6 @@ def test_a_single_client_is_plain_training(digits):
     result = unskew.train(trial)
 
     model = trial.build()
-    from unskew.data.augment import normalise
-    from unskew.engines.plan import epochs
-
     x, y = normalise(digits.train.inputs[:100], digits.mean, digits.std), digits.train.labels[:100]
     for t in range(2):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
@@ -235,6 +234,42 @@ def test_the_teacher_is_the_anchor_in_evaluation_mode_and_leaves_no_trace(images
     assert torch.equal(flat(plain.weights), flat(watched.weights))
     for name, value in plain.weights.buffers.items():
         assert torch.equal(value, watched.weights.buffers[name]), name
+
+
+def test_a_teacher_may_normalise_by_the_clients_batch(images):
+    """model.teacher=batch: at the first step teacher and student then agree."""
+    gaps = []
+
+    def loss(view):
+        gaps.append(float((view.teacher.logits - view.out.logits.detach()).abs().max()))
+        return cross_entropy(view.out.logits, view.labels)
+
+    trial = Trial(images, "lenet5-bn", budget=Budget(rounds=1, epochs=1, batch_size=64))
+    unskew.train(trial, Method(loss=loss))
+    unskew.train(replace(trial, teacher="batch"), Method(loss=loss))
+    assert gaps[0] > 1e-3
+    assert gaps[3] < 1e-5
+    for name, value in unskew.train(trial).weights.buffers.items():
+        other = unskew.train(replace(trial, teacher="batch"), Method(loss=loss)).weights.buffers[name]
+        assert torch.equal(value, other), name
+
+
+def test_momentum_may_be_kept_between_a_clients_rounds(digits):
+    """budget.optimizer=kept against one torch optimiser that lives on."""
+    settings = {"rounds": 2, "epochs": 1, "batch_size": 200, "lr": 0.1, "momentum": 0.9, "weight_decay": 0}
+    trial = Trial(split(digits, range(100)), "logistic", budget=Budget(**settings, optimizer="kept"))
+    model = trial.build()
+    x = normalise(digits.train.inputs[:100], digits.mean, digits.std)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        optimizer.zero_grad()
+        cross_entropy(model(x).logits, digits.train.labels[:100]).backward()
+        optimizer.step()
+    kept = unskew.train(trial).weights
+    for name, value in model.named_parameters():
+        torch.testing.assert_close(kept.params[name], value.detach())
+    fresh = unskew.train(replace(trial, budget=Budget(**settings))).weights
+    assert not torch.allclose(flat(fresh), flat(kept))
 
 
 # BatchNorm statistics

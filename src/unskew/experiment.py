@@ -25,7 +25,7 @@ from unskew.methods.assemble import assemble
 from unskew.methods.card import Option
 from unskew.spec import Spec
 from unskew.train import Program
-from unskew.trial import Budget, Evaluation, Statistics, Trial
+from unskew.trial import Budget, Evaluation, Statistics, Teacher, Trial
 
 
 class DataSpec(Spec):
@@ -52,6 +52,7 @@ class ModelSpec(Spec):
     """A name of `unskew.models.MODELS`; auto: one that suits the data."""
     norm: Literal["auto", "batch", "group", "none"] = "auto"
     statistics: Statistics = "average"
+    teacher: Teacher = "running"
 
 
 class MethodSpec(Spec):
@@ -190,6 +191,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         norm=norm,
         model_options=given,
         statistics=experiment.model.statistics,
+        teacher=experiment.model.teacher,
         augment=Augment.parse(experiment.data.augment),
         engine=experiment.engine,
         device=experiment.device,

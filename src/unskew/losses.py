@@ -249,6 +249,7 @@ def label_masking_distillation(
     majority: Literal["code", "ge", "present"] = "code",
     fallback: Literal["ntd"] | None = None,
     squared_temperature: bool = True,
+    target: Literal["sample", "paper"] = "sample",
 ) -> Tensor:
     """FedLMD: `T^2 KL(teacher || student)`, the teacher over the classes that are neither the label nor in
     the client's majority, the student over all classes but the label: the majority is pushed down.
@@ -258,17 +259,24 @@ def label_masking_distillation(
     vacant class never belongs to it.
     fallback: what a sample without any class left for the teacher contributes: None 0, "ntd" the FedNTD term.
     squared_temperature=False drops T^2, as printed in Eq. 6.
+    target: without a teacher, "sample" spreads 1 over the classes left; "paper" gives each of them one part
+    in the number of all classes outside the majority (Eq. 8): less in all where the label is one of these.
     """
     z, y, n = _logits(logits), _labels(labels, logits), _counts(counts, logits)
     _among("majority", majority, ("code", "ge", "present"))
     if fallback is not None:
         _among("fallback", fallback, ("ntd",))
+    _among("target", target, ("sample", "paper"))
     others = ~_is_label(y, z.shape[1])
     kept = others & ~_majority(n, majority)
+    part = (kept.sum(1) / (~_majority(n, majority)).sum().clamp(min=1)).to(z.dtype)
+    part = torch.where(part > 0, part, 1.0)  # nothing left: 0 or the fallback, as with the other target
     if fallback == "ntd":
         kept = torch.where(kept.any(1, keepdim=True), kept, others)
-    loss = _kl(_constant(teacher, logits), kept, z, others, temperature).mean()
-    return loss if squared_temperature else loss / temperature**2
+    loss = _kl(_constant(teacher, logits), kept, z, others, temperature)
+    if target == "paper" and teacher is None:  # with a sum of `part` instead of 1
+        loss = part * loss + temperature**2 * torch.xlogy(part, part)
+    return loss.mean() if squared_temperature else loss.mean() / temperature**2
 
 
 def decoupled_distillation(

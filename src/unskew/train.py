@@ -33,6 +33,8 @@ class State:
     """What each client that ever took part has kept."""
     buffers: dict[int, Tensors] = field(default_factory=dict)
     """Each client's own BatchNorm statistics, where the policy keeps them local."""
+    optimizers: dict[int, Tensors] = field(default_factory=dict)
+    """The state of each client's optimiser, where the budget keeps it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +191,7 @@ def step(trial: Trial, method: Method, engine: engines.Engine, state: State) -> 
             t,
             memory=_memory(method, engine, state, client, federation.counts[client]),
             buffers=state.buffers.get(client),
+            optimizer=state.optimizers.get(client, {}),
         )
         for client in chosen
     ]
@@ -212,6 +215,9 @@ def step(trial: Trial, method: Method, engine: engines.Engine, state: State) -> 
         memories=state.memories | {job.client: fit.memory for job, fit in done if fit.memory},
         buffers=state.buffers | {job.client: fit.weights.buffers for job, fit in done}
         if trial.statistics == "local"
+        else {},
+        optimizers=state.optimizers | {job.client: fit.optimizer for job, fit in done}
+        if budget.optimizer == "kept"
         else {},
     )
     due = state.round % trial.evaluation.every == 0 or state.round == budget.rounds
@@ -244,6 +250,7 @@ def _gather(trial: Trial, anchor: Weights, t: int, done: list[tuple[engines.Job,
         lr=trial.budget.lr_at(t),
         momentum=trial.budget.momentum,
         reported=stacked([fit.reported for _, fit in done]),
+        share=float(samples.sum()) / int(trial.federation.counts.sum()),
     )
 
 

@@ -34,6 +34,9 @@ class Budget(Spec):
     """The learning rate of round t, counted from 0, is lr * lr_decay**t."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=1e-5, ge=0)
+    optimizer: Literal["fresh", "kept"] = "fresh"
+    """A client's momentum at the start of its round: none, or what it had at the end of its last, as in the
+    released baselines of FedVLS (for study: it meets new weights)."""
 
     def __init__(self, **values: object) -> None:
         super().__init__(**values)
@@ -58,6 +61,11 @@ local: they stay with their client, and the global model is tested on the statis
 batch: there are none, and every forward pass normalises by its own batch."""
 
 
+Teacher = Literal["running", "batch"]
+"""What the BatchNorms of a teacher normalise by: its own running statistics, or those of the client's batch,
+as in the released FedVLS, which leaves its teacher in training mode."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """A federation, a model and a budget: all a run needs beside the method."""
@@ -74,6 +82,7 @@ class Trial:
     model_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of a named model, such as hidden of the perceptrons."""
     statistics: Statistics = "average"
+    teacher: Teacher = "running"
     augment: Augment = Augment()
     engine: str = "loop"
     device: str = "auto"

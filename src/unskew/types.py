@@ -188,6 +188,8 @@ class Updates:
     lr: float
     momentum: float
     reported: Tensors
+    share: float = 1.0
+    """The cohort's samples as a part of all clients' samples."""
 
     @property
     def mean(self) -> Params:

@@ -17,6 +17,7 @@ import unskew
 from federations import flat, split
 from unskew import Budget, Method, Trial, UserError, engines
 from unskew.data.augment import normalise
+from unskew.losses import label_masking_distillation
 from unskew.methods import (
     METHODS,
     class_balanced,
@@ -874,6 +875,20 @@ def test_fedcodl_goes_on_from_a_clients_own_weights(warmup, digits):
     for name, value in result.weights.params.items():
         close(value, anchor[name], rtol=1e-4, atol=1e-5)
     assert not torch.allclose(flat(result.weights), trained(trial, fedcodl(warmup_rounds=warmup)), atol=1e-4)
+
+
+def test_the_printed_target_of_fedlmd_tf_by_hand():
+    """Eq. 8: one part in the number of classes outside the majority, the label's part left out."""
+    counts, y = torch.tensor([9, 1, 0, 0]), torch.tensor([0, 1])  # majority {0}; label 1 is a minority one
+    z = torch.tensor([[0.3, -1.0, 0.5, 2.0], [1.0, 0.2, -0.4, 0.7]], dtype=torch.float64)
+    expected = 0.0
+    for row, left in ((0, [1, 2, 3]), (1, [2, 3])):
+        others = [c for c in range(4) if c != y[row]]
+        log_q = {c: float(z[row, c] - z[row, others].logsumexp(0)) for c in others}
+        expected += sum(1 / 3 * (math.log(1 / 3) - log_q[c]) for c in left) / 2
+    value = label_masking_distillation(z, None, y, counts, target="paper")
+    assert float(value) == pytest.approx(expected)
+    assert float(label_masking_distillation(z, None, y, counts)) != pytest.approx(expected)
 
 
 # ------------------------------------------------------------------------------ re-shaped cross-entropies

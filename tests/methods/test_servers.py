@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from unskew.methods import (
     uniform,
 )
 from unskew.methods.assemble import assemble
+from unskew.methods.unnormalised import unnormalised
 from unskew.parts.steps import effective_steps
 from unskew.testing import check_method
 from unskew.train import begin, step
@@ -42,6 +44,40 @@ SERVERS = {
     "fedexp": fedexp(average=True),
     "ema": ema(),
 }
+
+
+def test_fedexp_over_the_whole_state_is_swamped_by_counters():
+    """Four clients that moved at right angles, and BatchNorm counters that went from 0 to 100 in all."""
+    state = ServerState(Weights({"w": torch.zeros(4)}, {"tracked": torch.tensor(0)}), {})
+    updates = Updates(
+        clients=4,
+        rows=torch.arange(4),
+        weight=torch.full((4,), 0.25, dtype=torch.float64),
+        delta={"w": torch.eye(4)},
+        buffers={"tracked": torch.full((4,), 100)},
+        steps=torch.full((4,), 100),
+        lr=0.1,
+        momentum=0.0,
+        reported={},
+    )
+    parameters = fedexp(epsilon=0).server.combine(state, updates)["w"]
+    whole = fedexp(epsilon=0, norms="state").server.combine(state, updates)["w"]
+    assert parameters.tolist() == [0.5] * 4  # m / 2 = 2 times the mean
+    assert whole.tolist() == [0.25] * 4
+
+
+def test_weights_over_all_data_shrink_the_step_by_what_stayed_away(digits):
+    federation = split(digits, range(30), range(30, 90), range(90, 100))
+    trial = Trial(federation, "logistic", budget=Budget(rounds=1, cohort=1, epochs=1))
+    start = flat(dict(trial.build().named_parameters())).detach()
+    mean = unskew.train(trial)
+    printed = unskew.train(trial, unnormalised())
+    share = [30, 60, 10][mean.rounds[0].trained[0]] / 100
+    torch.testing.assert_close(flat(printed.weights) - start, share * (flat(mean.weights) - start))
+    everyone = replace(trial, budget=Budget(rounds=1, epochs=1))
+    torch.testing.assert_close(
+        flat(unskew.train(everyone, unnormalised()).weights), flat(unskew.train(everyone).weights)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -16,6 +16,8 @@ class Job:
     memory: Tensors
     buffers: Tensors | None = None
     """This client's own buffers, where they do not come with the anchor."""
+    optimizer: Tensors = field(default_factory=dict)
+    """The state of this client's optimiser after its last round, where it is kept."""
 
 
 @dataclass(frozen=True)
@@ -29,3 +31,4 @@ class Fit:
     """Mean training loss over the steps, 0-dimensional."""
     memory: Tensors
     reported: Tensors
+    optimizer: Tensors = field(default_factory=dict)

@@ -68,7 +68,7 @@ class Loop:
         optimizer = sgd(lr, momentum=budget.momentum, weight_decay=budget.weight_decay)
 
         now = anchor.clone()
-        state = optimizer.init(now.params)
+        state = {name: value.clone() for name, value in job.optimizer.items()} or optimizer.init(now.params)
         torch.manual_seed(draw_seed(trial.seed, Purpose.CLIENT, job.round, job.client))  # for dropout
         loss, steps = torch.zeros((), device=self.device), 0
         for x, y in self._batches(job, mine):
@@ -77,7 +77,7 @@ class Loop:
             steps += 1
         end = End(now, steps, lr, budget.momentum, look)
         kept, reported = method.memory.update(scope, end)
-        return Fit(now, len(mine), steps, loss / steps, kept, reported)
+        return Fit(now, len(mine), steps, loss / steps, kept, reported, state)
 
     def _batches(self, job: Job, mine: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and labels of every step of a client's round."""

@@ -23,6 +23,8 @@ class Network:
         self.teacher = copy.deepcopy(self.student).eval()
         self.lone = _with_batch_norms(copy.deepcopy(self.student), training=False)
         self.tester = _with_batch_norms(copy.deepcopy(self.teacher), training=trial.statistics == "local")
+        self.pupil = _with_batch_norms(copy.deepcopy(self.teacher), training=True)
+        self.batch_teacher = self.normed and trial.teacher == "batch"
 
         self.head = last_linear(self.student, len(trial.federation.dataset.classes))
 
@@ -44,8 +46,10 @@ class Network:
 
     @torch.no_grad()
     def frozen(self, weights: Weights, x: Tensor) -> Out:
-        """In evaluation mode, without gradient."""
-        return self.evaluate(weights, x)
+        """In evaluation mode, without gradient; BatchNorm as the trial wants it of teachers."""
+        if not self.batch_teacher:
+            return self.evaluate(weights, x)
+        return _by_its_batch(self.pupil, weights, x)
 
     def evaluate(self, weights: Weights, x: Tensor) -> Out:
         """In evaluation mode."""
@@ -63,15 +67,20 @@ class Network:
     @torch.no_grad()
     def test(self, weights: Weights, x: Tensor) -> Out:
         """As the global model is tested."""
-        if not self.self_normalising:
-            return _run(self.tester, weights, x)
-        scratch = Weights(weights.params, weights.clone().buffers)
-        return _paired(self.tester, scratch, x) if len(x) == 1 else _run(self.tester, scratch, x)
+        return (
+            _by_its_batch(self.tester, weights, x) if self.self_normalising else _run(self.tester, weights, x)
+        )
 
 
 def _run(module: nn.Module, weights: Weights, x: Tensor) -> Out:
     out: Out = functional_call(module, (weights.params, weights.buffers), (x,))
     return out
+
+
+def _by_its_batch(module: nn.Module, weights: Weights, x: Tensor) -> Out:
+    """Normalised by the batch's own statistics, the running ones left alone."""
+    scratch = Weights(weights.params, weights.clone().buffers)
+    return _paired(module, scratch, x) if len(x) == 1 else _run(module, scratch, x)
 
 
 def _paired(module: nn.Module, weights: Weights, x: Tensor) -> Out:

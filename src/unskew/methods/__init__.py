@@ -39,6 +39,7 @@ from unskew.methods.moon import moon
 from unskew.methods.pkd import pkd
 from unskew.methods.scaffold import scaffold
 from unskew.methods.uniform import uniform
+from unskew.methods.unnormalised import unnormalised
 
 TEACHER = "one per batch, of the received model"
 COPY = "one copy of the weights"
@@ -111,6 +112,7 @@ METHODS: dict[str, Card] = {
         memory="a d x d matrix for d features",
     ),
     "uniform": Card(uniform),
+    "unnormalised": Card(unnormalised),
     "fedavgm": Card(fedavgm),
     "fedadam": Card(fedadam),
     "fedyogi": Card(fedyogi),
@@ -219,4 +221,5 @@ __all__ = [
     "pkd",
     "scaffold",
     "uniform",
+    "unnormalised",
 ]

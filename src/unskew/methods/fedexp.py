@@ -15,7 +15,7 @@ Deviations:
 - The authors test the mean of the last two global models, because extrapolated ones oscillate. That is
   average=True; the default tests the last one, as all other methods are tested.
 - Norms are of parameters only. The code of FedDecorr and FedVLS includes BatchNorm's step counters, which
-  outweigh everything else and hold eta_g at 1.
+  outweigh everything else and hold eta_g at 1: norms="state".
 - Gradients are not clipped; the authors clip them at 10.
 - With fedavgm the extrapolated update enters the momentum; the authors extrapolate the velocity instead.
 """
@@ -36,9 +36,14 @@ PREVIOUS = "fedexp/previous"
 
 
 def fedexp(
-    *, epsilon: float = 1e-3, weighting: Literal["size", "uniform"] = "size", average: bool = False
+    *,
+    epsilon: float = 1e-3,
+    weighting: Literal["size", "uniform"] = "size",
+    norms: Literal["parameters", "state"] = "parameters",
+    average: bool = False,
 ) -> Method:
     """Extrapolate the mean update, the further the more the clients disagree."""
+    require(norms in ("parameters", "state"), f"norms is '{norms}' but should be 'parameters' or 'state'.")
     require(epsilon >= 0, f"epsilon is {epsilon} but should be 0 or more.")
     require(
         weighting in ("size", "uniform"), f"weighting is '{weighting}' but should be 'size' or 'uniform'."
@@ -49,8 +54,15 @@ def fedexp(
         if weighting == "uniform":
             p = torch.full_like(p, 1 / len(p))
         mean = weighted_sum(updates.delta, p)
-        spread = torch.dot(p, squared_norms(updates.delta))
-        length = squared_norms({name: value[None] for name, value in mean.items()})[0] + epsilon
+        moves = updates.delta
+        if norms == "state":
+            moves = moves | {
+                name: (rows.double() - state.weights.buffers[name]).reshape(len(rows), -1)
+                for name, rows in updates.buffers.items()
+            }
+        spread = torch.dot(p, squared_norms(moves))
+        whole = {name: rows[None] for name, rows in weighted_sum(moves, p).items()}
+        length = squared_norms(whole)[0] + epsilon
         # Without any length there is nothing to extrapolate.
         eta_g = torch.where(length > 0, spread / (2 * length), 1.0).clamp(min=1)
         return {name: eta_g.to(value) * value for name, value in mean.items()}

@@ -23,7 +23,7 @@ Deviations:
   majority instead; fallback="ntd" is FedNTD's term for such a sample.
 - T^2 is in the released code and not in Eq. 6: squared_temperature=False.
 - FedLMD-Tf: Eq. 8 divides by the number of minority classes also where the label is one of them. Here the
-  target always sums to 1. The released FedLMD-Tf does not run.
+  target sums to 1 for every sample; target="paper" is Eq. 8. The released FedLMD-Tf does not run.
 - Averages are weighted by the clients' sizes, as in the released code; Algorithm 1 is fedlmd+uniform.
 - beta=1, T=1 are the paper's choice nearly everywhere; 2 and 3 for CIFAR-100 shards and for CIFAR-10 at
   Dirichlet 0.05. Nothing is printed for FedLMD-Tf, and no round is recommended for the switch: earlier is
@@ -47,6 +47,7 @@ from unskew.types import Objective, View
 
 Majority = Literal["code", "ge", "present"]
 Fallback = Literal["zero", "ntd"]
+Target = Literal["sample", "paper"]
 
 ROUND = "fedlmd-switch/round"
 
@@ -71,9 +72,11 @@ def fedlmd_tf(
     majority: Majority = "code",
     fallback: Fallback = "zero",
     squared_temperature: bool = True,
+    target: Target = "sample",
 ) -> Method:
     """FedLMD without a teacher: keep the same classes equally likely."""
-    term = _term(beta, temperature, majority, fallback, squared_temperature, taught=False)
+    require(target in ("sample", "paper"), f"target is '{target}' but should be sample or paper.")
+    term = _term(beta, temperature, majority, fallback, squared_temperature, taught=False, target=target)
     return Method(terms=(term,))
 
 
@@ -109,6 +112,7 @@ def _term(
     squared_temperature: bool,
     *,
     taught: bool,
+    target: Target = "sample",
     prefix: str = "",
 ) -> Objective:
     require(beta >= 0, f"{prefix}beta is {beta} but should be 0 or more.")
@@ -128,6 +132,7 @@ def _term(
             majority=majority,
             fallback="ntd" if fallback == "ntd" else None,
             squared_temperature=squared_temperature,
+            target=target,
         )  # Eqs. 3, 4, 6; Eq. 8 in the place of Eq. 3 without a teacher
 
     return term

@@ -26,7 +26,7 @@ Deviations:
 - floor=1e-9 is the released code's. floor=0 leaves vacant classes out of L_cal, which is Eq. 2 to the letter.
 - FedED sums L_sup over the present classes and FedVLS over all: the same, because p_c = 0 for the others.
 - lam=0.1 is for MNIST and CIFAR-10; the papers use 0.5 for CIFAR-100 and TinyImageNet.
-- The teacher is in evaluation mode; the released code leaves it in training mode.
+- The teacher is in evaluation mode; the released code leaves it in training mode: model.teacher=batch.
 - Weight decay is the budget's, the same for all methods; the released code sets it to 0 for this one alone.
 - Counts come from the labels; the released code counts them in a pass over batches, which can miss some.
 - With one vacant class, or none, L_dis is 0.
