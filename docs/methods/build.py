@@ -75,7 +75,8 @@ def main(names: list[str]) -> None:
         plain, _ = result("fedavg", Path(scratch) / "plain")
         for name in names:
             summary, environment = result(name, Path(scratch) / name)
-            commit, torch = environment["unskew_commit"][:12], environment["versions"]["torch"]
+            commit, torch = environment["unskew_commit"], environment["versions"]["torch"]
+            assert not commit.endswith("+"), "commit first: a page names the commit that made its numbers"
             lines = [
                 "| accuracy in % | last | best | mean last 10 | worst class | majority | minority | vacant |",
                 "|---|---|---|---|---|---|---|---|",
@@ -83,7 +84,7 @@ def main(names: list[str]) -> None:
                 *([] if name == "fedavg" else [row("fedavg", plain)]),
                 "",
                 "One seed on a small dataset: that it runs, not how good it is. "
-                f"Commit {commit}, {environment['device_name']}, torch {torch}, 1 thread.",
+                f"Commit {commit[:12]}, {environment['device_name']}, torch {torch}, 1 thread.",
                 *(line for note in summary["notes"] for line in ("", f"Note of the run: {note}")),
                 "",
             ]
