@@ -183,7 +183,6 @@ def calibrate(
     """The model with its last layer trained on virtual features of these classes, all else untouched."""
     if not classes:
         return weights
-    # The server draws as one client more would, in a round after the last.
     seed = draw_seed(trial.seed, Purpose.SERVER, trial.budget.rounds)
     generator = torch.Generator().manual_seed(seed)
     like = weights.params[head.weight]
