@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from unskew import Method, UserError
+from federations import flat
+from unskew import Budget, Evaluation, Method, Trial, UserError, federate, methods, train
 from unskew.experiment import MethodSpec
 from unskew.methods import METHODS, fedavg, fedprox
 from unskew.methods.assemble import assemble
@@ -65,6 +68,48 @@ def test_what_cannot_be_put_together_is_refused_with_the_reason():
         MethodSpec(name="fedprox+fedprox").parts()
 
 
+def test_two_corrections_of_drift_are_refused_in_python_too():
+    one, other = methods.scaffold(), methods.feddyn()
+    with pytest.raises(UserError, match="drift"):
+        one + other
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fednova", "mofedsam"])
+def test_methods_that_divide_by_steps_refuse_a_kept_momentum(unskew, name):
+    answer = unskew("run", "--method", f"{name}+fedprox", "--set", "budget.optimizer=kept", "--rounds", "1")
+    assert answer.code == 2
+    assert "use budget.optimizer=fresh" in answer.err
+
+
+@pytest.mark.parametrize("width", [16, 5])
+def test_balancefl_refuses_features_that_are_not_the_last_layers_input(digits, width):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(64, 16), nn.Linear(16, 10)
+
+        def forward(self, x):
+            h = self.body(x.flatten(1))
+            return h[:, :width], self.head(h.relu())
+
+    trial = Trial(federate(digits, "iid", 3, 1), Odd, budget=Budget(rounds=1))
+    with pytest.raises(UserError, match="linear layer of its features"):
+        train(trial, methods.balancefl())
+
+
+def test_fedcurv_does_not_depend_on_how_the_model_is_tested(digits):
+    federation = federate(digits, "dirichlet:0.3", 3, 1)
+    budget = Budget(rounds=2, epochs=1)
+    one, other = (
+        train(
+            Trial(federation, "logistic", budget, evaluation=Evaluation(batch_size=size)),
+            methods.fedcurv(lam=2, samples=40, batch_size=5),
+        ).weights
+        for size in (500, 7)
+    )
+    assert torch.equal(flat(one), flat(other))
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -111,7 +156,7 @@ def test_methods_are_put_together_as_the_papers_do(unskew, name):
         ("fedsam+fedgf", "each has its own place where gradients are taken, and there is one."),
         ("fedavgm+fedadam", "each has its own server optimiser, and there is one."),
         ("fednova+fedexp", "each has its own way to combine updates, and there is one."),
-        ("feddyn+scaffold", "each corrects the drift of the clients by state of its own."),
+        ("feddyn+scaffold", "each has its own state that corrects the clients' drift, and there is one."),
         ("pkd+ccvr", "each trains in stages of its own."),
         ("fedavg+fedavg", "names a part twice: name each once."),
     ],

@@ -59,6 +59,10 @@ class Method:
     server: Server = Server()
     notes: tuple[str, ...] = ()
     """What a reader of its results should know, one sentence each."""
+    roles: frozenset[str] = frozenset()
+    """What this method is to a combination of which there can be one, beyond its slots."""
+    fresh: bool = False
+    """Whether it counts on a momentum that starts at 0 in every round of a client."""
 
     def objective(self, view: View) -> Tensor:
         total = self.loss(view)
@@ -77,6 +81,8 @@ class Method:
     def __add__(self, other: Method) -> Method:
         if not isinstance(other, Method):
             return NotImplemented
+        for role in sorted(self.roles & other.roles):
+            raise _clash(role)
         return Method(
             loss=_one_of("classification loss", plain_loss, self.loss, other.loss),
             terms=self.terms + other.terms,
@@ -85,15 +91,23 @@ class Method:
             memory=_both_memories(self.memory, other.memory),
             server=_both_servers(self.server, other.server),
             notes=self.notes + other.notes,
+            roles=self.roles | other.roles,
+            fresh=self.fresh or other.fresh,
         )
 
+
+DRIFT = "state that corrects the clients' drift"
 
 T = TypeVar("T")
 
 
+def _clash(what: str) -> UserError:
+    return UserError(f"these methods cannot be put together: each has its own {what}, and there is one.")
+
+
 def _one_of(what: str, plain: T, first: T, second: T) -> T:
     if first is not plain and second is not plain:
-        raise UserError(f"these methods cannot be put together: each has its own {what}, and there is one.")
+        raise _clash(what)
     return second if first is plain else first
 
 

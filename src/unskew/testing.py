@@ -36,7 +36,8 @@ def check_method(method: Method | Program, *, draws: bool = False) -> None:
     Every method: weights stay finite on hard clients, also with two classes and under BatchNorm; the same
     trial gives the same bits. Methods that are not programs: clients do not see each other, nothing received
     is changed in place, statistics move once per step, buffers do not move parameters, what is kept and
-    reported are named tensors, and renumbering the clients or the classes renumbers the result.
+    reported are named tensors, renumbering the clients or the classes renumbers the result, and clients
+    without data change nothing.
     """
     _law("weights stay finite on hard clients", _finite(train(_trial(HARD_COUNTS), method)))
     two = [counts[:2] for counts in HARD_COUNTS]
@@ -51,6 +52,15 @@ def check_method(method: Method | Program, *, draws: bool = False) -> None:
     if not draws:
         _check_renumbered_clients(method)
     _check_renumbered_classes(method)
+    _check_empty_clients(method)
+
+
+def _check_empty_clients(method: Method) -> None:
+    """Clients that hold nothing and come last, so that the others keep their numbers."""
+    counts = [each for each in HARD_COUNTS if sum(each)]
+    empty = [tuple(0 for _ in counts[0])] * 7
+    one, other = (_flat(train(_trial([*counts, *more]), method).weights) for more in ([], empty))
+    _law("clients without data change nothing", torch.allclose(one, other, rtol=1e-4, atol=1e-6))
 
 
 def _law(sentence: str, holds: bool) -> None:
@@ -101,6 +111,7 @@ def _check_buffers(method: Method) -> None:
     fits = engine.fit(method, engine.initial, method.server.share(state.server), jobs)
     updates = Updates(
         clients=len(HARD_COUNTS),
+        holders=2,
         rows=torch.tensor([0, 1]),
         weight=torch.tensor([0.5, 0.5], dtype=torch.float64),
         delta={name: torch.zeros(2, *value.shape) for name, value in engine.initial.params.items()},

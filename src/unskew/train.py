@@ -145,6 +145,10 @@ def train(
         if start is not None:
             raise UserError("a method in stages begins at its beginning: leave start out.")
         return method.run(trial, method.base, on_round)
+    if method.fresh and trial.budget.optimizer == "kept":
+        raise UserError(
+            "this method divides by the steps of a momentum that starts at 0: use budget.optimizer=fresh."
+        )
     began = time.perf_counter()
     engine = engines.start(trial)
     state = start or begin(method, engine.initial)
@@ -229,7 +233,8 @@ def step(trial: Trial, method: Method, engine: engines.Engine, state: State) -> 
 def _memory(method: Method, engine: engines.Engine, state: State, client: int, counts: Tensor) -> Tensors:
     if client in state.memories:
         return state.memories[client]
-    return method.memory.init(engine.initial, counts)
+    device = next(iter(engine.initial.params.values())).device
+    return method.memory.init(engine.initial, counts.to(device))
 
 
 def _gather(trial: Trial, anchor: Weights, t: int, done: list[tuple[engines.Job, engines.Fit]]) -> Updates:
@@ -242,6 +247,7 @@ def _gather(trial: Trial, anchor: Weights, t: int, done: list[tuple[engines.Job,
     after = stacked([fit.weights.params for _, fit in done])
     return Updates(
         clients=trial.federation.clients,
+        holders=int((trial.federation.sizes > 0).sum()),
         rows=torch.tensor([job.client for job, _ in done], device=device),
         weight=(samples / samples.sum()).to(device),
         delta={name: value - anchor.params[name] for name, value in after.items()},

@@ -25,6 +25,10 @@ class Weights:
     params: Params
     buffers: Tensors
 
+    def scratch(self) -> Weights:
+        """The same parameters with a copy of the buffers, for a pass that must not move them."""
+        return Weights(self.params, {name: value.clone() for name, value in self.buffers.items()})
+
     def clone(self) -> Weights:
         return Weights(
             {name: value.detach().clone() for name, value in self.params.items()},
@@ -112,7 +116,9 @@ class Look(Protocol):
     """A pass of some model over a client's own data: evaluation mode, in order, without augmentation. With
     `grad` the views' parameters can be differentiated."""
 
-    def __call__(self, weights: Weights, /, *, grad: bool = False) -> Iterator[View]: ...
+    def __call__(
+        self, weights: Weights, /, *, grad: bool = False, batch_size: int | None = None
+    ) -> Iterator[View]: ...
 
 
 class Gradient(Protocol):
@@ -176,6 +182,8 @@ class Updates:
 
     clients: int
     """How many clients the federation has, whether they took part or not."""
+    holders: int
+    """How many of them have any data."""
     rows: Tensor
     """Which clients these are, int64 [m]."""
     weight: Tensor

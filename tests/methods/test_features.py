@@ -585,6 +585,7 @@ def test_the_server_of_fpl_clusters_what_the_last_cohort_sent():
     state = ServerState(Weights({}, {}), {"fpl/prototypes": torch.ones(3, 3, 3), "other": torch.ones(1)})
     updates = Updates(
         clients=6,
+        holders=6,
         rows=torch.arange(6),
         weight=torch.full((6,), 1 / 6, dtype=torch.float64),
         delta={},

@@ -24,7 +24,9 @@ class Engine(Protocol):
     def fit(self, method: Method, anchor: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Fit]:
         """One entry per job, in the order of the jobs."""
 
-    def look(self, client: int, weights: Weights, /, *, grad: bool = False) -> Iterator[View]:
+    def look(
+        self, client: int, weights: Weights, /, *, grad: bool = False, batch_size: int | None = None
+    ) -> Iterator[View]:
         """A pass of a model over a client's own data: evaluation mode, in order, without augmentation."""
 
     def assess(self, weights: Weights) -> Assessment:

@@ -42,12 +42,14 @@ class Loop:
         with steady(self.device, self.trial.threads):
             return [self._fit_one(method, anchor, shared, job) for job in jobs]
 
-    def look(self, client: int, weights: Weights, /, *, grad: bool = False) -> Iterator[View]:
+    def look(
+        self, client: int, weights: Weights, /, *, grad: bool = False, batch_size: int | None = None
+    ) -> Iterator[View]:
         dataset = self.trial.federation.dataset
         scope = Scope(weights, self.trial.federation.counts[client].to(self.device), {}, {})
         mine = self.trial.federation.indices(client).to(self.device)
         params = {name: value.detach().requires_grad_(grad) for name, value in weights.params.items()}
-        for rows in torch.split(mine, self.trial.evaluation.batch_size):
+        for rows in torch.split(mine, batch_size or self.trial.evaluation.batch_size):
             x = normalise(self.inputs[rows], dataset.mean, dataset.std)
             with steady(self.device, self.trial.threads), torch.set_grad_enabled(grad):
                 out = self.network.evaluate(Weights(params, weights.buffers), x)
@@ -106,8 +108,8 @@ class Loop:
         @torch.enable_grad()
         def gradient(params: Params, /, *, track: bool = True) -> tuple[Tensor, Params]:
             leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-            buffers = now.buffers if track else now.clone().buffers
-            out = self.network.train(Weights(leaves, buffers), x)
+            at = Weights(leaves, now.buffers)
+            out = self.network.train(at if track else at.scratch(), x)
             value = method.objective(View(scope, x, y, leaves, out, self.network))
             # A method may leave a parameter out of its loss: that one's gradient is zero.
             grads = torch.autograd.grad(

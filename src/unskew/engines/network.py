@@ -79,7 +79,7 @@ def _run(module: nn.Module, weights: Weights, x: Tensor) -> Out:
 
 def _by_its_batch(module: nn.Module, weights: Weights, x: Tensor) -> Out:
     """Normalised by the batch's own statistics, the running ones left alone."""
-    scratch = Weights(weights.params, weights.clone().buffers)
+    scratch = weights.scratch()
     return _paired(module, scratch, x) if len(x) == 1 else _run(module, scratch, x)
 
 

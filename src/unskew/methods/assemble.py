@@ -21,19 +21,11 @@ from unskew.methods.card import Card, Make, Option
 from unskew.spec import is_but_should_be
 from unskew.train import Program
 
-APART = {
-    frozenset({"feddyn", "scaffold"}): "each corrects the drift of the clients by state of its own",
-}
-"""Methods whose slots would fit together but whose mathematics does not."""
-
 
 def assemble(
     parts: Mapping[str, Mapping[str, Option]],
 ) -> tuple[Method | Program, dict[str, dict[str, Option]]]:
     """The methods of these names with these hyperparameters, put together; and all hyperparameters."""
-    for pair, reason in APART.items():
-        if pair <= parts.keys():
-            raise UserError(f"{' and '.join(sorted(pair))} cannot be put together: {reason}.")
     made: list[Method | Program] = []
     resolved: dict[str, dict[str, Option]] = {}
     for name, given in parts.items():

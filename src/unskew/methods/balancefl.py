@@ -34,6 +34,7 @@ from torch.nn.functional import cross_entropy, one_hot, pad
 
 from unskew.errors import require, unknown
 from unskew.method import Method
+from unskew.parts.heads import check_features
 from unskew.types import Look, Memory, Scope, Tensors, View
 
 Prob = Literal["constant", "official", "weak-only"]
@@ -48,7 +49,10 @@ def balancefl(*, prob: Prob = "constant", p: float = 1.0) -> Method:
         return Method()  # draws nothing, so that dropout is as in FedAvg
 
     def prepare(scope: Scope, look: Look) -> Tensors:
-        passes = [(view.out.features, view.labels, view.out.logits.argmax(1)) for view in look(scope.anchor)]
+        passes = []
+        for view in look(scope.anchor):
+            check_features(view)
+            passes.append((view.out.features, view.labels, view.out.logits.argmax(1)))
         features, labels, predicted = (torch.cat(parts) for parts in zip(*passes, strict=True))
         n, present = scope.counts, scope.counts > 0
         if prob == "official":

@@ -276,6 +276,9 @@ def train_head(
     )
     engine = engines.start(heads)
     state = begin(method, Weights(weights.params, {}), round=done)
+    for name, value in state.server.memory.items():
+        if name.endswith("/round"):  # a method that counts rounds counts those of the encoders too
+            state.server.memory[name] = torch.full_like(value, done)
     while state.round < budget.rounds:
         if batches:
             drawn = draw_samples(heads, state.round, batches * budget.batch_size)

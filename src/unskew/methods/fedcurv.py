@@ -24,8 +24,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -112,23 +110,15 @@ def fedcurv(*, lam: float = 1.0, samples: int = 500, batch_size: int = 50) -> Me
 @torch.enable_grad()
 def _fisher(end: End, samples: int, batch_size: int) -> Params:
     total = {name: torch.zeros_like(value) for name, value in end.weights.params.items()}
-    batches = 0
-    for view, rows in _batches(end, samples, batch_size):
-        loss = cross_entropy(view.out.logits[rows], view.labels[rows])
+    batches, left = 0, samples
+    for view in end.look(end.weights, grad=True, batch_size=batch_size):
+        loss = cross_entropy(view.out.logits[:left], view.labels[:left])
         grads = torch.autograd.grad(
-            loss, list(view.params.values()), retain_graph=True, allow_unused=True, materialize_grads=True
+            loss, list(view.params.values()), allow_unused=True, materialize_grads=True
         )
         total = {name: total[name] + grad.square() for name, grad in zip(view.params, grads, strict=True)}
         batches += 1
-    return {name: value / batches for name, value in total.items()}
-
-
-def _batches(end: End, samples: int, batch_size: int) -> Iterator[tuple[View, slice]]:
-    """The first `samples` samples, in batches. A look may come in larger pieces."""
-    left = samples
-    for view in end.look(end.weights, grad=True):
-        for start in range(0, min(len(view.labels), left), batch_size):
-            yield view, slice(start, min(start + batch_size, left))
         left -= len(view.labels)
         if left <= 0:
-            return
+            break
+    return {name: value / batches for name, value in total.items()}

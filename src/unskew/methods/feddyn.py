@@ -18,8 +18,9 @@ Deviations:
   default 0 clients count alike, as in the paper.
 - The authors train from the corrected model and test the plain mean of the clients that trained:
   serve="mean". serve="corrected" tests the model w[t+1] itself.
-- The linear term is added to the gradient and does not show in the training loss. In the authors' code it is
-  a part of the loss and gradients are clipped at 10; here they are not.
+- The authors clip gradients at 10; here they are not.
+- BatchNorm statistics are averaged by the number of samples, because what becomes of them is a policy of the
+  run. N counts the clients that have data.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import proximal_term
-from unskew.method import Method
+from unskew.method import DRIFT, Method
 from unskew.parts.naming import taken, under
 from unskew.parts.servers import equal_mean
 from unskew.types import End, Memory, Params, Scope, Server, ServerState, Tensors, Updates, View, Weights
@@ -50,11 +51,13 @@ def feddyn(
     def share_of(scope: Scope) -> Tensor | float:
         return mean_samples / scope.counts.sum() if mean_samples else 1.0
 
-    def term(view: View) -> Tensor:
-        return share_of(view.scope) * proximal_term(view.params, view.scope.anchor.params, mu=alpha)
+    def linear(view: View) -> Tensor:
+        estimate = taken(GRADIENT, view.scope.memory)
+        parts = [torch.dot(estimate[name].flatten(), value.flatten()) for name, value in view.params.items()]
+        return -torch.stack(parts).sum()
 
-    def correction(scope: Scope) -> Params:
-        return {name: -value for name, value in taken(GRADIENT, scope.memory).items()}
+    def proximal(view: View) -> Tensor:
+        return share_of(view.scope) * proximal_term(view.params, view.scope.anchor.params, mu=alpha)
 
     def update(scope: Scope, end: End) -> tuple[Tensors, Tensors]:
         strength = alpha * share_of(scope)
@@ -65,7 +68,7 @@ def feddyn(
         return under(GRADIENT, gradient), {}
 
     def next_h(state: ServerState, updates: Updates) -> Params:
-        scale = alpha / updates.clients
+        scale = alpha / updates.holders
         return {
             name: value - scale * updates.delta[name].sum(dim=0)
             for name, value in taken(H, state.memory).items()
@@ -83,8 +86,8 @@ def feddyn(
         return Weights(taken(MEAN, state.memory), state.weights.buffers)
 
     return Method(
-        terms=(term,),
-        corrections=(correction,),
+        terms=(linear, proximal),
+        roles=frozenset({DRIFT}),
         memory=Memory(lambda weights, counts: under(GRADIENT, _zeros(weights)), update=update),
         server=Server(
             combine=combine,

@@ -19,8 +19,9 @@ Deviations:
   the divergence infinite. The label is left out of both, as in the released code.
 - The majority is the released code's. majority="ge" includes equality; "present" compares with the mean over
   the classes the client has, as the paper's |Y_k| can be read.
-- A sample without any class left for the teacher contributes 0. The released mask of -1000 then teaches the
-  majority instead; fallback="ntd" is FedNTD's term for such a sample.
+- A sample without any class left for the teacher contributes 0. The released mask of -1000 then cancels: the
+  teacher keeps the label, and the term becomes about 1000 times its probability. fallback="ntd" is FedNTD's
+  term for such a sample.
 - T^2 is in the released code and not in Eq. 6: squared_temperature=False.
 - FedLMD-Tf: Eq. 8 divides by the number of minority classes also where the label is one of them. Here the
   target sums to 1 for every sample; target="paper" is Eq. 8. The released FedLMD-Tf does not run.

@@ -60,4 +60,4 @@ def mofedsam(*, rho: float = 0.1, beta: float = 0.9) -> Method:
     def share(state: ServerState) -> Tensors:
         return select(DIRECTION, state.memory)
 
-    return Method(ascent=ascent, server=Server(init=init, note=note, share=share))
+    return Method(ascent=ascent, server=Server(init=init, note=note, share=share), fresh=True)

@@ -14,9 +14,9 @@ Deviations:
   classifier, "fedvls" those of FedVLS's code (d -> d/2 -> 256); the model then has more parameters.
 - `mu` is 0.01 and `tau` 0.5 as in FedVLS's comparison. FedLMD tuned mu 0.1 and tau 0.5 or 1; the original
   tunes mu over 0.1, 1, 5 and 10 and takes 5 for CIFAR-10, 1 for CIFAR-100 and Tiny-ImageNet, with tau 0.5.
-- A client that takes part for the first time contrasts with the run's initial model, as the released code
-  does. With a `buffer` of several previous models those not yet there are the initial model too, where the
-  released code has fewer of them: the number of contrasts never changes.
+- A client that takes part for the first time contrasts with the run's initial model. The released code has no
+  contrast in its first round, and later each new client's own random network. With a `buffer` of several
+  previous models those not yet there are the initial model too: the number of contrasts never changes.
 - Both frozen models run in evaluation mode; FedVLS's code leaves them in training mode. FedDecorr's code
   reads tau and does not use it.
 """

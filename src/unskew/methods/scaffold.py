@@ -15,8 +15,9 @@ difference. Clients then move as if they saw everybody's data, and many local st
 Deviations:
 - The paper has no local momentum. With it, w[t] - w_k is lr A(K, rho) times a mean gradient, so that is the
   divisor; lr K would make c_k up to 1 / (1 - rho) times too large.
-- Models are averaged by the number of samples, controls over all N clients alike, so the fixed point is the
-  minimum of the unweighted mean of the clients' losses. scaffold+uniform is the paper's Algorithm 1.
+- Models are averaged by the number of samples, controls over all N clients that have data alike, so the fixed
+  point is the minimum of the unweighted mean of the clients' losses. scaffold+uniform is the paper's
+  Algorithm 1.
 - Weight decay is part of the local steps, hence of c_k under option II, and not under option I.
 - Option I differentiates the cross-entropy, in evaluation mode, whatever loss it is put together with.
 - Controls start at zero and exist for parameters only. NIID-Bench starts them from random networks and
@@ -32,7 +33,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from unskew.errors import require
-from unskew.method import Method
+from unskew.method import DRIFT, Method
 from unskew.parts.naming import select, taken, under
 from unskew.parts.steps import effective_steps
 from unskew.types import End, Look, Memory, Params, Scope, Server, ServerState, Tensors, Updates, Weights
@@ -67,7 +68,7 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: float = 1.0) -> Me
         return under(
             CONTROL,
             {
-                name: value + change[name].sum(dim=0) / updates.clients
+                name: value + change[name].sum(dim=0) / updates.holders
                 for name, value in taken(CONTROL, state.memory).items()
             },
         )
@@ -80,6 +81,8 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: float = 1.0) -> Me
 
     return Method(
         corrections=(correction,),
+        roles=frozenset({DRIFT}),
+        fresh=option == "II",
         memory=Memory(lambda weights, counts: _zeros(weights), update=update),
         server=Server(init=_zeros, note=note, share=share, move=Server().move if server_lr == 1 else move),
         notes=("scaffold's option I estimates controls by the plain cross-entropy.",)

@@ -1,6 +1,6 @@
 """Weights over all data, as Algorithm 1 of FedVLS and FedED prints them.
 
-Guo, Wang, Geng. Exploring Vacant Classes in Label-Skewed Federated Learning. AAAI 2025.
+Guo, Ding, Liang, He, Wang, Tan. Exploring Vacant Classes in Label-Skewed Federated Learning. AAAI 2025.
 
 The printed sum weighs a client by its part of all data, also where only some clients take part: the weights
 then do not sum to 1, and every step shrinks by the part of the data that stayed away. For study: the released

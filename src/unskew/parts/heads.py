@@ -10,7 +10,26 @@ from torch.nn.functional import linear
 
 from unskew.errors import UserError
 from unskew.models import last_linear
-from unskew.types import Out, Params
+from unskew.types import Out, Params, View
+
+UNFIT = (
+    "this method needs a model whose logits are a linear layer of its features: let the model return logits "
+    "alone, or its last layer's input as features."
+)
+
+
+def _close(answer: Tensor, logits: Tensor) -> bool:
+    return torch.allclose(answer, logits, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+def check_features(view: View) -> None:
+    """That a view's logits really are the model's last layer's answer to its features."""
+    try:
+        answer = view.classify(view.out.features)
+    except RuntimeError:  # features of another width
+        raise UserError(UNFIT) from None
+    if not _close(answer, view.out.logits):
+        raise UserError(UNFIT)
 
 
 @dataclass(frozen=True)
@@ -31,13 +50,8 @@ class Head:
 
     def check(self, params: Params, out: Out) -> None:
         """That the model's logits really are this layer's answer to its features."""
-        if out.features.shape[1] != self.features or not torch.allclose(
-            self(params, out.features), out.logits, rtol=1e-3, atol=1e-3, equal_nan=True
-        ):
-            raise UserError(
-                "this method needs a model whose logits are a linear layer of its features: let the model "
-                "return logits alone, or its last layer's input as features."
-            )
+        if out.features.shape[1] != self.features or not _close(self(params, out.features), out.logits):
+            raise UserError(UNFIT)
 
 
 def find_head(module: nn.Module, classes: int) -> Head:
