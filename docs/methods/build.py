@@ -72,11 +72,11 @@ def row(name: str, summary: dict) -> str:
 
 def main(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        plain, _ = result("fedavg", Path(scratch) / "plain")
+        plain, environment = result("fedavg", Path(scratch) / "plain")
+        commit, torch = environment["unskew_commit"], environment["versions"]["torch"]
+        assert not commit.endswith("+"), "commit first: a page names the commit that made its numbers"
         for name in names:
-            summary, environment = result(name, Path(scratch) / name)
-            commit, torch = environment["unskew_commit"], environment["versions"]["torch"]
-            assert not commit.endswith("+"), "commit first: a page names the commit that made its numbers"
+            summary, _ = result(name, Path(scratch) / name)
             lines = [
                 "| accuracy in % | last | best | mean last 10 | worst class | majority | minority | vacant |",
                 "|---|---|---|---|---|---|---|---|",
