@@ -43,6 +43,40 @@ def test_the_example_keeps_the_laws():
     check_method(method)
 
 
+def test_a_run_of_ones_own_files_repeats_from_another_folder(unskew, tmp_path, monkeypatch):
+    rows = "\n".join(f"{i % 7},{i % 5},{'ab'[i % 2]}" for i in range(60))
+    (tmp_path / "table.csv").write_text(f"x,y,kind\n{rows}\n")
+    (tmp_path / "mine.py").write_text(Path(EXAMPLE).read_text())
+    own = ["--dataset", "csv:table.csv,label=kind", "--skew", "iid", "--clients", "3"]
+    assert unskew("skew", *own, "--out", "part.json").code == 0
+    own[3:] = ["file:part.json"]
+    first = run(unskew, "mine.py+fedprox:mu=0.5", *own, "--out", "first")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    answer = unskew("run", str(tmp_path / "first" / "experiment.toml"), "--quiet", "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["weights_sha256"] == first["weights_sha256"]
+
+
+def test_results_name_the_hyperparameters(unskew):
+    summary = run(unskew, "fedprox:mu=0.5")
+    assert summary["hyperparameters"] == {"mu": 0.5}
+    assert Path(summary["run_dir"]).name.startswith("fedprox-mu=0.5-digits")
+    answer = unskew(
+        "compare", "fedprox:mu=0.1", "fedprox", "--rounds", "1", "--epochs", "1", "--quiet", "--json"
+    )
+    assert [each["hyperparameters"]["mu"] for each in json.loads(answer.out)["runs"]] == [0.1, 0.01]
+
+
+def test_a_loss_that_is_not_one_number_is_said(unskew, tmp_path):
+    (tmp_path / "rows.py").write_text(
+        "from unskew import Method\n\n\ndef rows():\n    return Method(terms=(lambda view: view.out.logits,))\n"
+    )
+    answer = unskew("run", "--method", "rows.py", "--rounds", "1")
+    assert answer.code == 2
+    assert "let it return one number" in answer.err
+
+
 def test_a_method_put_together_with_a_neutral_one_is_the_same(unskew):
     plain = run(unskew, "fedprox:mu=0.5")
     both = run(unskew, f"fedprox:mu=0.5+{EXAMPLE}:beta=0")

@@ -13,15 +13,17 @@ import tomli_w
 from pydantic import ConfigDict, Field
 
 from unskew import models
+from unskew.data import load
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation, federate
 from unskew.data.importers import Import
 from unskew.data.partitions import Domains, LongTail, Natural, Skew, parse_skew, write_skew
+from unskew.data.sources import absolute
 from unskew.engines import ENGINES
 from unskew.errors import UserError, unknown
 from unskew.method import Method
-from unskew.methods.assemble import assemble
+from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
 from unskew.spec import Spec
 from unskew.train import Program
@@ -31,6 +33,8 @@ from unskew.trial import Budget, Evaluation, Statistics, Teacher, Trial
 class DataSpec(Spec):
     name: str = "digits"
     """A dataset of `unskew data`, with its options; several joined by + are the domains of one federation."""
+    folder: str = ""
+    """Where the datasets are; empty: the folder that UNSKEW_DATA names, else the cache folder."""
     augment: str = "none"
     """For example crop:4,flip,cutout:16."""
 
@@ -61,6 +65,15 @@ class MethodSpec(Spec):
 
     model_config = ConfigDict(extra="allow")
     name: str = "fedavg"
+
+    def brief(self) -> str:
+        """The name with the hyperparameters that do not have their defaults, as it can be typed."""
+        told = []
+        for name, options in self.parts().items():
+            defaults = find(name).options
+            own = [f"{key}={value}" for key, value in options.items() if value != defaults.get(key)]
+            told.append(f"{name}:{','.join(own)}" if own else name)
+        return "+".join(told)
 
     def parts(self) -> dict[str, dict[str, Option]]:
         """Each part's name and the hyperparameters given for it."""
@@ -108,7 +121,7 @@ class Experiment(Spec):
     def words(self) -> list[str]:
         """The method, the data, the skew and the seed, short enough for a folder's name."""
         data, skew = self.data.name.partition(":")[0], brief_skew(self.skew.recipe)
-        return [self.method.name, data, skew, f"seed{self.seed}"]
+        return [self.method.brief(), data, skew, f"seed{self.seed}"]
 
 
 def brief_skew(recipe: str) -> str:
@@ -170,6 +183,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         raise unknown("engine", experiment.engine, ENGINES)
     method, options = assemble(experiment.method.parts())
     alone = len(options) == 1
+    options = {_absolute_method(name): given for name, given in options.items()}
     federation = federation or partition(experiment, dataset)
     name = experiment.model.name
     if name == "auto":
@@ -200,9 +214,13 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
     resolved = experiment.model_copy(
         update={
             "device": str(trial.pick_device()),
-            "data": experiment.data.model_copy(update={"augment": str(trial.augment)}),
+            "data": DataSpec(
+                name=absolute(experiment.data.name),
+                folder=str(Path(experiment.data.folder).resolve()) if experiment.data.folder else "",
+                augment=str(trial.augment),
+            ),
             "skew": SkewSpec(
-                recipe=federation.partition.recipe,
+                recipe=_absolute_recipe(federation.partition.recipe),
                 clients=federation.clients,
                 seed=federation.partition.seed,
             ),
@@ -210,12 +228,26 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
                 update={"name": name, "norm": norm, **models.MODELS[name].defaults, **given}
             ),
             "method": MethodSpec(
-                name=experiment.method.name, **(next(iter(options.values())) if alone else options)
+                name="+".join(options), **(next(iter(options.values())) if alone else options)
             ),
         }
     )
     trial.build()  # a model that does not fit the data is known before anything is written
     return Prepared(resolved, trial, method)
+
+
+def load_data(experiment: Experiment) -> Dataset:
+    folder = experiment.data.folder
+    return load(experiment.data.name, Path(folder) if folder else None)
+
+
+def _absolute_method(name: str) -> str:
+    return str(Path(name).resolve()) if name.endswith(".py") else name
+
+
+def _absolute_recipe(recipe: str) -> str:
+    skew = parse_skew(recipe)
+    return f"{skew.kind}:{Path(skew.path).expanduser().resolve()}" if isinstance(skew, Import) else recipe
 
 
 def partition(experiment: Experiment, dataset: Dataset) -> Federation:

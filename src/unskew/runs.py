@@ -105,6 +105,7 @@ def summarise(prepared: Prepared, result: Result) -> dict[str, Json]:
     worst = metrics.worst_class(by_class)
     summary: dict[str, Json] = {
         "method": experiment.method.name,
+        "hyperparameters": dict(experiment.method.model_extra or {}),
         "dataset": experiment.data.name,
         "skew": experiment.skew.recipe,
         "clients": experiment.skew.clients,

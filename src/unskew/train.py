@@ -141,6 +141,8 @@ def train(
     """Train one global model under a trial's conditions. `on_round` sees every round as it ends; `start`
     continues where another training of the same model ended."""
     method = method or Method()
+    if not isinstance(method, Method | Program):
+        raise UserError("train needs a method, such as unskew.methods.fedprox(): call its function first.")
     if isinstance(method, Program):
         if start is not None:
             raise UserError("a method in stages begins at its beginning: leave start out.")

@@ -14,7 +14,7 @@ from torch import nn
 from unskew import models
 from unskew.data.augment import Augment
 from unskew.data.federation import Federation
-from unskew.errors import UserError
+from unskew.errors import UserError, unknown
 from unskew.randomness import Purpose, draw_seed
 from unskew.spec import Spec
 from unskew.types import Weights
@@ -90,6 +90,10 @@ class Trial:
     """CPU threads of the numeric work. Part of the trial, because it changes the order of sums."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.federation, Federation):
+            raise UserError("a trial needs a federation: make one with unskew.federate(dataset, skew, ...).")
+        if isinstance(self.model, str) and self.model not in models.MODELS:
+            raise unknown("model", self.model, models.MODELS)
         if self.seed < 0:
             raise UserError(f"seed is {self.seed} but should be 0 or more.")
         if self.threads < 1:

@@ -166,9 +166,11 @@ class TestFile:
         with pytest.raises(UserError, match="cannot be read"):
             load(path, toy())
 
-    def test_a_place_that_cannot_be_written(self, tmp_path: Path) -> None:
+    def test_folders_are_made_and_a_place_that_cannot_be_written_is_said(self, tmp_path: Path) -> None:
+        federate(toy(), "iid", 4, 1).save(tmp_path / "new" / "p.json")
+        assert (tmp_path / "new" / "p.json").exists()
         with pytest.raises(UserError, match="cannot be saved"):
-            federate(toy(), "iid", 4, 1).save(tmp_path / "missing" / "p.json")
+            federate(toy(), "iid", 4, 1).save(tmp_path / "new" / "p.json" / "inside.json")
 
     def test_a_failed_save_leaves_the_old_file(self, tmp_path: Path) -> None:
         (tmp_path / "p.json").mkdir()

@@ -10,9 +10,8 @@ import typer
 from unskew.cli import options
 from unskew.cli.run import execute
 from unskew.cli.show import Watch, console, result_table
-from unskew.data import load
 from unskew.errors import UserError
-from unskew.experiment import Experiment, partition, prepare
+from unskew.experiment import Experiment, load_data, partition, prepare
 from unskew.runs import Json, claim, free_folder, slug, statistics, to_json, write_whole
 from unskew.train import Result
 
@@ -71,10 +70,11 @@ def compare(
         lr=lr,
         engine=engine,
         device=device,
+        data=data,
     )
     base.pop("method", None)
     first = Experiment(**base)
-    loaded = load(first.data.name, data)
+    loaded = load_data(first)
     cells = []
     for seed in [first.seed] if seeds is None else options.seed_list(seeds):
         federation = partition(Experiment(**{**base, "seed": seed}), loaded)
@@ -113,4 +113,4 @@ def compare(
     screen.print(result_table(list(results.items())))
     for note in dict.fromkeys(note for runs in results.values() for run in runs for note in run.notes):
         screen.print(f"\nnote: {note}")
-    screen.print(f"\nrun folders: {folder}")
+    screen.print(f"\nrun folders: {folder}", soft_wrap=True)

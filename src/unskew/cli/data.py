@@ -36,7 +36,8 @@ def data(context: typer.Context, data: options.Data = None, json: options.Json =
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("dataset", "what", "classes", "train", "test", "sample", "here"):
-        table.add_column(title, justify="right" if title in ("classes", "train", "test") else "left")
+        right = title in ("classes", "train", "test")
+        table.add_column(title, justify="right" if right else "left", no_wrap=title == "dataset")
     for each in found:
         source = each.source
         where = "bundled" if source.bundled else str(each.folder or "-")

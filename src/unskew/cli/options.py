@@ -65,6 +65,7 @@ PATHS = {
     "seed": "seed",
     "engine": "engine",
     "device": "device",
+    "data": "data.folder",
 }
 """Where each flag stands in an experiment file."""
 
@@ -82,14 +83,16 @@ def settings(file: Path | None, assignments: list[str] | None, **flags: Any) -> 
         inner = base.setdefault(table, {}) if table else base
         if not isinstance(inner, dict):
             raise UserError(f"{table} is {inner!r} in {file} but should be a table: write [{table}].")
-        inner[key] = value
+        inner[key] = str(value) if isinstance(value, Path) else value
     return assign(base, assignments or [])
 
 
 def method_table(text: str) -> dict[str, Any]:
     """`NAME`, `NAME:option=value,option=value`, or several of these joined by +, as the [method] table of an
     experiment."""
-    parts = [part.strip().partition(":") for part in re.split(r"\+(?=[^\d])", text)]
+    parts = [part.strip().partition(":") for part in re.split(r"\+(?!\d)", text)]
+    if not all(name for name, _, _ in parts):
+        raise UserError(f"--method is '{text}' but a name is missing: write one, or several joined by +.")
     for name, colon, options in parts:
         if colon and not all("=" in option for option in options.split(",")):
             raise UserError(f"'{name}:{options}' is not a method: write {name}, or {name}:option=value.")

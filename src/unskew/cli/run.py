@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from unskew.cli import options
-from unskew.cli.show import Watch, class_table, console, result_table
-from unskew.data import load
+from unskew.cli.show import Watch, class_table, console, percent, result_table
 from unskew.errors import Interrupted
-from unskew.experiment import Experiment, Prepared, prepare
+from unskew.experiment import Experiment, Prepared, load_data, prepare
 from unskew.runs import Json, RunFolder, free_folder, to_json
 from unskew.train import Result, Round, train
 
@@ -59,12 +58,14 @@ def run(
             seed=seed,
             engine=engine,
             device=device,
+            data=data,
         )
     )
-    prepared = prepare(spec, load(spec.data.name, data))
+    prepared = prepare(spec, load_data(spec))
     settings = prepared.experiment
+    label = settings.method.brief()
     with Watch(settings.budget.rounds, quiet=quiet) as watch:
-        watch.label(settings.method.name)
+        watch.label(label)
         result, summary = execute(prepared, out or free_folder("-".join(settings.words())), watch)
     if json:
         print(to_json(summary, indent=None))
@@ -73,10 +74,15 @@ def run(
     screen.print(settings.title() + f", seed {settings.seed}\n")
     screen.print(class_table(result))
     screen.print()
-    screen.print(result_table([(settings.method.name, [result])]))
+    screen.print(result_table([(label, [result])]))
+    if isinstance(domains := summary.get("domains"), dict):
+        each = [
+            f"{name} {percent(float(str(value)))}" for name, value in domains.items() if value is not None
+        ]
+        screen.print(f"\naccuracy % by domain: {', '.join(each)}")
     for note in result.notes:
         screen.print(f"\nnote: {note}")
-    screen.print(f"\nrun folder: {summary['run_dir']}")
+    screen.print(f"\nrun folder: {summary['run_dir']}", soft_wrap=True)
 
 
 def execute(prepared: Prepared, path: Path, watch: Watch) -> tuple[Result, dict[str, Json]]:

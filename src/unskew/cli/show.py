@@ -30,7 +30,7 @@ def console() -> Console:
     """Standard output: as wide as the terminal, and wide enough for a table elsewhere."""
     width = None if sys.stdout.isatty() else 140
     # No markup: names and paths may hold square brackets.
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+    return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 class Watch:
@@ -124,7 +124,7 @@ def class_table(result: Result) -> Table:
 def result_table(rows: Sequence[tuple[str, Sequence[Result]]]) -> Table:
     """One row per method, over the runs of its seeds."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True, overflow="fold")
     for title in ("accuracy %", "best", "mean last 10", "worst class", *GROUPS, "seconds"):
         table.add_column(title, justify="right")
     for name, results in rows:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from unskew.cli import options
 from unskew.cli.show import console
-from unskew.data import Federation, load
-from unskew.experiment import Experiment, brief_skew, partition
+from unskew.data import Federation
+from unskew.errors import UserError
+from unskew.experiment import Experiment, brief_skew, load_data, partition
 from unskew.report.figures import draw_partition
 from unskew.runs import to_json
 
@@ -39,15 +41,24 @@ def skew(
     set_: options.Set = None,
 ) -> None:
     """Print and draw who holds what: sizes, vacant classes, entropy."""
+    for path, flag in ((out, "--out"), (figure, "--figure")):
+        if path and path.exists():
+            raise UserError(f"{path} is there already: choose another file with {flag}, or remove it.")
     spec = Experiment(
-        **options.settings(experiment, set_, dataset=dataset, skew=skew, clients=clients, seed=seed)
+        **options.settings(
+            experiment, set_, dataset=dataset, skew=skew, clients=clients, seed=seed, data=data
+        )
     )
-    loaded = load(spec.data.name, data)
+    loaded = load_data(spec)
     federation = partition(spec, loaded)
     split = federation.partition
+    title = f"{loaded.name}, {brief_skew(split.recipe)}, {federation.clients} clients, seed {split.seed}"
     if figure:
         draw_partition(
-            split.counts, loaded.classes, figure, title=f"{loaded.name}, {brief_skew(split.recipe)}"
+            split.counts,
+            loaded.classes,
+            figure,
+            title=title,
         )
     if out:
         federation.save(out)
@@ -74,13 +85,13 @@ def skew(
         )
         return
     screen = console()
-    screen.print(
-        f"{spec.data.name}, {brief_skew(split.recipe)}, {federation.clients} clients, seed {split.seed}\n"
-    )
-    screen.print(picture(federation, screen.width))
+    screen.print(f"{title}\n")
+    screen.print(picture(federation))
+    if federation.clients > MOST_ROWS:
+        screen.print(f"and {federation.clients - MOST_ROWS} more clients: --json has them all")
     sizes, vacant = split.sizes, split.vacant
     screen.print(
-        f"\nsizes {sizes.min()} to {sizes.max()}, median {int(sorted(sizes)[len(sizes) // 2])};  "
+        f"\nsizes {sizes.min()} to {sizes.max()}, median {np.median(sizes):g};  "
         f"vacant classes per client {vacant.mean():.1f} of {len(loaded.classes)};  "
         f"entropy {split.entropy.mean():.2f} nats on average;  dropped samples {split.dropped}"
     )
@@ -89,10 +100,10 @@ def skew(
     screen.print(f"partition {split.index_sha256[:16]}")
     for path in (out, figure):
         if path:
-            screen.print(f"written: {path}")
+            screen.print(f"written: {path}", soft_wrap=True)
 
 
-def picture(federation: Federation, width: int) -> Table:
+def picture(federation: Federation) -> Table:
     """One row per client: its classes, its size, how many classes it lacks, its label entropy."""
     split, classes = federation.partition, federation.dataset.classes
     counts = split.counts
@@ -103,7 +114,7 @@ def picture(federation: Federation, width: int) -> Table:
         for name in classes:
             table.add_column(Text(name, overflow="ellipsis", no_wrap=True), justify="right", max_width=8)
     else:
-        table.add_column("share of each class, in class order", no_wrap=False)
+        table.add_column("samples of each class, against the client's largest")
     for title in ("size", "vacant", "entropy"):
         table.add_column(title, justify="right")
     most = max(int(counts.max()), 1)
@@ -115,8 +126,6 @@ def picture(federation: Federation, width: int) -> Table:
             cells = [Text("".join(SHADES[_level(n / max(int(row.max()), 1))] for n in row))]
         size, vacant, entropy = split.sizes[client], split.vacant[client], split.entropy[client]
         table.add_row(str(client), *cells, str(size), str(vacant), f"{entropy:.2f}")
-    if len(counts) > MOST_ROWS:
-        table.add_row("…", Text(f"and {len(counts) - MOST_ROWS} more clients"))
     return table
 
 

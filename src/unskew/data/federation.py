@@ -12,6 +12,7 @@ from torch import Tensor
 from unskew.data.dataset import Dataset
 from unskew.data.manifest import Partition, cite, save
 from unskew.data.partitions import Skew, partition
+from unskew.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,4 +56,6 @@ class Federation:
 
 def federate(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Federation:
     """Divide the training split among `clients` clients by a skew such as "dirichlet:0.1"."""
+    if not isinstance(dataset, Dataset):
+        raise UserError("federate needs a dataset: load one with unskew.load(name).")
     return Federation(dataset, partition(dataset, skew, clients, seed))

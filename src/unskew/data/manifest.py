@@ -191,6 +191,7 @@ def save(partition: Partition, dataset: Dataset, path: Path) -> None:
     path = Path(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("w", encoding="utf-8") as file:
             file.write(f"{{\n{lines}\n}}\n")
             file.flush()

@@ -15,6 +15,7 @@ from unskew.engines.job import Fit, Job
 from unskew.engines.network import Network
 from unskew.engines.numerics import steady
 from unskew.engines.plan import epochs
+from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment
 from unskew.parts.optimizers import corrected, sgd
@@ -111,6 +112,8 @@ class Loop:
             at = Weights(leaves, now.buffers)
             out = self.network.train(at if track else at.scratch(), x)
             value = method.objective(View(scope, x, y, leaves, out, self.network))
+            if value.ndim:
+                raise UserError(f"the method's loss has shape {list(value.shape)}: let it return one number.")
             # A method may leave a parameter out of its loss: that one's gradient is zero.
             grads = torch.autograd.grad(
                 value, list(leaves.values()), allow_unused=True, materialize_grads=True

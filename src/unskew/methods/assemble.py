@@ -97,6 +97,10 @@ def _from_import(name: str) -> Make:
         make = getattr(importlib.import_module(module_name), function)
     except (ImportError, AttributeError) as error:
         raise UserError(f"method '{name}' cannot be imported: {error}.") from None
-    if not callable(make):
-        raise UserError(f"'{name}' is not a function: name one that returns a Method.")
+    try:
+        plain = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # no function, or one without a signature
+        raise UserError(f"'{name}' is not a method: name a function that returns one.") from None
+    if any(each.kind is not each.KEYWORD_ONLY for each in plain):
+        raise UserError(f"'{name}' is not a method: let its arguments be keyword-only hyperparameters.")
     return typing.cast(Make, make)

@@ -25,7 +25,7 @@ from unskew.data.sources.synthetic import leaf_synthetic, synthetic
 from unskew.data.sources.usps import usps
 from unskew.errors import UserError, unknown
 
-__all__ = ["OWN", "SOURCES", "Found", "Source", "available", "data_folder", "load", "options_of"]
+__all__ = ["OWN", "SOURCES", "Found", "Source", "absolute", "available", "data_folder", "load", "options_of"]
 
 SOURCES: dict[str, Source] = {
     "digits": Source(
@@ -276,10 +276,29 @@ def load(spec: str, folder: Path | None = None, *, seed: int | None = None) -> D
         options = parse_options(name, loader, items)
         place = [] if source.bundled else [locate(source, data_folder(folder))]
     else:
-        raise unknown("dataset", name, [*SOURCES, *OWN])
+        raise _not_a_dataset(spec, name)
     if seed is not None and "seed" in options_of(loader):
         options.setdefault("seed", seed)
     return loader(*place, **options)
+
+
+def _not_a_dataset(spec: str, name: str) -> UserError:
+    path = Path(spec.strip()).expanduser()
+    kinds = {".csv": f"csv:{spec},label=COLUMN", ".npz": f"npz:{spec}"}
+    if name and path.is_dir():
+        return UserError(f"'{spec}' is a folder: write folder:{spec} for images in one folder per class.")
+    if path.is_file() and path.suffix in kinds:
+        return UserError(f"'{spec}' is a file: write {kinds[path.suffix]}.")
+    return unknown("dataset", name, [*SOURCES, *OWN])
+
+
+def absolute(spec: str) -> str:
+    """The spec, with the path of the user's own data written out, so that it can be read from any folder."""
+    name, _, rest = spec.strip().partition(":")
+    if name not in OWN:
+        return spec
+    path, comma, options = rest.partition(",")
+    return f"{name}:{Path(path).expanduser().resolve()}{comma}{options}"
 
 
 def locate(source: Source, root: Path) -> Path:

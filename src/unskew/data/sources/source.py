@@ -50,7 +50,8 @@ class Source:
         return None
 
     def missing(self, root: Path) -> UserError:
-        how = self.by_hand or f"run `unskew data fetch {self.name}`, or copy the files of {self.home}"
+        where = "" if root == data_folder() else f" --data {root}"
+        how = self.by_hand or f"run `unskew data fetch {self.name}{where}`, or copy the files of {self.home}"
         return UserError(f"{self.title} is not in {root}: {how} into {root / self.folders[0]}.")
 
 
