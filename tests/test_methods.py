@@ -70,7 +70,8 @@ def test_results_name_the_hyperparameters(unskew):
 
 def test_a_loss_that_is_not_one_number_is_said(unskew, tmp_path):
     (tmp_path / "rows.py").write_text(
-        "from unskew import Method\n\n\ndef rows():\n    return Method(terms=(lambda view: view.out.logits,))\n"
+        "from unskew import Method\n\n\n"
+        "def rows():\n    return Method(terms=(lambda view: view.out.logits,))\n"
     )
     answer = unskew("run", "--method", "rows.py", "--rounds", "1")
     assert answer.code == 2
