@@ -18,7 +18,8 @@ from unskew.train import Result
 
 def compare(
     methods: Annotated[
-        list[str], typer.Argument(help="Methods of `unskew methods`, such as fedavg fedprox:mu=0.1.")
+        list[str],
+        typer.Argument(metavar="METHOD", help="Methods of `unskew methods`, such as fedprox:mu=0.1."),
     ],
     experiment: Annotated[
         Path | None, typer.Option("--experiment", help="An experiment file; flags change it.")

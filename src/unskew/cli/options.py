@@ -9,45 +9,67 @@ from typing import Annotated, Any
 import typer
 
 from unskew.errors import UserError
-from unskew.experiment import assign, read
+from unskew.experiment import Experiment, assign, read
 
-ExperimentFile = Annotated[Path | None, typer.Argument(help="An experiment file; flags change it.")]
+DEFAULT = Experiment()
+
+
+def option(flag: str, metavar: str, text: str, default: object = None) -> Any:
+    """A flag that changes a setting; `default` is what the setting is without it."""
+    more = "" if default is None else f" [default: {default}]"
+    return typer.Option(flag, metavar=metavar, help=text + more)
+
+
+ExperimentFile = Annotated[
+    Path | None, typer.Argument(metavar="EXPERIMENT", help="An experiment file; flags change it.")
+]
 Dataset = Annotated[
     str | None,
-    typer.Option("--dataset", help="A dataset of `unskew data`, or folder:, csv:, npz: and a path."),
+    option(
+        "--dataset",
+        "NAME",
+        "A dataset of `unskew data`, or folder:, csv:, npz: and a path.",
+        DEFAULT.data.name,
+    ),
 ]
 Skew = Annotated[
-    str | None, typer.Option("--skew", help="Who holds what, such as dirichlet:0.05 or shards:2.")
-]
-Clients = Annotated[str | None, typer.Option("--clients", metavar="NUMBER", help="Number of clients.")]
-Model = Annotated[str | None, typer.Option("--model", help="A model; by default one that suits the data.")]
-Rounds = Annotated[str | None, typer.Option("--rounds", metavar="NUMBER", help="Rounds of training.")]
-Cohort = Annotated[
     str | None,
-    typer.Option("--cohort", metavar="NUMBER", help="Clients that take part in a round, or 'all'."),
+    option("--skew", "SKEW", "Who holds what: see `unskew skew --help`.", DEFAULT.skew.recipe),
+]
+Clients = Annotated[
+    str | None, option("--clients", "NUMBER", "Number of clients.", "10, unless the data tell")
+]
+Model = Annotated[str | None, option("--model", "NAME", "A model; by default one that suits the data.")]
+Rounds = Annotated[str | None, option("--rounds", "NUMBER", "Rounds of training.", DEFAULT.budget.rounds)]
+Cohort = Annotated[
+    str | None, option("--cohort", "NUMBER", "Clients that take part in a round.", DEFAULT.budget.cohort)
 ]
 Epochs = Annotated[
-    str | None, typer.Option("--epochs", metavar="NUMBER", help="Passes over a client's data in a round.")
+    str | None, option("--epochs", "NUMBER", "Passes over a client's data in a round.", DEFAULT.budget.epochs)
 ]
 BatchSize = Annotated[
-    str | None, typer.Option("--batch-size", metavar="NUMBER", help="Samples in a local step.")
+    str | None, option("--batch-size", "NUMBER", "Samples in a local step.", DEFAULT.budget.batch_size)
 ]
-Lr = Annotated[str | None, typer.Option("--lr", metavar="NUMBER", help="Learning rate of the first round.")]
-Augment = Annotated[str | None, typer.Option("--augment", help="Such as crop:4,flip,cutout:16.")]
+Lr = Annotated[str | None, option("--lr", "NUMBER", "Learning rate of the first round.", DEFAULT.budget.lr)]
+Augment = Annotated[
+    str | None, option("--augment", "STEPS", "Such as crop:4,flip,cutout:16.", DEFAULT.data.augment)
+]
 Seed = Annotated[
     str | None,
-    typer.Option("--seed", metavar="NUMBER", help="Of initial weights, cohorts, batches and the partition."),
+    option("--seed", "NUMBER", "Of initial weights, cohorts, batches and the partition.", DEFAULT.seed),
 ]
-Engine = Annotated[str | None, typer.Option("--engine", help="How clients are run: loop.")]
-Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Folder to write to; by default a new one in runs/.")]
+Engine = Annotated[str | None, option("--engine", "NAME", "How clients are run.", DEFAULT.engine)]
+Device = Annotated[str | None, option("--device", "NAME", "auto, cpu, cuda or cuda:N.", DEFAULT.device)]
+Out = Annotated[Path | None, option("--out", "PATH", "Folder to write to; by default a new one in runs/.")]
 Data = Annotated[
-    Path | None, typer.Option("--data", help="Folder with the datasets; by default UNSKEW_DATA or the cache.")
+    Path | None,
+    option("--data", "PATH", "Folder with the datasets; by default UNSKEW_DATA or the cache folder."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="The last line of stdout is one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Any setting of an experiment file, such as budget.lr=0.1.")
+    list[str] | None,
+    option("--set", "KEY=VALUE", "Any setting of an experiment file, such as budget.lr=0.1."),
 ]
 
 PATHS = {

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from unskew.cli import options
 from unskew.cli.show import Watch, class_table, console, percent, result_table
 from unskew.errors import Interrupted
@@ -18,7 +16,8 @@ from unskew.train import Result, Round, train
 def run(
     experiment: options.ExperimentFile = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="A method of `unskew methods`, such as fedprox:mu=0.1.")
+        str | None,
+        options.option("--method", "NAME", "A method of `unskew methods`, such as fedprox:mu=0.1.", "fedavg"),
     ] = None,
     dataset: options.Dataset = None,
     skew: options.Skew = None,

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -32,15 +31,22 @@ def skew(
     experiment: options.ExperimentFile = None,
     data: options.Data = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Save the partition here as JSON: --skew file:PATH reads it.")
+        Path | None,
+        options.option("--out", "PATH", "Save the partition here as JSON: --skew file:PATH reads it."),
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option("--figure", help="Draw it to this .png, .svg or .pdf file.")
+        Path | None, options.option("--figure", "PATH", "Draw it to this .png, .svg or .pdf file.")
     ] = None,
     json: options.Json = False,
     set_: options.Set = None,
 ) -> None:
-    """Print and draw who holds what: sizes, vacant classes, entropy."""
+    """Print and draw who holds what: sizes, vacant classes, entropy.
+
+    A skew is NAME:PARAMETER,option=value, such as dirichlet:0.05,cap=false. There are iid, dirichlet:BETA,
+    client-dirichlet:ALPHA, shards:S, sorted-shards:A, labels:K, quantity:S, classes:K, balanced and natural;
+    longtail:FACTOR+SKEW and domains:6/4+SKEW before any of them; and file:, flwr:, pfllib:, flbench:,
+    niidbench: with a path for partitions made before or elsewhere. docs/skew.md tells them apart.
+    """
     for path, flag in ((out, "--out"), (figure, "--figure")):
         if path and path.exists():
             raise UserError(f"{path} is there already: choose another file with {flag}, or remove it.")
