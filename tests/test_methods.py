@@ -41,6 +41,7 @@ def test_a_method_by_import_name(unskew, tmp_path, monkeypatch):
 def test_the_example_keeps_the_laws():
     method, _ = assemble({EXAMPLE: {"beta": 0.2}})
     check_method(method)
+    check_method(METHODS["fedprox"])
 
 
 def test_a_run_of_ones_own_files_repeats_from_another_folder(unskew, tmp_path, monkeypatch):

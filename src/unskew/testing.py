@@ -29,9 +29,10 @@ HARD_COUNTS = (
 """Clients that break careless methods: label counts over four classes."""
 
 
-def check_method(method: Method | Program, *, draws: bool = False) -> None:
-    """Raise an AssertionError that names the first law the method breaks. `draws`: the method draws random
-    numbers, which depend on the number of the client, so clients cannot be renumbered.
+def check_method(method: Method | Program | Callable[[], Method | Program], *, draws: bool = False) -> None:
+    """Raise an AssertionError that names the first law broken by the method, or by what its constructor makes.
+    `draws`: it draws random numbers, which depend on the number of the client, so clients cannot be
+    renumbered.
 
     Every method: weights stay finite on hard clients, also with two classes and under BatchNorm; the same
     trial gives the same bits. Methods that are not programs: clients do not see each other, nothing received
@@ -39,6 +40,8 @@ def check_method(method: Method | Program, *, draws: bool = False) -> None:
     reported are named tensors, renumbering the clients or the classes renumbers the result, and clients
     without data change nothing.
     """
+    if not isinstance(method, Method | Program):
+        method = method()
     _law("weights stay finite on hard clients", _finite(train(_trial(HARD_COUNTS), method)))
     two = [counts[:2] for counts in HARD_COUNTS]
     _law("weights stay finite with two classes", _finite(train(_trial(two), method)))

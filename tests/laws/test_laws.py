@@ -8,4 +8,4 @@ from unskew.testing import check_method
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_keeps_the_laws(name):
-    check_method(METHODS[name].make(), draws=name == "balancefl")
+    check_method(METHODS[name](), draws=name == "balancefl")

@@ -31,7 +31,7 @@ def assemble(
     for name, given in parts.items():
         card = find(name)
         resolved[name] = fill(name, card, given)
-        made.append(card.make(**resolved[name]))
+        made.append(card(**resolved[name]))
         if not isinstance(made[-1], Method | Program):
             raise UserError(f"'{name}' returned a {type(made[-1]).__name__}: it should return a Method.")
     try:

@@ -26,6 +26,10 @@ class Card:
     sends: str = "nothing"
     """What leaves the client besides the weights and the number of samples."""
 
+    def __call__(self, **options: Option) -> Method | Program:
+        """The method with these hyperparameters."""
+        return self.make(**options)
+
     @property
     def idea(self) -> str:
         """One line: the constructor's docstring begins with it."""
