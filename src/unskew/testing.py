@@ -30,7 +30,7 @@ HARD_COUNTS = (
 
 
 def check_method(method: Method | Program | Callable[[], Method | Program], *, draws: bool = False) -> None:
-    """Raise an AssertionError that names the first law broken by the method, or by what its constructor makes.
+    """Raise an AssertionError that names the first law broken by a method, or by what a constructor makes.
     `draws`: it draws random numbers, which depend on the number of the client, so clients cannot be
     renumbered.
 
