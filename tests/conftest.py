@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import hypothesis
 import pytest
 import torch
 
@@ -11,6 +12,10 @@ from unskew.cli import main
 from unskew.data import Dataset, Federation, federate, load
 
 torch.set_num_threads(1)  # several test processes share the machine
+
+# No test fails for being slow, and the same examples are tried on every machine.
+hypothesis.settings.register_profile("unskew", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("unskew")
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ def test_a_value_is_read_as_toml_and_else_as_text(text, value):
     assert type(assigned) is type(value)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     path=st.lists(st.text("abcdefgh_", min_size=1), min_size=1, max_size=4),
     value=st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False), st.text(max_size=10)),

@@ -66,7 +66,7 @@ def cropped(image: Array, pad: int, mode: str, u: Array) -> Array:
 edges = st.sampled_from([0.0, 0.5, BELOW_ONE]) | st.floats(0, BELOW_ONE, width=32)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data(), mode=st.sampled_from(["constant", "reflect"]), flip=st.booleans())
 def test_crop_and_flip_are_the_loops(data: st.DataObject, mode: str, flip: bool) -> None:
     height, width = data.draw(st.integers(2, 9)), data.draw(st.integers(2, 9))

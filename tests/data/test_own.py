@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from layouts import noise, write_image
 from PIL import Image
@@ -63,7 +63,6 @@ def test_images_of_other_numbers_become_bytes(kind: type) -> None:
 
 
 @given(st.integers(0, 255))
-@settings(derandomize=True, deadline=None)
 def test_a_byte_survives_the_way_through_floats(value: int) -> None:
     for kind in (np.float32, np.float64):
         x = np.full((4, 2, 2), value, kind) / kind(255)
@@ -148,7 +147,6 @@ def test_half_a_test_split_is_refused() -> None:
     fraction=st.floats(0.01, 0.99),
     seed=st.integers(0, 100),
 )
-@settings(derandomize=True, deadline=None)
 def test_a_cut_is_stratified(labels: list[int], fraction: float, seed: int) -> None:
     y = np.array(labels)
     train, test = stratified(y, fraction, seed)

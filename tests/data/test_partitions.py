@@ -219,7 +219,7 @@ EVERY = [
 
 class TestEveryPartitioner:
     @pytest.mark.parametrize("skew", EVERY)
-    @settings(max_examples=15, deadline=None, derandomize=True)
+    @settings(max_examples=15)
     @given(
         sizes=st.lists(st.integers(120, 200), min_size=4, max_size=4),
         clients=st.sampled_from([4, 8, 12]),

@@ -708,7 +708,7 @@ FORMATS = ["mnist", "kmnist", "cifar10", "cifar100", "svhn", "usps", "femnist", 
 
 
 @pytest.mark.parametrize("name", FORMATS[:-1])  # a table of text cut between rows is a shorter table
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(at=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_anywhere_is_a_one_sentence_error_that_names_it(
     name: str, sets: dict[str, Path], at: float
@@ -727,7 +727,7 @@ def test_a_file_cut_anywhere_is_a_one_sentence_error_that_names_it(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(at=st.floats(0, 1, exclude_max=True), mask=st.integers(1, 255))
 def test_a_file_with_a_changed_byte_is_read_or_refused_but_never_a_traceback(
     name: str, sets: dict[str, Path], at: float, mask: int
@@ -825,7 +825,7 @@ def test_a_wrong_spec_is_one_sentence(spec: str, says: str) -> None:
     assert says in str(caught.value)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(alpha=st.floats(0, 3), beta=st.floats(0, 3), clients=st.integers(1, 5), seed=st.integers(0, 2**40))
 def test_options_by_place_and_by_name_are_the_same(
     alpha: float, beta: float, clients: int, seed: int

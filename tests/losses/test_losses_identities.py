@@ -38,7 +38,7 @@ close = torch.testing.assert_close
 
 
 def holds_for(*strategies: st.SearchStrategy[object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return lambda test: settings(max_examples=40, deadline=None, derandomize=True)(given(*strategies)(test))
+    return lambda test: settings(max_examples=40)(given(*strategies)(test))
 
 
 @dataclass(frozen=True)

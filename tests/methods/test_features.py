@@ -457,7 +457,7 @@ def test_finch_joins_first_neighbours_and_stops_before_everything_is_one():
     np.testing.assert_allclose(cluster_means(points, finch(points))[0], points[:4].mean(0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 12), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_finch_depends_on_angles_only_and_leaves_nobody_alone(n, d, seed):
     rng = np.random.default_rng(seed)
@@ -630,7 +630,7 @@ def test_fpl_goes_together_with_fedvls(digits):
 # ------------------------------------------------------------------------------ FedGELA
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(2, 12), st.integers(0, 20), st.integers(0, 2**31))
 def test_a_simplex_has_unit_vectors_at_equal_angles(C, more, seed):
     M = simplex(C + more, C, seed)
