@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import linear
 
-from unskew.errors import UserError
-from unskew.models import BATCH_NORMS, has_batch_norm, last_linear
+from unskew.models import BATCH_NORMS, has_batch_norm
+from unskew.parts.heads import Head, find_head
 from unskew.trial import Trial
 from unskew.types import Out, Params, Weights
 
@@ -21,12 +21,17 @@ class Network:
         self.student = trial.build().to(device).train()
         self.normed = has_batch_norm(self.student)
         self.teacher = copy.deepcopy(self.student).eval()
-        self.lone = _with_batch_norms(copy.deepcopy(self.student), training=False)
-        self.tester = _with_batch_norms(copy.deepcopy(self.teacher), training=trial.statistics == "local")
-        self.pupil = _with_batch_norms(copy.deepcopy(self.teacher), training=True)
+        # The two beside their BatchNorms' mode. Without BatchNorm there is nothing to tell them apart.
+        self.lone, self.by_batch = self.student, self.teacher
+        if self.normed:
+            self.lone = _with_batch_norms(copy.deepcopy(self.student), training=False)
+            self.by_batch = _with_batch_norms(copy.deepcopy(self.teacher), training=True)
         self.batch_teacher = self.normed and trial.teacher == "batch"
+        self.classes = len(trial.federation.dataset.classes)
 
-        self.head = last_linear(self.student, len(trial.federation.dataset.classes))
+    @cached_property
+    def head(self) -> Head:
+        return find_head(self.student, self.classes)
 
     @property
     def self_normalising(self) -> bool:
@@ -47,9 +52,7 @@ class Network:
     @torch.no_grad()
     def frozen(self, weights: Weights, x: Tensor) -> Out:
         """In evaluation mode, without gradient; BatchNorm as the trial wants it of teachers."""
-        if not self.batch_teacher:
-            return self.evaluate(weights, x)
-        return _by_its_batch(self.pupil, weights, x)
+        return self._normalised_by_batch(weights, x) if self.batch_teacher else self.evaluate(weights, x)
 
     def evaluate(self, weights: Weights, x: Tensor) -> Out:
         """In evaluation mode."""
@@ -59,28 +62,24 @@ class Network:
 
     def classify(self, params: Params, features: Tensor) -> Tensor:
         """The last linear layer alone."""
-        prefix = f"{self.head}." if self.head else ""  # the model may be a linear layer itself
-        if self.head is None or f"{prefix}weight" not in params:
-            raise UserError("this method needs a model that ends in a linear layer: choose another model.")
-        return linear(features, params[f"{prefix}weight"], params.get(f"{prefix}bias"))
+        return self.head(params, features)
 
     @torch.no_grad()
     def test(self, weights: Weights, x: Tensor) -> Out:
         """As the global model is tested."""
         return (
-            _by_its_batch(self.tester, weights, x) if self.self_normalising else _run(self.tester, weights, x)
+            self._normalised_by_batch(weights, x) if self.self_normalising else _run(self.teacher, weights, x)
         )
+
+    def _normalised_by_batch(self, weights: Weights, x: Tensor) -> Out:
+        """In evaluation mode, but normalised by the batch's statistics; the running ones stay as they are."""
+        scratch = weights.scratch()
+        return _paired(self.by_batch, scratch, x) if len(x) == 1 else _run(self.by_batch, scratch, x)
 
 
 def _run(module: nn.Module, weights: Weights, x: Tensor) -> Out:
     out: Out = functional_call(module, (weights.params, weights.buffers), (x,))
     return out
-
-
-def _by_its_batch(module: nn.Module, weights: Weights, x: Tensor) -> Out:
-    """Normalised by the batch's own statistics, the running ones left alone."""
-    scratch = weights.scratch()
-    return _paired(module, scratch, x) if len(x) == 1 else _run(module, scratch, x)
 
 
 def _paired(module: nn.Module, weights: Weights, x: Tensor) -> Out:

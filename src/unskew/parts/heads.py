@@ -12,6 +12,7 @@ from unskew.errors import UserError
 from unskew.models import last_linear
 from unskew.types import Out, Params, View
 
+NO_HEAD = "this method needs a model that ends in a linear layer: choose another model."
 UNFIT = (
     "this method needs a model whose logits are a linear layer of its features: let the model return logits "
     "alone, or its last layer's input as features."
@@ -46,6 +47,8 @@ class Head:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
     def __call__(self, params: Params, features: Tensor) -> Tensor:
+        if not set(self.names) <= params.keys():  # the layer is there, but frozen
+            raise UserError(NO_HEAD)
         return linear(features, params[self.weight], params[self.bias] if self.bias else None)
 
     def check(self, params: Params, out: Out) -> None:
@@ -58,7 +61,7 @@ def find_head(module: nn.Module, classes: int) -> Head:
     name = last_linear(module, classes)
     layer = None if name is None else module.get_submodule(name)
     if not isinstance(layer, nn.Linear):
-        raise UserError("this method needs a model that ends in a linear layer: choose another model.")
+        raise UserError(NO_HEAD)
     prefix = f"{name}." if name else ""
     return Head(f"{prefix}weight", None if layer.bias is None else f"{prefix}bias", layer.in_features)
 
