@@ -22,7 +22,7 @@ def compare(
         typer.Argument(metavar="METHOD", help="Methods of `unskew methods`, such as fedprox:mu=0.1."),
     ],
     experiment: Annotated[
-        Path | None, typer.Option("--experiment", help="An experiment file; flags change it.")
+        Path | None, options.option("--experiment", "PATH", "An experiment file; flags change it.")
     ] = None,
     dataset: options.Dataset = None,
     skew: options.Skew = None,
@@ -34,7 +34,7 @@ def compare(
     batch_size: options.BatchSize = None,
     lr: options.Lr = None,
     augment: options.Augment = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", help="Such as 1,2,3.")] = None,
+    seeds: Annotated[str | None, options.option("--seeds", "NUMBERS", "Such as 1,2,3 or 1-3.")] = None,
     engine: options.Engine = None,
     device: options.Device = None,
     out: options.Out = None,

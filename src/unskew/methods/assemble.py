@@ -8,7 +8,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Mapping
-from functools import reduce
+from functools import cache, reduce
 from operator import add
 from pathlib import Path
 
@@ -70,6 +70,12 @@ def _from_file(path: Path) -> Make:
     """The function named like the file, or the only public one defined in it."""
     if not path.is_file():
         raise UserError(f"there is no method file {path}: check the path.")
+    return _run_file(path, path.resolve(), path.stat().st_mtime_ns)
+
+
+@cache
+def _run_file(path: Path, place: Path, changed: int) -> Make:
+    """Run once, however often its method is asked for, until the file changes."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path} cannot be read as a Python file: check it.")
