@@ -199,7 +199,10 @@ def test_memory_goes_in_and_comes_out_and_unsampled_clients_keep_theirs(digits):
         return kept, {"rounds": kept["rounds"]}
 
     trial = Trial(
-        split(digits, range(10), range(10, 30), range(30, 60)), "mlp-small", budget=Budget(rounds=6, cohort=2)
+        split(digits, range(10), range(10, 30), range(30, 60)),
+        "mlp-small",
+        budget=Budget(rounds=6, cohort=2),
+        engine="loop",  # in this process, which looks on
     )
     result = unskew.train(trial, Method(memory=Memory(init, update=update)))
     took_part = {10: 0, 20: 0, 30: 0}
@@ -244,7 +247,7 @@ def test_a_teacher_may_normalise_by_the_clients_batch(images):
         gaps.append(float((view.teacher.logits - view.out.logits.detach()).abs().max()))
         return cross_entropy(view.out.logits, view.labels)
 
-    trial = Trial(images, "lenet5-bn", budget=Budget(rounds=1, epochs=1, batch_size=64))
+    trial = Trial(images, "lenet5-bn", budget=Budget(rounds=1, epochs=1, batch_size=64), engine="loop")
     unskew.train(trial, Method(loss=loss))
     unskew.train(replace(trial, teacher="batch"), Method(loss=loss))
     assert gaps[0] > 1e-3

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import ConfigDict, Field
 
-from unskew import models
+from unskew import engines, models
 from unskew.data import load
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset
@@ -20,14 +20,13 @@ from unskew.data.federation import Federation, federate
 from unskew.data.importers import Import
 from unskew.data.partitions import Domains, LongTail, Natural, Skew, parse_skew, write_skew
 from unskew.data.sources import absolute
-from unskew.engines import ENGINES
 from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
 from unskew.spec import Spec
 from unskew.train import Program
-from unskew.trial import Budget, Evaluation, Statistics, Teacher, Trial
+from unskew.trial import Budget, Evaluation, Precision, Statistics, Teacher, Trial
 
 
 class DataSpec(Spec):
@@ -97,9 +96,15 @@ class Experiment(Spec):
     """What `experiment.toml` holds."""
 
     seed: int = Field(default=1, ge=0)
-    engine: str = "loop"
+    engine: str = "auto"
+    """How clients are run; auto: the fastest there is for the device."""
     device: str = "auto"
     threads: int = Field(default=1, ge=1)
+    workers: int = Field(default=0, ge=0)
+    """How many clients run side by side; 0: as many as suit the machine."""
+    precision: Precision = "fp32"
+    compile: bool = False
+    """Whether the graphs engine fuses the model's kernels with torch.compile."""
     data: DataSpec = DataSpec()
     skew: SkewSpec = SkewSpec()
     model: ModelSpec = ModelSpec()
@@ -179,8 +184,6 @@ def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, An
 
 def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | None = None) -> Prepared:
     """Resolve every default. `federation` saves the work where it is known already."""
-    if experiment.engine not in ENGINES:
-        raise unknown("engine", experiment.engine, ENGINES)
     method, options = assemble(experiment.method.parts())
     alone = len(options) == 1
     options = {_absolute_method(name): given for name, given in options.items()}
@@ -210,9 +213,13 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         engine=experiment.engine,
         device=experiment.device,
         threads=experiment.threads,
+        workers=experiment.workers,
+        precision=experiment.precision,
+        compile=experiment.compile,
     )
     resolved = experiment.model_copy(
         update={
+            "engine": engines.choose(trial),
             "device": str(trial.pick_device()),
             "data": DataSpec(
                 name=absolute(experiment.data.name),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,7 +30,13 @@ HARD_COUNTS = (
 """Clients that break careless methods: label counts over four classes."""
 
 
-def check_method(method: Method | Program | Callable[[], Method | Program], *, draws: bool = False) -> None:
+def check_method(
+    method: Method | Program | Callable[[], Method | Program],
+    *,
+    draws: bool = False,
+    engine: str = "loop",
+    device: str = "cpu",
+) -> None:
     """Raise an AssertionError that names the first law broken by a method, or by what a constructor makes.
     `draws`: it draws random numbers, which depend on the number of the client, so clients cannot be
     renumbered.
@@ -42,27 +49,28 @@ def check_method(method: Method | Program | Callable[[], Method | Program], *, d
     """
     if not isinstance(method, Method | Program):
         method = method()
-    _law("weights stay finite on hard clients", _finite(train(_trial(HARD_COUNTS), method)))
+    make = partial(hard_trial, engine=engine, device=device)
+    _law("weights stay finite on hard clients", _finite(train(make(), method)))
     two = [counts[:2] for counts in HARD_COUNTS]
-    _law("weights stay finite with two classes", _finite(train(_trial(two), method)))
-    _law("weights stay finite under BatchNorm", _finite(train(_trial(HARD_COUNTS, _normed(4)), method)))
-    again = [_flat(train(_trial(HARD_COUNTS), method).weights) for _ in range(2)]
+    _law("weights stay finite with two classes", _finite(train(make(counts=two), method)))
+    _law("weights stay finite under BatchNorm", _finite(train(make(normed_model), method)))
+    again = [_flat(train(make(), method).weights) for _ in range(2)]
     _law("the same trial gives the same bits", torch.equal(*again))
     if isinstance(method, Program):
         return
-    _check_clients(method)
-    _check_buffers(method)
+    _check_clients(method, make(normed_model))
+    _check_buffers(method, make(normed_model))
     if not draws:
-        _check_renumbered_clients(method)
-    _check_renumbered_classes(method)
-    _check_empty_clients(method)
+        _check_renumbered_clients(method, make(full_batch=True))
+    _check_renumbered_classes(method, make)
+    _check_empty_clients(method, make)
 
 
-def _check_empty_clients(method: Method) -> None:
+def _check_empty_clients(method: Method, make: Callable[..., Trial]) -> None:
     """Clients that hold nothing and come last, so that the others keep their numbers."""
     counts = [each for each in HARD_COUNTS if sum(each)]
     empty = [tuple(0 for _ in counts[0])] * 7
-    one, other = (_flat(train(_trial([*counts, *more]), method).weights) for more in ([], empty))
+    one, other = (_flat(train(make(counts=[*counts, *more]), method).weights) for more in ([], empty))
     _law("clients without data change nothing", torch.allclose(one, other, rtol=1e-4, atol=1e-6))
 
 
@@ -71,9 +79,8 @@ def _law(sentence: str, holds: bool) -> None:
         raise AssertionError(f"a law is broken: {sentence}")
 
 
-def _check_clients(method: Method) -> None:
+def _check_clients(method: Method, trial: Trial) -> None:
     """In the second round, when the clients and the server have something to remember."""
-    trial = _trial(HARD_COUNTS, _normed(4))
     engine = engines.start(trial)
     state, _ = step(trial, method, engine, begin(method, engine.initial))
     shared = method.server.share(state.server)
@@ -102,24 +109,24 @@ def _check_clients(method: Method) -> None:
             _law("what is kept and reported are named tensors", named)
 
 
-def _check_buffers(method: Method) -> None:
+def _check_buffers(method: Method, trial: Trial) -> None:
     """Clients whose parameters stood still and whose buffers jumped."""
-    trial = _trial(HARD_COUNTS, _normed(4))
-    engine = engines.start(trial)
-    state = begin(method, engine.initial)
+    engine, device = engines.start(trial), trial.pick_device()
+    initial = engine.initial
+    state = begin(method, initial)
     jobs = [
-        engines.Job(client, 0, method.memory.init(engine.initial, trial.federation.counts[client]))
+        engines.Job(client, 0, method.memory.init(initial, trial.federation.counts[client].to(device)))
         for client in (0, 1)
     ]
-    fits = engine.fit(method, engine.initial, method.server.share(state.server), jobs)
+    fits = engine.fit(method, initial, method.server.share(state.server), jobs)
     updates = Updates(
         clients=len(HARD_COUNTS),
         holders=2,
-        rows=torch.tensor([0, 1]),
-        weight=torch.tensor([0.5, 0.5], dtype=torch.float64),
-        delta={name: torch.zeros(2, *value.shape) for name, value in engine.initial.params.items()},
-        buffers={name: torch.stack([value + 1000] * 2) for name, value in engine.initial.buffers.items()},
-        steps=torch.tensor([1, 1]),
+        rows=torch.tensor([0, 1], device=device),
+        weight=torch.tensor([0.5, 0.5], dtype=torch.float64, device=device),
+        delta={name: torch.zeros_like(torch.stack([value] * 2)) for name, value in initial.params.items()},
+        buffers={name: torch.stack([value + 1000] * 2) for name, value in initial.buffers.items()},
+        steps=torch.tensor([1, 1], device=device),
         lr=0.1,
         momentum=0.0,
         reported={
@@ -128,16 +135,13 @@ def _check_buffers(method: Method) -> None:
         },
     )
     params, _ = method.server.move(state.server, method.server.combine(state.server, updates))
-    still = all(
-        torch.allclose(value, engine.initial.params[name], atol=1e-7) for name, value in params.items()
-    )
+    still = all(torch.allclose(value, initial.params[name], atol=1e-7) for name, value in params.items())
     _law("buffers do not move parameters", still)
 
 
-def _check_renumbered_clients(method: Method) -> None:
+def _check_renumbered_clients(method: Method, plain: Trial) -> None:
     """Full batches, so that the batch order, which depends on the client's number, does not matter."""
     order = [3, 1, 0, 5, 2, 4]
-    plain = _trial(HARD_COUNTS, full_batch=True)
     indices = [plain.federation.partition.indices[client] for client in order]
     dataset = plain.federation.dataset
     moved = replace(plain, federation=Federation(dataset, partition_of(indices, dataset, recipe="laws")))
@@ -145,14 +149,14 @@ def _check_renumbered_clients(method: Method) -> None:
     _law("renumbering the clients changes nothing", torch.allclose(one, other, rtol=1e-3, atol=1e-4))
 
 
-def _check_renumbered_classes(method: Method) -> None:
+def _check_renumbered_classes(method: Method, make: Callable[..., Trial]) -> None:
     new = torch.tensor([2, 0, 3, 1])  # the new number of each class
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         first, second = nn.Linear(5, 4), nn.Linear(5, 4)
         second.weight[new] = first.weight
         second.bias[new] = first.bias
-    plain = _trial(HARD_COUNTS, lambda: first, full_batch=True)
+    plain = make(lambda: first, full_batch=True)
     dataset = plain.federation.dataset
     renamed = replace(
         dataset,
@@ -167,13 +171,15 @@ def _check_renumbered_classes(method: Method) -> None:
     _law("renumbering the classes renumbers the result", same)
 
 
-def _trial(
-    counts: Sequence[Sequence[int]],
+def hard_trial(
     model: Callable[[], nn.Module] | str = "logistic",
     *,
+    counts: Sequence[Sequence[int]] = HARD_COUNTS,
     full_batch: bool = False,
+    engine: str = "loop",
+    device: str = "cpu",
 ) -> Trial:
-    """Gaussian clouds, one per class, in five dimensions."""
+    """Clients that break careless methods: Gaussian clouds, one per class, in five dimensions."""
     rng = np.random.default_rng(0)
     C = len(counts[0])
     labels = np.repeat(np.tile(np.arange(C), len(counts)), np.ravel(counts))
@@ -193,11 +199,12 @@ def _trial(
     clients = [np.flatnonzero(holder == client) for client in range(len(counts))]
     budget = Budget(rounds=3, epochs=1 if full_batch else 2, batch_size=100 if full_batch else 4, lr=0.05)
     federation = Federation(dataset, partition_of(clients, dataset, recipe="laws"))
-    return Trial(federation, model, budget=budget, device="cpu")
+    return Trial(federation, model, budget=budget, engine=engine, device=device)
 
 
-def _normed(classes: int) -> Callable[[], nn.Module]:
-    return lambda: nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes))
+def normed_model() -> nn.Module:
+    """For four classes, with BatchNorm."""
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
 
 
 def _finite(result: Result) -> bool:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew import engines, metrics
+from unskew.engines.numerics import steady
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
 from unskew.method import Method
@@ -155,10 +156,14 @@ def train(
     engine = engines.start(trial)
     state = start or begin(method, engine.initial)
     rounds: list[Round] = []
-    while state.round < trial.budget.rounds:
-        state, round = step(trial, method, engine, state)
-        rounds.append(round)
-        on_round(round)
+    under_way: list[Callable[[], Round]] = []
+    while under_way or state.round < trial.budget.rounds:
+        if state.round < trial.budget.rounds and len(under_way) <= engine.ahead:
+            state, close = advance(trial, method, engine, state)
+            under_way.append(close)
+        else:
+            rounds.append(under_way.pop(0)())
+            on_round(rounds[-1])
     weights = method.server.serve(state.server)
     notes = [*trial.federation.partition.notes, *method.notes, *divergence(weights)]
     return Result(
@@ -186,6 +191,15 @@ def begin(method: Method, weights: Weights, *, round: int = 0) -> State:
 
 def step(trial: Trial, method: Method, engine: engines.Engine, state: State) -> tuple[State, Round]:
     """One round: sample, fit, aggregate, test."""
+    state, close = advance(trial, method, engine, state)
+    return state, close()
+
+
+def advance(
+    trial: Trial, method: Method, engine: engines.Engine, state: State
+) -> tuple[State, Callable[[], Round]]:
+    """One round, without waiting for a device that works on its own: its numbers come when they are asked
+    for."""
     began = time.perf_counter()
     federation, budget, t = trial.federation, trial.budget, state.round
     anchor = state.server.weights
@@ -204,17 +218,18 @@ def step(trial: Trial, method: Method, engine: engines.Engine, state: State) -> 
     fits = engine.fit(method, anchor, method.server.share(state.server), jobs)
 
     done = [(job, fit) for job, fit in zip(jobs, fits, strict=True) if fit.steps]
-    server, loss = state.server, math.nan
+    server, loss = state.server, torch.tensor(math.nan)
     if done:
-        updates = _gather(trial, anchor, t, done)
-        params, memory = method.server.move(server, method.server.combine(server, updates))
-        buffers = (
-            average_buffers(anchor.buffers, updates) if trial.statistics == "average" else anchor.buffers
-        )
-        after = Weights(params, buffers)
-        noted = method.server.note(server, after, updates)
-        server = ServerState(after, {**server.memory, **memory, **noted})
-        loss = float(torch.stack([fit.loss for _, fit in done]).double().cpu() @ updates.weight.cpu())
+        with steady(_device(anchor), trial.threads):
+            updates = _gather(trial, anchor, t, done)
+            params, memory = method.server.move(server, method.server.combine(server, updates))
+            buffers = (
+                average_buffers(anchor.buffers, updates) if trial.statistics == "average" else anchor.buffers
+            )
+            after = Weights(params, buffers)
+            noted = method.server.note(server, after, updates)
+            server = ServerState(after, {**server.memory, **memory, **noted})
+            loss = torch.stack([fit.loss for _, fit in done]).double() @ updates.weight
     state = State(
         round=t + 1,
         server=server,
@@ -227,21 +242,35 @@ def step(trial: Trial, method: Method, engine: engines.Engine, state: State) -> 
         else {},
     )
     due = state.round % trial.evaluation.every == 0 or state.round == budget.rounds
-    test = engine.assess(method.server.serve(server)) if due else None
+    test = engine.assess_later(method.server.serve(server)) if due else None
     trained = [job.client for job, _ in done]
-    return state, Round(t + 1, budget.lr_at(t), chosen, trained, loss, time.perf_counter() - began, test)
+
+    def close() -> Round:
+        result = test() if test else None
+        seconds = time.perf_counter() - began
+        return Round(t + 1, budget.lr_at(t), chosen, trained, float(loss), seconds, result)
+
+    return state, close
 
 
 def _memory(method: Method, engine: engines.Engine, state: State, client: int, counts: Tensor) -> Tensors:
     if client in state.memories:
         return state.memories[client]
-    device = next(iter(engine.initial.params.values())).device
-    return method.memory.init(engine.initial, counts.to(device))
+    return method.memory.init(engine.initial, _upload(counts, _device(engine.initial)))
+
+
+def _device(weights: Weights) -> torch.device:
+    return next(iter(weights.params.values())).device
+
+
+def _upload(values: Tensor, device: torch.device) -> Tensor:
+    """To a device, without waiting for what it has to do first."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
 
 
 def _gather(trial: Trial, anchor: Weights, t: int, done: list[tuple[engines.Job, engines.Fit]]) -> Updates:
     samples = torch.tensor([fit.samples for _, fit in done], dtype=torch.float64)
-    device = next(iter(anchor.params.values())).device
+    device = _device(anchor)
 
     def stacked(parts: list[Tensors]) -> Tensors:
         return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
@@ -250,11 +279,11 @@ def _gather(trial: Trial, anchor: Weights, t: int, done: list[tuple[engines.Job,
     return Updates(
         clients=trial.federation.clients,
         holders=int((trial.federation.sizes > 0).sum()),
-        rows=torch.tensor([job.client for job, _ in done], device=device),
-        weight=(samples / samples.sum()).to(device),
-        delta={name: value - anchor.params[name] for name, value in after.items()},
+        rows=_upload(torch.tensor([job.client for job, _ in done]), device),
+        weight=_upload(samples / samples.sum(), device),
+        delta={name: value.sub_(anchor.params[name]) for name, value in after.items()},
         buffers=stacked([fit.weights.buffers for _, fit in done]),
-        steps=torch.tensor([fit.steps for _, fit in done], device=device),
+        steps=_upload(torch.tensor([fit.steps for _, fit in done]), device),
         lr=trial.budget.lr_at(t),
         momentum=trial.budget.momentum,
         reported=stacked([fit.reported for _, fit in done]),

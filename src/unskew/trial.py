@@ -61,6 +61,11 @@ local: they stay with their client, and the global model is tested on the statis
 batch: there are none, and every forward pass normalises by its own batch."""
 
 
+Precision = Literal["fp32", "tf32", "bf16"]
+"""Of the models' passes. fp32: full. tf32: matrix products and convolutions of a GPU round their inputs to
+10 bits. bf16: passes under autocast; weights, optimiser and losses stay in float32."""
+
+
 Teacher = Literal["running", "batch"]
 """What the BatchNorms of a teacher normalise by: its own running statistics, or those of the client's batch,
 as in the released FedVLS, which leaves its teacher in training mode."""
@@ -84,10 +89,17 @@ class Trial:
     statistics: Statistics = "average"
     teacher: Teacher = "running"
     augment: Augment = Augment()
-    engine: str = "loop"
+    engine: str = "auto"
+    """How clients are run: a name of `unskew.engines.ENGINES`, or the fastest there is for the device."""
     device: str = "auto"
     threads: int = 1
     """CPU threads of the numeric work. Part of the trial, because it changes the order of sums."""
+    workers: int = 0
+    """How many clients an engine may run side by side; 0: as many as suit the machine. No result depends on
+    it."""
+    precision: Precision = "fp32"
+    compile: bool = False
+    """Whether an engine for GPUs fuses the model's kernels with torch.compile."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.federation, Federation):
@@ -98,6 +110,8 @@ class Trial:
             raise UserError(f"seed is {self.seed} but should be 0 or more.")
         if self.threads < 1:
             raise UserError(f"threads is {self.threads} but should be 1 or more.")
+        if self.workers < 0:
+            raise UserError(f"workers is {self.workers} but should be 0 (as many as suit) or more.")
         if self.budget.cohort != "all" and self.budget.cohort > self.federation.clients:
             raise UserError(
                 f"budget.cohort is {self.budget.cohort} but there are {self.federation.clients} clients: "

@@ -619,7 +619,7 @@ def test_a_client_makes_three_batches_a_round(skewed):
         taken.append(len(view.labels))
         return cross_entropy(view.out.logits, view.labels)
 
-    trial = Trial(skewed, "mlp-small", SHORT)
+    trial = Trial(skewed, "mlp-small", SHORT, engine="loop")
     unskew.train(trial, fedconcat(clusters=2, encoder_rounds=1) + Method(loss=loss))
     full = sum(-(-int(n) // 16) for n in skewed.sizes)
     assert taken[full:] == [16] * (2 * 4 * 3)
@@ -632,7 +632,7 @@ def test_counts_in_the_last_stage_are_the_clients_own(skewed):
         seen.append(tuple(view.scope.counts.tolist()))
         return cross_entropy(view.out.logits, view.labels)
 
-    trial = Trial(skewed, "mlp-small", SHORT)
+    trial = Trial(skewed, "mlp-small", SHORT, engine="loop")
     unskew.train(trial, fedconcat(clusters=2, encoder_rounds=1) + Method(loss=loss))
     assert set(seen) == {tuple(row) for row in skewed.counts.tolist()}
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
+from unskew.engines import cluster, graphs, pool
+from unskew.engines.cluster import Cluster
+from unskew.engines.graphs import Graphs
 from unskew.engines.job import Fit, Job
 from unskew.engines.loop import Loop
+from unskew.engines.pool import Pool
 from unskew.errors import unknown
 from unskew.method import Method
 from unskew.metrics import Assessment
@@ -32,14 +37,48 @@ class Engine(Protocol):
     def assess(self, weights: Weights) -> Assessment:
         """A model on the test set."""
 
+    def assess_later(self, weights: Weights) -> Callable[[], Assessment]:
+        """The same, when the answer is called: an engine may work on it meanwhile."""
 
-ENGINES: dict[str, Callable[[Trial], Engine]] = {"loop": Loop}
+    @property
+    def ahead(self) -> int:
+        """How many rounds may begin before the first one's numbers have arrived."""
+
+
+def _anywhere(trial: Trial) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of engines."""
+
+    start: Callable[[Trial], Engine]
+    check: Callable[[Trial], object] = _anywhere
+    """Raises a UserError where a trial cannot run on it."""
+
+
+ENGINES: dict[str, Kind] = {
+    "loop": Kind(Loop),
+    "pool": Kind(Pool, pool.check),
+    "graphs": Kind(Graphs, graphs.check),
+    "ray": Kind(Cluster, cluster.check),
+}
+
+
+def choose(trial: Trial) -> str:
+    """The name of the engine a trial runs on; a UserError where it cannot."""
+    name = trial.engine
+    if name == "auto":
+        name = "graphs" if trial.pick_device().type == "cuda" else "pool" if pool.available() else "loop"
+    if name not in ENGINES:
+        raise unknown("engine", name, ["auto", *ENGINES])
+    ENGINES[name].check(trial)
+    return name
 
 
 def start(trial: Trial) -> Engine:
-    if trial.engine not in ENGINES:
-        raise unknown("engine", trial.engine, ENGINES)
-    return ENGINES[trial.engine](trial)
+    return ENGINES[choose(trial)].start(trial)
 
 
-__all__ = ["ENGINES", "Engine", "Fit", "Job", "start"]
+__all__ = ["ENGINES", "Engine", "Fit", "Job", "Kind", "choose", "start"]

@@ -1,6 +1,9 @@
-"""A model on the whole test set."""
+"""A model on the whole test set: a sum over batches, so that they can be counted anywhere."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -10,45 +13,66 @@ from unskew.data.augment import normalise
 from unskew.data.dataset import Dataset
 from unskew.engines.network import Network
 from unskew.metrics import Assessment
-from unskew.types import Weights
+from unskew.types import Tensors, Weights
 
 
-@torch.no_grad()
-def assess(
-    network: Network, dataset: Dataset, inputs: Tensor, weights: Weights, batch_size: int
-) -> Assessment:
-    """`inputs` are the dataset's test inputs, wherever the model is. Nothing waits for the device before the
-    last batch."""
-    device = inputs.device
-    n, C, D = len(dataset.test), len(dataset.classes), max(len(dataset.domains), 1)
-    labels = dataset.test.labels.to(device)
-    domains = (
-        dataset.test.domains.to(device) if dataset.test.domains is not None else torch.zeros_like(labels)
-    )
-    order = torch.arange(n)
-    if network.self_normalising:  # class-sorted files must not make batches of one class
-        order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
-    confusion = torch.zeros(D * C * C, dtype=torch.int64, device=device)
-    probability = torch.zeros(C, C, dtype=torch.float64, device=device)
-    features: Tensor | None = None
-    loss = torch.zeros((), dtype=torch.float64, device=device)
-    for rows in torch.split(order.to(device), batch_size):
-        y = labels[rows]
-        out = network.test(weights, normalise(inputs[rows], dataset.mean, dataset.std))
+class Exam:
+    """The test set, wherever the model is."""
+
+    def __init__(self, dataset: Dataset, network: Network, device: torch.device, batch_size: int) -> None:
+        self.dataset, self.network = dataset, network
+        test = dataset.test
+        self.inputs, self.labels = test.inputs.to(device), test.labels.to(device)
+        self.domains = test.domains.to(device) if test.domains is not None else torch.zeros_like(self.labels)
+        order = torch.arange(len(test))
+        if network.self_normalising:  # class-sorted files must not make batches of one class
+            order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))
+        self.batches = torch.split(order.to(device), batch_size)
+
+    def __len__(self) -> int:
+        """Batches."""
+        return len(self.batches)
+
+    @torch.no_grad()
+    def tally(self, weights: Weights, batch: int) -> Tensors:
+        """What one batch adds to the result."""
+        rows = self.batches[batch]
+        y, C, D = self.labels[rows], len(self.dataset.classes), max(len(self.dataset.domains), 1)
+        x = normalise(self.inputs[rows], self.dataset.mean, self.dataset.std)
+        out = self.network.test(weights, x)
         logits = out.logits.float()
-        confusion += torch.bincount((domains[rows] * C + y) * C + logits.argmax(dim=1), minlength=D * C * C)
-        loss += cross_entropy(logits, y, reduction="sum")
-        probability.index_add_(0, y, logits.softmax(dim=1).double())
-        if features is None:
-            features = torch.zeros(C, out.features.shape[1], dtype=torch.float64, device=device)
-        features.index_add_(0, y, out.features.double())
-    assert features is not None  # a dataset has at least one test sample
-    per_domain = confusion.view(D, C, C).cpu()
-    seen = per_domain.sum(dim=(0, 2)).double()[:, None]
-    return Assessment(
-        confusion=per_domain.sum(dim=0).numpy(),
-        domains=per_domain.numpy() if dataset.domains else None,
-        loss=float(loss) / n,
-        mean_probability=(probability.cpu() / seen).numpy(),
-        mean_features=(features.cpu() / seen).numpy(),
-    )
+
+        # Products, not index_add_ or bincount: on a GPU the one adds floats in any order, the other waits.
+        members = (torch.arange(C, device=y.device)[:, None] == y).double()
+
+        def by_class(values: Tensor) -> Tensor:
+            return members @ values.double()
+
+        cells = torch.zeros(D * C * C, dtype=torch.int64, device=y.device)
+        return {
+            "confusion": cells.index_add_(
+                0, (self.domains[rows] * C + y) * C + logits.argmax(dim=1), torch.ones_like(y)
+            ),
+            "loss": cross_entropy(logits, y, reduction="sum").double(),
+            "probability": by_class(logits.softmax(dim=1)),
+            "features": by_class(out.features),
+        }
+
+    @staticmethod
+    def total(tallies: Iterable[Tensors]) -> Tensors:
+        return reduce(lambda a, b: {name: value + b[name] for name, value in a.items()}, tallies)
+
+    def assessment(self, tallies: Iterable[Tensors]) -> Assessment:
+        """From the tallies of all batches, in order, on which sums of floats depend. Nothing waits for the
+        device before the last one."""
+        total = self.total(tallies)
+        C, D = len(self.dataset.classes), max(len(self.dataset.domains), 1)
+        per_domain = total["confusion"].view(D, C, C).cpu()
+        seen = per_domain.sum(dim=(0, 2)).double()[:, None]
+        return Assessment(
+            confusion=per_domain.sum(dim=0).numpy(),
+            domains=per_domain.numpy() if self.dataset.domains else None,
+            loss=float(total["loss"]) / len(self.labels),
+            mean_probability=(total["probability"].cpu() / seen).numpy(),
+            mean_features=(total["features"].cpu() / seen).numpy(),
+        )

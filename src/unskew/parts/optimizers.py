@@ -13,18 +13,18 @@ def sgd(lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optim
     def init(params: Params) -> Tensors:
         return {name: torch.zeros_like(value) for name, value in params.items()} if momentum else {}
 
-    @torch.no_grad()
     def step(gradient: Gradient, params: Params, state: Tensors) -> torch.Tensor:
         loss, grads = gradient(params)
         values, slopes = list(params.values()), [grads[name] for name in params]
-        if weight_decay:
-            slopes = list(torch._foreach_add(slopes, values, alpha=weight_decay))
-        if momentum:
-            velocity = [state[name] for name in params]
-            torch._foreach_mul_(velocity, momentum)
-            torch._foreach_add_(velocity, slopes)
-            slopes = velocity
-        torch._foreach_add_(values, slopes, alpha=-lr)
+        with torch.no_grad():
+            if weight_decay:
+                slopes = list(torch._foreach_add(slopes, values, alpha=weight_decay))
+            if momentum:
+                velocity = [state[name] for name in params]
+                torch._foreach_mul_(velocity, momentum)
+                torch._foreach_add_(velocity, slopes)
+                slopes = velocity
+            torch._foreach_add_(values, slopes, alpha=-lr)
         return loss
 
     return Optimizer(init, step)
@@ -40,3 +40,26 @@ def corrected(gradient: Gradient, correction: Params | None) -> Gradient:
         return loss, {name: grad + correction[name] for name, grad in grads.items()}
 
     return shifted
+
+
+def fused_sgd(lr: torch.Tensor, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+    """The same in one kernel, with a learning rate that can change under a recorded step."""
+
+    @torch.no_grad()
+    def step(gradient: Gradient, params: Params, state: Tensors) -> torch.Tensor:
+        loss, grads = gradient(params)
+        torch._fused_sgd_(
+            list(params.values()),
+            [grads[name] for name in params],
+            [state[name] for name in params] if momentum else [],
+            weight_decay=weight_decay,
+            momentum=momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
+        return loss
+
+    return Optimizer(sgd(0.0, momentum=momentum).init, step)

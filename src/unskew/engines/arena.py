@@ -1,0 +1,58 @@
+"""Named tensors side by side in one block of memory, so that all of them move in one copy."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from unskew.types import Tensors
+
+ALIGNMENT = 256  # bytes; what CUDA's own allocations start at, and its fastest kernels ask for
+
+
+class Arena:
+    """Groups of tensors at fixed addresses."""
+
+    def __init__(self, groups: dict[str, Tensors], device: torch.device) -> None:
+        self._slots: list[tuple[str, str, Tensor, int]] = []
+        self.ends: dict[str, int] = {}
+        """Where each group ends in the block."""
+        end = 0
+        for group, tensors in groups.items():
+            for name, value in tensors.items():
+                # A shape without memory of its own: where it lies is what counts.
+                shape = torch.empty_like(value, device="meta")
+                self._slots.append((group, name, shape, end))
+                end += math.ceil(value.numel() * value.element_size() / ALIGNMENT) * ALIGNMENT
+            self.ends[group] = end
+        self.block = torch.zeros(end, dtype=torch.uint8, device=device)
+        # Each with a storage of its own, as far as PyTorch can tell: tensors that share one seem to change
+        # together (BatchNorm changes its statistics in a forward pass), and to overlap, to a compiler.
+        self.groups = {
+            group: {name: from_dlpack(value.__dlpack__()) for name, value in tensors.items()}
+            for group, tensors in self.views(self.block).items()
+        }
+
+    def __getitem__(self, group: str) -> Tensors:
+        return self.groups[group]
+
+    def load(self, group: str, values: Tensors) -> None:
+        mine = self.groups[group]
+        if mine:
+            torch._foreach_copy_(list(mine.values()), [values[name] for name in mine])
+
+    def views(self, block: Tensor) -> dict[str, Tensors]:
+        """The groups that a block of this layout holds in full."""
+        found: dict[str, Tensors] = {group: {} for group, end in self.ends.items() if end <= len(block)}
+        storage = block.untyped_storage()
+        for group, name, shape, at in self._slots:
+            if group in found:
+                part = torch.empty(0, dtype=shape.dtype, device=block.device)
+                at += int(block.storage_offset())
+                found[group][name] = part.set_(
+                    storage, at // shape.element_size(), shape.shape, shape.stride()
+                )
+        return found

@@ -1,0 +1,65 @@
+"""Tests of models that do not hold up the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from unskew.engines.arena import Arena
+from unskew.engines.lines import Line, Mark, Step, main_mark, main_wait
+from unskew.engines.loop import Loop
+from unskew.metrics import Assessment
+from unskew.types import Tensors, Weights
+
+
+class Examiner:
+    """A model's test, recorded, on a line of its own: beside the next round's clients."""
+
+    def __init__(self, loop: Loop, line: Line) -> None:
+        self.exam, self.line, self.device = loop.exam, line, loop.device
+        self.weights = Arena({"params": loop.initial.params, "buffers": loop.initial.buffers}, self.device)
+        self.free: Mark | None = None
+        """When the last model's test has ended."""
+        self._totals: Tensors = {}
+        self._replay: Step | None = None
+
+    def ask(self, weights: Weights) -> Callable[[], Assessment]:
+        """How a model does, when the answer is called."""
+        if self.free is not None:
+            main_wait(self.device, self.free)
+        self.weights.load("params", weights.params)
+        self.weights.load("buffers", weights.buffers)
+        self.line.wait(main_mark(self.device))
+        with self.line.work():
+            totals = {name: _download(value) for name, value in self._tested().items()}
+        self.free = done = self.line.mark()
+
+        def answer() -> Assessment:
+            done.synchronize()
+            return self.exam.assessment([totals])
+
+        return answer
+
+    def _tested(self) -> Tensors:
+        """The totals of the model in `weights`; overwritten by the next."""
+        if self._replay is None:
+            self._totals = {name: value.clone() for name, value in self._count().items()}
+            self._replay = self.line.record(self._run)
+        self._replay()
+        return self._totals
+
+    def _count(self) -> Tensors:
+        weights = Weights(self.weights["params"], self.weights["buffers"])
+        return self.exam.total(self.exam.tally(weights, batch) for batch in range(len(self.exam)))
+
+    def _run(self) -> None:
+        for name, value in self._count().items():
+            self._totals[name].copy_(value)
+
+
+def _download(value: Tensor) -> Tensor:
+    """To the host, without waiting for it."""
+    there = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+    return there.copy_(value, non_blocking=True)

@@ -1,0 +1,126 @@
+"""Inputs for clients that train side by side on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unskew.engines.job import Job
+from unskew.engines.lines import Line, main_mark
+from unskew.engines.loop import Loop
+
+FEED = 2**31  # bytes of augmented inputs that may lie ready
+FEED_SHARE = 0.1  # of the free memory, where that is less
+PIECE = 8192  # samples augmented at a time, which needs several times their memory
+
+
+@dataclass(frozen=True, eq=False)
+class Portion:
+    """A client's inputs of one round."""
+
+    sizes: list[int]
+    """Of the batches, epoch after epoch."""
+    start: int
+    """Of the samples, among those of the round."""
+    end: int
+
+
+class Feed:
+    """The inputs of a round, augmented and ready, where every recorded step finds them.
+
+    All of a round at once where there is room, in one half of the memory, while the other half's round still
+    trains. Otherwise each lane has a part of it, filled piece by piece.
+    """
+
+    def __init__(self, loop: Loop, line: Line, lanes: int) -> None:
+        """For `lanes` lanes at most."""
+        self.loop, self.trial, self.device = loop, loop.trial, loop.device
+        federation, budget = self.trial.federation, self.trial.budget
+        first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        x, y = self._augmented(first, torch.zeros((1, self.trial.augment.draws), device=self.device))
+        cohort = federation.clients if budget.cohort == "all" else budget.cohort
+        most = budget.epochs * int(federation.sizes.sort(descending=True).values[:cohort].sum())
+        limit = FEED
+        if self.device.type == "cuda":
+            limit = min(limit, int(FEED_SHARE * torch.cuda.mem_get_info(self.device)[0]))
+        room = limit // (2 * x.numel() * x.element_size())
+        self.half = max(min(room, most), lanes * budget.batch_size)
+        """Samples that a half holds."""
+        self.x = torch.zeros((2 * self.half, *x.shape[1:]), dtype=x.dtype, device=self.device)
+        self.y = torch.zeros(2 * self.half, dtype=y.dtype, device=self.device)
+        self.line = line
+        self.line.wait(main_mark(self.device))
+        self.ready = self.line.mark()
+        """When the last round's inputs are there."""
+        self._turn, self._left = 0, [self.ready, self.ready]
+        self._whole = True
+        self._rows, self._draws = first, first
+
+    def load(self, jobs: list[Job]) -> list[Portion]:
+        """Plan and augment a round; the jobs' portions, in order."""
+        federation = self.trial.federation
+        rows, draws, portions, end = list[NDArray[Any]](), list[NDArray[Any]](), list[Portion](), 0
+        for job in jobs:
+            mine = federation.partition.indices[job.client]
+            start, sizes = end, list[int]()
+            for epoch in self.loop.plan(job):
+                rows.append(mine[epoch.rows])
+                draws.append(epoch.draws)
+                sizes += epoch.sizes
+                end += len(epoch.rows)
+            portions.append(Portion(sizes, start, end))
+        self._whole, self._turn = end <= self.half, 1 - self._turn
+        if not self._whole:
+            self._left = [main_mark(self.device)] * 2  # lanes read what was brought here before
+        self.line.wait(self._left[self._turn])
+        with self.line.work():
+            self._rows, self._draws = self._upload(rows), self._upload(draws)
+            if self._whole:
+                self._fill(self._turn * self.half, 0, end)
+        self.ready = self.line.mark()
+        return portions
+
+    def left(self) -> None:
+        """The round's steps are all given out: what comes after them may use their memory."""
+        self._left[self._turn] = main_mark(self.device)
+
+    def pieces(self, portion: Portion, lane: int, lanes: int) -> Iterator[tuple[int, list[int]]]:
+        """Where a client's next inputs lie in the feed, and the sizes of their batches."""
+        if self._whole:
+            yield self._turn * self.half + portion.start, portion.sizes
+            return
+        room = 2 * self.half // lanes
+        place, at = lane * room, portion.start
+        piece, held = list[int](), 0
+        for size in [*portion.sizes, room]:  # the last one is never reached: it sends the rest on its way
+            if held + size > room:
+                self._fill(place, at, at + held)
+                yield place, piece
+                at, piece, held = at + held, [], 0
+            piece.append(size)
+            held += size
+
+    def _fill(self, place: int, start: int, end: int) -> None:
+        for at in range(start, end, PIECE):
+            upto = min(at + PIECE, end)
+            x, y = self._augmented(self._rows[at:upto], self._draws[at:upto])
+            here = place + at - start
+            self.x[here : here + len(x)].copy_(x)
+            self.y[here : here + len(y)].copy_(y)
+
+    def _augmented(self, rows: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        loop, dataset = self.loop, self.trial.federation.dataset
+        return self.trial.augment.apply(loop.inputs[rows], draws, dataset.mean, dataset.std), loop.labels[
+            rows
+        ]
+
+    def _upload(self, parts: list[NDArray[Any]]) -> Tensor:
+        """One after the other to the device, without waiting for what it has to do first."""
+        whole, device = torch.from_numpy(np.concatenate(parts)), self.device
+        return whole.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else whole

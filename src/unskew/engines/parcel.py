@@ -1,0 +1,221 @@
+"""Python objects on their way to another machine: functions with their code, tensors as arrays."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import sysconfig
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unskew.data.dataset import Dataset
+from unskew.errors import UserError
+
+LINE = 64  # bytes of a cache line; PyTorch's own tensors on a CPU begin at one
+STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+
+Bytes = NDArray[np.uint8]
+
+
+class Parcel(NamedTuple):
+    """What Ray carries. It lays arrays into the memory that a machine's processes share, and copies none."""
+
+    letter: bytes
+    """The object, without its tensors and datasets."""
+    arrays: list[Bytes]
+    """The tensors' bytes."""
+    datasets: list[Any]
+    """Ray's references to the datasets: they are sent to a machine once, whatever refers to them."""
+
+
+class Shape(NamedTuple):
+    """What a tensor is beside its bytes."""
+
+    dtype: torch.dtype
+    size: torch.Size
+    stride: tuple[int, ...]
+    start: int
+    """Its address modulo LINE: the order of a kernel's sums may depend on it."""
+    device: str
+
+
+def pack(value: object) -> Parcel:
+    """Data to be sent: tensors in dictionaries and in the types of this package."""
+    file = io.BytesIO()
+    pickler = _Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler.dump(value)
+    return pickler.beside.parcel(file)
+
+
+def pack_code(value: object, what: str) -> Parcel:
+    """Something with functions in it. Code that is installed nowhere, such as a method in a file of yours,
+    travels along."""
+    file = io.BytesIO()
+    pickler = _code_pickler()(file, pickle.HIGHEST_PROTOCOL)
+    try:
+        with _own_modules_by_value():
+            pickler.dump(value)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise UserError(
+            f"the {what} cannot be sent to another machine ({error}): let its functions refer to data, and "
+            "not to open files, locks or the like."
+        ) from error
+    return cast(Parcel, pickler.beside.parcel(file))
+
+
+def unpack(parcel: Parcel, *, share: bool = False) -> Any:
+    """What was packed, with tensors of its own; with `share` they lie where all processes of the machine see
+    them, and must not be written to."""
+    return _Unpickler(parcel, share).load()
+
+
+class _Beside:
+    """What is sent beside a letter, and stands in it as a key."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Bytes] = []
+        self._datasets: list[Any] = []
+        self._keys: dict[int, tuple[object, tuple[object, ...]]] = {}
+
+    def key(self, value: object) -> tuple[object, ...] | None:
+        tensor = type(value) is Tensor and value.layout is torch.strided and not value.requires_grad
+        if not tensor and not isinstance(value, Dataset):
+            return None
+        if id(value) not in self._keys:  # the value is kept, so that no other gets its id
+            self._keys[id(value)] = value, self._add(value)
+        return self._keys[id(value)][1]
+
+    def _add(self, value: object) -> tuple[object, ...]:
+        if isinstance(value, Dataset):
+            self._datasets.append(_reference(value))
+            return "dataset", len(self._datasets) - 1
+        array, shape = _bytes_of(cast(Tensor, value))
+        self._arrays.append(array)
+        return "tensor", len(self._arrays) - 1, shape
+
+    def parcel(self, letter: io.BytesIO) -> Parcel:
+        return Parcel(letter.getvalue(), self._arrays, self._datasets)
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self.beside = _Beside()
+
+    def persistent_id(self, value: object) -> object:
+        return self.beside.key(value)
+
+
+@cache
+def _code_pickler() -> type[Any]:
+    from ray.cloudpickle import CloudPickler
+
+    class CodePickler(CloudPickler):  # type: ignore[misc]
+        def __init__(self, file: io.BytesIO, protocol: int) -> None:
+            super().__init__(file, protocol)
+            self.beside = _Beside()
+
+        def persistent_id(self, value: object) -> object:
+            return self.beside.key(value)
+
+    return CodePickler
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, parcel: Parcel, share: bool) -> None:
+        super().__init__(io.BytesIO(parcel.letter))
+        self._parcel, self._share = parcel, share
+        self._tensors: dict[int, Tensor] = {}
+
+    def persistent_load(self, key: Any) -> object:
+        kind, n, *shape = key
+        if kind == "dataset":
+            return _dataset_of(self._parcel.datasets[n])
+        if n not in self._tensors:
+            self._tensors[n] = _tensor_of(self._parcel.arrays[n], shape[0], self._share)
+        return self._tensors[n]
+
+
+def _bytes_of(value: Tensor) -> tuple[Bytes, Shape]:
+    device, value = value.device.type, value.detach().cpu()
+    start = value.data_ptr() % LINE
+    stride = value.stride()
+    if not value.is_contiguous():
+        stride = torch.empty_like(value, device="meta").stride()  # the same order without gaps
+        if value.stride() != stride:
+            value = torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
+    flat = value.as_strided((value.numel(),), (1,)).view(torch.uint8).numpy()
+    return flat, Shape(value.dtype, value.shape, stride, start, device)
+
+
+def _tensor_of(array: Bytes, shape: Shape, share: bool) -> Tensor:
+    if share:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the array cannot be written to
+            flat = torch.from_numpy(array)
+    else:
+        flat = torch.empty(shape.start + len(array), dtype=torch.uint8)[shape.start :]
+        flat.numpy()[:] = array
+    return flat.view(shape.dtype).as_strided(shape.size, shape.stride).to(shape.device)
+
+
+_sent: weakref.WeakKeyDictionary[Dataset, tuple[str, Any]] = weakref.WeakKeyDictionary()
+_received: weakref.WeakValueDictionary[str, Dataset] = weakref.WeakValueDictionary()
+
+
+def _reference(dataset: Dataset) -> Any:
+    import ray
+
+    connection = ray.get_runtime_context().get_worker_id()
+    if dataset not in _sent or _sent[dataset][0] != connection:
+        _sent[dataset] = connection, ray.put(pack(vars(dataset)))
+    return _sent[dataset][1]
+
+
+def _dataset_of(reference: Any) -> Dataset:
+    import ray
+
+    dataset = _received.get(reference.hex())
+    if dataset is None:
+        dataset = object.__new__(Dataset)  # checked where it was made
+        vars(dataset).update(unpack(ray.get(reference), share=True))
+        _received[reference.hex()] = dataset
+    return dataset
+
+
+@contextmanager
+def _own_modules_by_value() -> Iterator[None]:
+    """Functions and classes of modules that are installed nowhere are sent as code, not by name."""
+    from ray import cloudpickle
+
+    known = cloudpickle.list_registry_pickle_by_value()
+    own = [
+        module for name, module in list(sys.modules.items()) if name not in known and _is_own(name, module)
+    ]
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_own(name: str, module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    if not file or module.__name__ != name or name.partition(".")[0] in ("unskew", "__main__"):
+        return False  # unskew is there already, and what is in __main__ is sent as code anyway
+    places = ("site-packages", "dist-packages", STANDARD_LIBRARY)
+    return Path(file).is_absolute() and not any(place in file for place in places)

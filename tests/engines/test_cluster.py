@@ -1,0 +1,330 @@
+"""A Ray cluster of two nodes on this machine gives the results of the loop."""
+
+import gc
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from unskew import Budget, Evaluation, Method, Trial, UserError, methods, train
+from unskew.engines import Job, start
+from unskew.methods.assemble import assemble
+from unskew.types import Memory
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+# Ray opens sockets and log files that it leaves to the end of the process.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+NODE = "from ray.scripts.scripts import main; main()"
+BUDGET = Budget(rounds=2, epochs=1, lr=0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Its address. Three CPUs on two nodes, each a process that takes its own along when it ends."""
+    import ray
+
+    folder = tempfile.mkdtemp(prefix="ray")  # short: it holds sockets, whose paths may have 107 characters
+    address = f"127.0.0.1:{free_port()}"
+    head = ["--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false", "--num-cpus=2"]
+    nodes = []
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", address)
+        try:
+            for options in ([*head, f"--temp-dir={folder}"], [f"--address={address}", "--num-cpus=1"]):
+                command = [sys.executable, "-c", NODE, "start", "--block", *options]
+                log = (Path(folder) / f"node{len(nodes)}.log").open("w")
+                with log:
+                    nodes.append(
+                        subprocess.Popen(
+                            [*command, "--node-ip-address=127.0.0.1", "--object-store-memory=200000000"],
+                            env=environment,
+                            stdout=log,
+                            stderr=log,
+                        )
+                    )
+                if len(nodes) == 1:
+                    until(lambda: reached(address))
+            until(lambda: cpus(ray) == 3)
+            yield address
+        finally:
+            ray.shutdown()
+            for node in reversed(nodes):
+                node.terminate()
+            for node in nodes:
+                node.wait(60)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def until(true, seconds: float = 120) -> None:
+    """Wait; the limit is there only so that what is broken does not hang the tests."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def reached(address: str) -> bool:
+    from unskew.engines.cluster import _answers
+
+    return _answers(address)
+
+
+def cpus(ray, kind: str = "cluster_resources") -> float:
+    from unskew.engines.cluster import connect
+
+    connect()
+    return getattr(ray, kind)().get("CPU", 0)
+
+
+@pytest.fixture
+def trial(skewed) -> Trial:
+    return Trial(skewed, "mlp", budget=BUDGET, evaluation=Evaluation(batch_size=100), engine="ray", workers=2)
+
+
+@pytest.fixture(scope="module")
+def fleet(cluster, skewed):
+    """An engine that keeps the workers which the tests' own share."""
+    return start(Trial(skewed, "mlp", engine="ray", workers=2))
+
+
+def assert_same(trial: Trial, method) -> None:
+    there, here = train(trial, method), train(replace(trial, engine="loop"), method)
+    for kind in ("params", "buffers"):
+        mine, other = getattr(there.weights, kind), getattr(here.weights, kind)
+        assert list(mine) == list(other)
+        assert all(torch.equal(mine[name], other[name]) for name in mine)
+    for mine, other in zip(there.rounds, here.rounds, strict=True):
+        assert (mine.cohort, mine.trained, mine.train_loss) == (other.cohort, other.trained, other.train_loss)
+        assert mine.test.loss == other.test.loss
+        for name in ("confusion", "mean_probability", "mean_features"):
+            assert (getattr(mine.test, name) == getattr(other.test, name)).all()
+
+
+@needs_ray
+@pytest.mark.parametrize("name", ["fedavg", "fedsam", "moon", "scaffold", "fedvls", "fedconcat"])
+def test_the_same_bits_as_the_loop(name, trial, fleet):
+    assert_same(trial, assemble({name: {}})[0])
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+        self.drop, self.head = nn.Dropout(0.2), nn.Linear(4, 10)
+
+    def forward(self, x):
+        return self.head(self.drop(self.norm(self.conv(x)).relu().mean(dim=(2, 3))))
+
+
+@needs_ray
+@pytest.mark.parametrize("kind", [Normed, lambda: Normed(), Normed()], ids=["class", "function", "object"])
+def test_models_and_clients_state_travel(kind, trial, fleet):
+    kept = BUDGET.model_copy(update={"optimizer": "kept"})
+    assert_same(replace(trial, model=kind, statistics="local", budget=kept), methods.moon())
+
+
+@needs_ray
+def test_a_method_in_a_file_travels_with_what_it_imports(trial, fleet, tmp_path, monkeypatch):
+    (tmp_path / "aside_of_mine.py").write_text("def half(value):\n    return value / 2\n")
+    (tmp_path / "mine_alone.py").write_text(
+        "import torch\n"
+        "import aside_of_mine\n"
+        "from unskew import Method\n\n"
+        "SCALE = torch.tensor(0.5)\n\n\n"
+        "def mine_alone(*, mu: float = 0.2) -> Method:\n"
+        "    def small(view):\n"
+        "        return aside_of_mine.half(mu) * SCALE * view.out.logits.square().mean()\n\n"
+        "    return Method(terms=(small,))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert_same(trial, assemble({str(tmp_path / "mine_alone.py"): {}})[0])
+
+
+def where(scope, end):
+    import ray
+
+    return {}, {"node": torch.tensor(int(ray.get_runtime_context().get_node_id()[:8], 16))}
+
+
+@needs_ray
+def test_clients_train_on_both_nodes(trial, fleet):
+    engine = start(trial)
+    fits = []
+    while len({int(fit.reported["node"]) for fit in fits}) < 2:  # the second worker may still be starting
+        jobs = [Job(client, 0, {}) for client in range(5)]
+        fits = engine.fit(Method(memory=Memory(update=where)), engine.initial, {}, jobs)
+
+
+@needs_ray
+def test_a_job_whose_worker_dies_is_done_by_another(trial, fleet, tmp_path):
+    mark = tmp_path / "died"
+
+    def once(view):
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return view.out.logits.square().mean()
+
+    def never(view):
+        return view.out.logits.square().mean()
+
+    there = train(trial, Method(terms=(once,)))
+    here = train(replace(trial, engine="loop"), Method(terms=(never,)))
+    assert mark.exists()
+    assert all(torch.equal(there.weights.params[name], value) for name, value in here.weights.params.items())
+
+
+@needs_ray
+def test_one_sentence_for_each_failure(trial, fleet):
+    def dies(view):
+        os._exit(1)
+
+    lock = threading.Lock()
+    for loss, sentence in (
+        (lambda view: view.out.logits, r"^the method's loss has shape \[\d+, 10\]: let it return one number"),
+        (lambda view: lock.locked(), "^the method cannot be sent to another machine .*lock"),
+        (dies, "^a worker of the Ray cluster died 3 times"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            train(trial, Method(loss=loss))
+    with pytest.raises(UserError, match="offers 5 CPU: add one that does, or lower the trial's threads"):
+        train(replace(trial, threads=5))
+    assert_same(trial, Method())  # and the workers are as good as before
+
+
+@needs_ray
+def test_a_mistake_in_a_method_is_shown_where_it_is(trial, fleet):
+    def wrong(view):
+        raise RuntimeError("no such thing")
+
+    with pytest.raises(RuntimeError, match=r"in wrong\n(.|\n)*no such thing"):
+        train(trial, Method(loss=wrong))
+
+
+@needs_ray
+def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
+    (tmp_path / "kind.py").write_text(
+        "from unskew import Method\n\n\ndef kind() -> Method:\n"
+        "    return Method(terms=(lambda view: view.out.logits.square().mean(),))\n"
+    )
+    settings = ["--rounds", "2", "--epochs", "1", "--clients", "4", "--seeds", "1,2", "--quiet", "--json"]
+    settings += ["--set", "workers=2"]
+    answers = {
+        engine: unskew(
+            "compare", "fedavg", "moon", "kind.py", *settings, "--engine", engine, "--out", f"by-{engine}"
+        )
+        for engine in ("loop", "ray")
+    }
+    for engine, answer in answers.items():
+        assert answer.code == 0, answer.err
+        assert json.loads(answer.out) == json.loads((tmp_path / f"by-{engine}/compare.json").read_text())
+
+    def files(engine):
+        found = {}
+        for path in sorted((tmp_path / f"by-{engine}").rglob("*")):
+            if path.is_file() and path.name not in ("environment.json", "compare.json"):
+                lines = path.read_bytes().replace(f"by-{engine}".encode(), b"").splitlines()
+                if path.name == "rounds.jsonl":
+                    lines = [{**json.loads(line), "seconds": 0} for line in lines]
+                name = path.relative_to(tmp_path / f"by-{engine}")
+                found[name] = [line for line in lines if isinstance(line, dict) or b'"seconds"' not in line]
+        return found
+
+    assert len(files("ray")) == 6 * 5
+    assert files("ray") == files("loop")
+    ran = json.loads((tmp_path / "by-ray/fedavg-seed1/environment.json").read_text())
+    assert ran["command"][:2] == ["unskew", "compare"]
+
+
+@needs_ray
+def test_a_cell_that_fails_says_why(unskew, fleet, tmp_path):
+    (tmp_path / "flat.py").write_text(
+        "from unskew import Method\n\n\ndef flat() -> Method:\n"
+        "    return Method(loss=lambda view: view.out.logits)\n"
+    )
+    answer = unskew("compare", "flat.py", "--rounds", "1", "--engine", "ray", "--quiet", "--set", "workers=2")
+    assert answer.code == 2
+    assert "the method's loss has shape" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+@needs_ray
+def test_an_engine_that_is_gone_holds_no_cpu(trial, fleet):
+    import ray
+
+    until(lambda: cpus(ray, "available_resources") == 1)
+    engine = start(replace(trial, workers=1))
+    engine.fit(Method(), engine.initial, {}, [Job(0, 0, {})])
+    until(lambda: cpus(ray, "available_resources") == 0)
+    del engine
+    gc.collect()
+    until(lambda: cpus(ray, "available_resources") == 1)
+
+
+@needs_ray
+def test_a_run_that_is_interrupted_holds_no_cpu(fleet, tmp_path):
+    import ray
+
+    until(lambda: cpus(ray, "available_resources") == 1)
+    code = (
+        "import signal, unskew.cli; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "unskew.cli.main()"
+    )
+    command = ["run", "--rounds", "100000", "--engine", "ray", "--set", "workers=1", "--out", "out"]
+    started = subprocess.Popen(
+        [sys.executable, "-c", code, *command], cwd=tmp_path, text=True, stderr=subprocess.PIPE
+    )
+    rounds = tmp_path / "out" / "rounds.jsonl"
+    until(lambda: started.poll() is not None or (rounds.exists() and rounds.read_text().count("\n") > 1))
+    started.send_signal(signal.SIGINT)
+    _, err = started.communicate(timeout=120)
+    assert started.returncode == 130
+    assert err.splitlines()[-1] == "unskew: stopped; the rounds that were finished are in out."
+    until(lambda: cpus(ray, "available_resources") == 1)
+
+
+@needs_ray
+def test_where_no_cluster_answers(unskew, monkeypatch, tmp_path):
+    import ray
+
+    ray.shutdown()
+    for address, sentence in (
+        (f"127.0.0.1:{free_port()}", "engine 'ray' finds no Ray cluster at RAY_ADDRESS 127.0.0.1:"),
+        ("ray://127.0.0.1:10001", "should be HOST:PORT of a cluster's first machine"),
+    ):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        answer = unskew("compare", "fedavg", "--engine", "ray")
+        assert answer.code == 2
+        assert sentence in answer.err
+        assert answer.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_ray_installed(unskew, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    answer = unskew("run", "--engine", "ray")
+    assert answer.code == 2
+    assert answer.err == "unskew: engine 'ray' needs Ray: install it with pip install 'unskew[ray]'.\n"

@@ -1,0 +1,411 @@
+"""The pool engine: what loop computes, by several processes, of which none outlives its owner."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from federations import split
+from unskew import Method, UserError, engines, train
+from unskew.data.augment import Augment
+from unskew.data.dataset import Dataset, Split
+from unskew.engines.loop import Loop
+from unskew.engines.pool import Pool, available
+from unskew.method import plain_loss
+from unskew.methods import METHODS
+from unskew.train import Result, begin, step
+from unskew.trial import Budget, Evaluation, Trial
+from unskew.types import Memory
+
+pytestmark = pytest.mark.skipif(not available(), reason="the pool engine needs Linux")
+
+
+@pytest.fixture(autouse=True)
+def _recorded(monkeypatch):
+    """Steps are recorded as soon as can be, however short the runs of these tests are."""
+    monkeypatch.setattr("unskew.engines.tape.AFTER", 1)
+    monkeypatch.setattr("unskew.engines.tape.PROOFS", 1)
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.1),
+        nn.Linear(54, 4),
+    )
+
+
+@pytest.fixture(scope="module")
+def trial() -> Trial:
+    """Unequal clients over four classes of small pictures; one has one sample, one has none."""
+    rng = np.random.default_rng(0)
+    prototypes = rng.integers(0, 200, (4, 1, 8, 8))
+
+    def pictures(n: int) -> Split:
+        labels = rng.integers(0, 4, n)
+        noisy = prototypes[labels] + rng.integers(0, 56, (n, 1, 8, 8))
+        return Split(torch.from_numpy(noisy.astype(np.uint8)), torch.from_numpy(labels))
+
+    dataset = Dataset("pictures", pictures(80), pictures(50), ("a", "b", "c", "d"))
+    rows = np.split(np.arange(80), [30, 31, 31, 52, 60])
+    return Trial(
+        split(dataset, *rows),
+        normed,
+        budget=Budget(rounds=2, epochs=2, batch_size=8, lr=0.05),
+        evaluation=Evaluation(batch_size=16),
+        device="cpu",
+        engine="loop",
+    )
+
+
+def pooled(trial: Trial, workers: int = 2) -> Trial:
+    return replace(trial, engine="pool", workers=workers)
+
+
+def assert_same(one: object, other: object) -> None:
+    """Bit for bit, through dictionaries and lists."""
+    if isinstance(one, dict):
+        assert isinstance(other, dict)
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert_same(value, other[name])
+    elif isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        assert one.stride() == other.stride()
+        assert torch.equal(one, other)
+    else:
+        np.testing.assert_array_equal(one, other)
+
+
+def assert_same_run(one: Result, other: Result) -> None:
+    assert_same(one.weights.params, other.weights.params)
+    assert_same(one.weights.buffers, other.weights.buffers)
+    for name in ("memories", "buffers", "optimizers"):
+        assert_same(getattr(one.state, name), getattr(other.state, name))
+    assert_same(one.state.server.memory, other.state.server.memory)
+    for a, b in zip(one.rounds, other.rounds, strict=True):
+        assert (a.cohort, a.trained) == (b.cohort, b.trained)
+        assert_same(a.train_loss, b.train_loss)
+        assert a.test is not None
+        assert b.test is not None
+        assert_same(vars(a.test), vars(b.test))
+
+
+@pytest.mark.parametrize("statistics", ["average", "local", "batch"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "scaffold", "fedvls", "moon", "fedsam", "fedcurv", "fedgf", "ccvr", "local-only"]
+)
+def test_a_run_is_that_of_loop_to_the_last_bit(trial, name, statistics):
+    trial = replace(trial, statistics=statistics)
+    assert_same_run(train(trial, METHODS[name]()), train(pooled(trial), METHODS[name]()))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_the_number_of_workers_changes_nothing(trial, workers):
+    method = METHODS["scaffold"]() + METHODS["fedntd"]()
+    assert_same_run(train(trial, method), train(pooled(trial, workers), method))
+
+
+def change_of_augmentation(trial: Trial) -> Trial:
+    return replace(trial, augment=Augment.parse("crop:1,flip,cutout:2"))
+
+
+def change_of_optimizer(trial: Trial) -> Trial:
+    return replace(trial, budget=trial.budget.model_copy(update={"optimizer": "kept"}))
+
+
+def change_of_rate(trial: Trial) -> Trial:
+    return replace(trial, budget=trial.budget.model_copy(update={"lr_decay": 0.5, "rounds": 3}))
+
+
+def change_of_momentum(trial: Trial) -> Trial:
+    return replace(trial, budget=trial.budget.model_copy(update={"momentum": 0.0, "weight_decay": 0.0}))
+
+
+def change_of_cohort(trial: Trial) -> Trial:
+    return replace(trial, budget=trial.budget.model_copy(update={"cohort": 3, "rounds": 4}))
+
+
+def change_of_threads(trial: Trial) -> Trial:
+    return replace(trial, threads=2, budget=trial.budget.model_copy(update={"rounds": 1}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_of_augmentation,
+        change_of_optimizer,
+        change_of_rate,
+        change_of_momentum,
+        change_of_cohort,
+        change_of_threads,
+    ],
+)
+def test_the_conditions_of_a_trial_reach_the_workers(trial, change):
+    trial = change(trial)
+    assert_same_run(train(trial), train(pooled(trial)))
+
+
+def test_cohorts_with_nothing_to_share_out(trial):
+    """One client, or none that holds anything."""
+    dataset = trial.federation.dataset
+    for rows in ([range(20)], [range(20), []], [[], []]):
+        alone = replace(trial, federation=split(dataset, *rows))
+        assert_same_run(train(alone), train(pooled(alone)))
+
+
+def test_tensors_of_every_kind_come_back_as_they_were(trial):
+    """In layout too, and larger from round to round."""
+
+    def update(scope, end):
+        weight = end.weights.params["0.weight"]
+        before = scope.memory.get("odd/growing", torch.zeros(1))
+        return {
+            "odd/growing": torch.cat([before] * 40),
+            "odd/turned": weight[:, 0].permute(2, 0, 1),
+            "odd/part": weight[::2, 0, 1],
+            "odd/same": weight,
+            "odd/none": torch.zeros(0, 3),
+            "odd/int": scope.counts,
+            "odd/bool": scope.counts > 1,
+            "odd/half": weight.bfloat16(),
+        }, {"odd/number": weight.double().sum()}
+
+    method = Method(memory=Memory(update=update))
+    runs = []
+    for kind in (Loop, Pool):
+        engine = kind(replace(trial, workers=2))
+        state = begin(method, engine.initial)
+        for _ in range(3):
+            state, _ = step(trial, method, engine, state)
+        runs.append(state)
+    loop, pool = runs
+    for client, kept in loop.memories.items():
+        there = pool.memories[client]
+        gap = kept.pop("odd/part"), there.pop("odd/part")  # its gaps are not sent
+        assert torch.equal(*gap)
+        assert_same(kept, there)
+    assert_same(loop.server.weights.params, pool.server.weights.params)
+
+
+def test_steps_are_recorded_and_replayed(trial):
+    calls = multiprocessing.Value("i", 0)
+
+    def loss(view):
+        with calls.get_lock():
+            calls.value += 1
+        return plain_loss(view)
+
+    trial = replace(trial, budget=trial.budget.model_copy(update={"rounds": 6}))
+    train(pooled(trial), Method(loss=loss))
+    steps = 6 * 2 * sum(-(-size // 8) for size in trial.federation.sizes.tolist())
+    assert calls.value < steps / 2
+
+
+def test_a_loss_that_looks_at_its_values_is_not_recorded(trial):
+    def moody(view):
+        loss = plain_loss(view)
+        return loss * 2 if float(loss.detach()) > 1 else loss[None].masked_select(loss[None] > 0).sum()
+
+    assert_same_run(train(trial, Method(loss=moody)), train(pooled(trial), Method(loss=moody)))
+
+
+def test_a_loss_that_remembers_is_not_replayed(trial):
+    """Against the rules, but no reason for wrong results."""
+
+    def forgetful():
+        first = {}
+
+        def loss(view):
+            share = view.scope.counts / view.scope.counts.sum()
+            _, share = first.setdefault(id(view.scope), (view.scope, share))
+            return plain_loss(view) + (view.out.logits.mean(dim=0) * share).sum()
+
+        return Method(loss=loss)
+
+    assert_same_run(train(trial, forgetful()), train(pooled(trial), forgetful()))
+
+
+def test_an_engine_takes_methods_in_turn(trial):
+    first, second = METHODS["fedprox"](), METHODS["fedsam"]()
+    loop, pool = Loop(trial), Pool(replace(trial, workers=2))
+    for method in (first, second, first):
+        states = [step(trial, method, engine, begin(method, engine.initial))[0] for engine in (loop, pool)]
+        assert_same(*(state.server.weights.params for state in states))
+
+
+def test_several_engines_side_by_side(trial):
+    method = Method()
+    engines = [Pool(replace(trial, workers=2)) for _ in range(4)]
+    states = [begin(method, engine.initial) for engine in engines]
+    for _ in range(2):
+        states = [step(trial, method, *each)[0] for each in zip(engines, states, strict=True)]
+        del engines[0], states[0]  # while workers of the others, forked later, have a copy of all it had
+    assert_same(*(state.server.weights.params for state in states))
+
+
+# What goes wrong
+
+
+def children(pid: int) -> list[int]:
+    """The living processes that a process has forked."""
+    running = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [one for one in running if _stat(one)[1] == pid]
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """State and parent of a process; Z, dead, where it is gone."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z", 0
+    return state, 0 if state == "Z" else int(parent)
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if _stat(pid)[0] != "Z"]
+
+
+def until(condition) -> bool:
+    """Whether it comes true within a time that only a broken program takes."""
+    for _ in range(1000):
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def in_workers(what):
+    """A loss that does something in every process but this one."""
+    here = os.getpid()
+
+    def loss(view):
+        if os.getpid() != here:
+            what()
+        return plain_loss(view)
+
+    return Method(loss=loss)
+
+
+def test_a_wrong_input_is_told_as_it_is(trial):
+    def refuse():
+        raise UserError("no such thing: take another.")
+
+    with pytest.raises(UserError, match=r"^no such thing: take another\.$"):
+        train(pooled(trial), in_workers(refuse))
+    assert not children(os.getpid())
+
+
+def test_another_error_tells_where_it_was_raised(trial):
+    def stumble():
+        return [][1]
+
+    with pytest.raises(IndexError, match="list index out of range") as caught:
+        train(pooled(trial), in_workers(stumble))
+    assert "in stumble" in caught.value.__notes__[-1]
+
+
+def test_an_error_that_no_message_can_carry(trial):
+    class StrangeError(Exception):
+        pass
+
+    def stumble():
+        raise StrangeError("of this function alone")
+
+    with pytest.raises(RuntimeError, match="StrangeError: of this function alone") as caught:
+        train(pooled(trial), in_workers(stumble))
+    assert "in stumble" in caught.value.__notes__[-1]
+
+
+def test_a_killed_worker_is_told_in_a_sentence_and_the_engine_goes_on(trial):
+    engine = Pool(replace(trial, workers=2))
+    method = in_workers(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    state = begin(method, engine.initial)
+    with pytest.raises(UserError, match=r"ended by SIGKILL.*use fewer --workers, or --engine loop"):
+        step(trial, method, engine, state)
+    assert not children(os.getpid())
+    after, _ = step(trial, Method(), engine, state)
+    expected, _ = step(trial, Method(), Loop(trial), state)
+    assert_same(after.server.weights.params, expected.server.weights.params)
+
+
+def test_a_worker_killed_between_rounds(trial):
+    engine, method = Pool(replace(trial, workers=2)), Method()
+    state, _ = step(trial, method, engine, begin(method, engine.initial))
+    os.kill(children(os.getpid())[0], signal.SIGKILL)
+    with pytest.raises(UserError, match="SIGKILL"):
+        step(trial, method, engine, state)
+    assert not children(os.getpid())
+
+
+def test_workers_end_with_their_engine(trial):
+    engine = Pool(replace(trial, workers=2))
+    step(trial, Method(), engine, begin(Method(), engine.initial))
+    mine = children(os.getpid())
+    assert len(mine) == 2
+    del engine
+    assert not alive(mine)
+
+
+def test_a_gpu_is_left_to_other_engines(trial, monkeypatch):
+    monkeypatch.setattr(Trial, "pick_device", lambda self: torch.device("meta"))
+    with pytest.raises(UserError, match="--device cpu"):
+        engines.choose(replace(trial, engine="pool"))
+
+
+def test_a_system_without_fork_is_told_of_loop(trial, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    with pytest.raises(UserError, match="--engine loop"):
+        engines.choose(replace(trial, engine="pool"))
+
+
+SLOW = """
+    import time
+    import unskew
+    from unskew.method import plain_loss
+
+    def slow(view):
+        time.sleep(60)
+        return plain_loss(view)
+
+    federation = unskew.federate(unskew.load("digits"), "iid", clients=4, seed=1)
+    trial = unskew.Trial(federation, "logistic", engine="pool", workers=2, device="cpu")
+    unskew.train(trial, unskew.Method(loss=slow))
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_behind(end):
+    """While workers are in the middle of a long step. Ctrl-C goes to all processes of a terminal."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SLOW)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert until(lambda: len(children(program.pid)) == 2)
+    workers = children(program.pid)
+    if end == signal.SIGINT:
+        os.killpg(program.pid, end)
+    else:
+        os.kill(program.pid, end)
+    _, told = program.communicate(timeout=60)
+    assert program.returncode == -end
+    assert ("KeyboardInterrupt" in told) == (end == signal.SIGINT)
+    assert until(lambda: not alive(workers))

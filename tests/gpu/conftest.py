@@ -1,0 +1,21 @@
+import numpy as np
+import pytest
+import torch
+
+from unskew import federate
+from unskew.data.dataset import Dataset, Split
+
+
+@pytest.fixture(scope="session")
+def images():
+    """Small colour images, skewed among five clients, none of which holds whole batches only."""
+    rng = np.random.default_rng(0)
+    means = rng.integers(0, 256, (4, 3, 32, 32))
+
+    def split(n: int) -> Split:
+        labels = np.arange(n) % 4
+        pixels = (0.6 * means[labels] + 0.4 * rng.integers(0, 256, (n, 3, 32, 32))).astype(np.uint8)
+        return Split(torch.from_numpy(pixels), torch.from_numpy(labels))
+
+    dataset = Dataset("images", split(200), split(60), tuple("abcd"), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    return federate(dataset, "dirichlet:0.3", clients=5, seed=1)

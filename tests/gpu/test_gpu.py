@@ -1,0 +1,113 @@
+"""What only a CUDA GPU can show: `make test-gpu` runs these and nothing else."""
+
+import gc
+from dataclasses import replace
+
+import pytest
+import torch
+
+from federations import flat
+from unskew import Method, train
+from unskew.errors import UserError
+from unskew.methods import METHODS
+from unskew.testing import check_method, hard_trial, normed_model
+from unskew.trial import Budget, Trial
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
+"""Between the graphs engine and the loop on one GPU. On an H200 the bits are the same."""
+
+
+def trial_of(federation, model, **more) -> Trial:
+    budget = Budget(rounds=3, epochs=2, batch_size=16, lr=0.05, lr_decay=0.9)
+    return Trial(federation, model, budget=budget, device="cuda", **more)
+
+
+def both(trial, method):
+    return [train(replace(trial, engine=engine), method) for engine in ("loop", "graphs")]
+
+
+def assert_close(trial, method, **tolerance) -> None:
+    one, other = both(trial, method)
+    assert torch.allclose(flat(one.weights), flat(other.weights), **(tolerance or TOLERANCE))
+    assert one.final.loss == pytest.approx(other.final.loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_recorded_and_equals_the_loop(name):
+    assert_close(hard_trial(normed_model, device="cuda"), METHODS[name]())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_keeps_the_laws(name):
+    check_method(METHODS[name](), draws=name == "balancefl", engine="graphs", device="cuda")
+
+
+@pytest.mark.parametrize("model", ["lenet5", "cnn", "resnet8", "resnet18", "cnn-pfl", "vgg9-mnist"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_every_kind_of_model_equals_the_loop(images, model, precision):
+    for name in ("fedavg", "fedvls"):
+        assert_close(trial_of(images, model, precision=precision), METHODS[name]())
+
+
+def test_mobilenet_equals_the_loop(images):
+    assert_close(trial_of(images, "mobilenetv2"), METHODS["fedvls"]())
+
+
+def test_engines_that_are_gone_leave_no_memory(images):
+    def taken() -> int:
+        train(trial_of(images, "resnet8", engine="graphs"), METHODS["scaffold"]())
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+
+    gc.disable()  # without its help
+    try:
+        first = taken()
+        assert taken() <= first
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("statistics", ["average", "local", "batch"])
+@pytest.mark.parametrize("name", ["scaffold", "fedlmd", "fedsam", "moon"])
+def test_batch_norm_statistics_follow_the_trial(images, name, statistics):
+    assert_close(trial_of(images, "resnet8", statistics=statistics), METHODS[name]())
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+def test_compiled_models_stay_close(images):
+    plain, fused = (
+        train(trial_of(images, "cnn", engine="graphs", compile=c), METHODS["fedvls"]()) for c in (0, 1)
+    )
+    assert torch.allclose(flat(plain.weights), flat(fused.weights), rtol=1e-2, atol=1e-3)
+
+
+def test_a_gpu_gives_what_a_cpu_gives(images):
+    trial = trial_of(images, "lenet5", engine="graphs")
+    here, there = (
+        train(replace(trial, device=device, engine=engine), METHODS["fedlc"]())
+        for device, engine in (("cuda", "graphs"), ("cpu", "loop"))
+    )
+    assert torch.allclose(flat(here.weights).cpu(), flat(there.weights), rtol=1e-2, atol=1e-3)
+
+
+def test_a_second_run_gives_the_same_bits(images):
+    one, other = (train(trial_of(images, "resnet8", engine="graphs"), METHODS["fedavg"]()) for _ in range(2))
+    assert torch.equal(flat(one.weights), flat(other.weights))
+
+
+def test_a_step_that_waits_for_the_device_is_refused():
+    def loss(view):
+        return view.out.logits.mean() * float(view.out.logits.detach().sum())
+
+    with pytest.raises(UserError, match=r"cannot record this method's step .*use --engine loop"):
+        train(hard_trial(engine="graphs", device="cuda"), Method(loss=loss))
+
+
+def test_a_step_that_draws_on_the_cpu_is_refused():
+    def loss(view):
+        return view.out.logits.square().mean() * torch.rand(())
+
+    with pytest.raises(UserError, match="draws random numbers on the CPU"):
+        train(hard_trial(engine="graphs", device="cuda"), Method(loss=loss))
