@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from unskew.cli import options
-from unskew.cli.run import execute
 from unskew.cli.show import Watch, console, result_table
 from unskew.errors import UserError
-from unskew.experiment import Experiment, load_data, partition, prepare
+from unskew.experiment import Experiment, Prepared, load_data, partition, prepare
 from unskew.runs import Json, claim, free_folder, slug, statistics, to_json, write_whole
+from unskew.sweep import Cell, sweep
 from unskew.train import Result
 
 
@@ -37,6 +37,8 @@ def compare(
     seeds: Annotated[str | None, options.option("--seeds", "NUMBERS", "Such as 1,2,3 or 1-3.")] = None,
     engine: options.Engine = None,
     device: options.Device = None,
+    workers: options.Workers = None,
+    precision: options.Precision = None,
     out: options.Out = None,
     data: options.Data = None,
     json: options.Json = False,
@@ -71,6 +73,8 @@ def compare(
         lr=lr,
         engine=engine,
         device=device,
+        workers=workers,
+        precision=precision,
         data=data,
     )
     base.pop("method", None)
@@ -87,21 +91,17 @@ def compare(
     claim(folder)
 
     results: dict[str, list[Result]] = {method: [] for method in methods}
-    summaries: list[Json] = []
     with Watch(len(cells) * settings.budget.rounds, quiet=quiet) as watch:
-        for method, prepared in cells:
-            seed = prepared.experiment.seed
-            watch.label(f"{method} seed {seed}")
-            result, summary = execute(prepared, folder / f"{slug(method)}-seed{seed}", watch)
-            results[method].append(result)
-            summaries.append(summary)
+        outcomes = sweep([_cell(folder, method, prepared) for method, prepared in cells], watch)
+    for (method, _), (result, _) in zip(cells, outcomes, strict=True):
+        results[method].append(result)
     whole: dict[str, Json] = {
         "dataset": settings.data.name,
         "skew": settings.skew.recipe,
         "clients": settings.skew.clients,
         "seeds": [prepared.experiment.seed for method, prepared in cells if method == methods[0]],
         "methods": {method: statistics(runs) for method, runs in results.items()},
-        "runs": summaries,
+        "runs": [summary for _, summary in outcomes],
         "run_dir": str(folder),
     }
     write_whole(folder / "compare.json", to_json(whole))
@@ -115,3 +115,8 @@ def compare(
     for note in dict.fromkeys(note for runs in results.values() for run in runs for note in run.notes):
         screen.print(f"\nnote: {note}")
     screen.print(f"\nrun folders: {folder}", soft_wrap=True)
+
+
+def _cell(folder: Path, method: str, prepared: Prepared) -> Cell:
+    seed = prepared.experiment.seed
+    return Cell(f"{method} seed {seed}", folder / f"{slug(method)}-seed{seed}", prepared)

@@ -58,7 +58,18 @@ Seed = Annotated[
     str | None,
     option("--seed", "NUMBER", "Of initial weights, cohorts, batches and the partition.", DEFAULT.seed),
 ]
-Engine = Annotated[str | None, option("--engine", "NAME", "How clients are run.", DEFAULT.engine)]
+Engine = Annotated[
+    str | None,
+    option(
+        "--engine", "NAME", "loop, pool, graphs or ray; auto: the fastest for the device.", DEFAULT.engine
+    ),
+]
+Workers = Annotated[
+    str | None, option("--workers", "NUMBER", "Clients side by side; 0: as many as suit.", DEFAULT.workers)
+]
+Precision = Annotated[
+    str | None, option("--precision", "NAME", "fp32, tf32 (GPU) or bf16.", DEFAULT.precision)
+]
 Device = Annotated[str | None, option("--device", "NAME", "auto, cpu, cuda or cuda:N.", DEFAULT.device)]
 Out = Annotated[Path | None, option("--out", "PATH", "Folder to write to; by default a new one in runs/.")]
 Data = Annotated[
@@ -87,6 +98,8 @@ PATHS = {
     "seed": "seed",
     "engine": "engine",
     "device": "device",
+    "workers": "workers",
+    "precision": "precision",
     "data": "data.folder",
 }
 """Where each flag stands in an experiment file."""

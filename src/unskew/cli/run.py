@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from unskew.cli import options
 from unskew.cli.show import Watch, class_table, console, percent, result_table
-from unskew.errors import Interrupted
-from unskew.experiment import Experiment, Prepared, load_data, prepare
-from unskew.runs import Json, RunFolder, free_folder, to_json
-from unskew.train import Result, Round, train
+from unskew.experiment import Experiment, load_data, prepare
+from unskew.runs import free_folder, to_json
+from unskew.sweep import execute
 
 
 def run(
@@ -32,6 +30,8 @@ def run(
     seed: options.Seed = None,
     engine: options.Engine = None,
     device: options.Device = None,
+    workers: options.Workers = None,
+    precision: options.Precision = None,
     out: options.Out = None,
     data: options.Data = None,
     json: options.Json = False,
@@ -57,6 +57,8 @@ def run(
             seed=seed,
             engine=engine,
             device=device,
+            workers=workers,
+            precision=precision,
             data=data,
         )
     )
@@ -82,19 +84,3 @@ def run(
     for note in result.notes:
         screen.print(f"\nnote: {note}")
     screen.print(f"\nrun folder: {summary['run_dir']}", soft_wrap=True)
-
-
-def execute(prepared: Prepared, path: Path, watch: Watch) -> tuple[Result, dict[str, Json]]:
-    """Train in a new run folder; a run that is interrupted keeps the rounds it finished."""
-    folder = RunFolder(path, prepared)
-    watch.say(prepared.method.notes)
-
-    def on_round(round: Round) -> None:
-        folder.append(round)
-        watch(round)
-
-    try:
-        result = train(prepared.trial, prepared.method, on_round=on_round)
-    except KeyboardInterrupt:
-        raise Interrupted(f"stopped; the rounds that were finished are in {path}.") from None
-    return result, folder.finish(prepared, result)

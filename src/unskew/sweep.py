@@ -1,0 +1,126 @@
+"""Prepared experiments, each into its folder: one after another, or side by side on a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from unskew.engines.cluster import Call, connect, fleet, for_worker
+from unskew.engines.parcel import Parcel, pack, pack_code, unpack
+from unskew.errors import Interrupted
+from unskew.experiment import Prepared
+from unskew.runs import Json, RunFolder, environment, to_json, write_whole
+from unskew.train import Result, Round, State, train
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One run of a sweep."""
+
+    name: str
+    """For who watches."""
+    folder: Path
+    prepared: Prepared
+
+
+class Watcher(Protocol):
+    """Who is told how a sweep goes."""
+
+    def label(self, text: str, /) -> None: ...
+
+    def say(self, notes: Iterable[str], /) -> None: ...
+
+    def __call__(self, round: Round, /) -> None: ...
+
+
+Outcome = tuple[Result, dict[str, Json]]
+"""A result and its summary."""
+
+
+def sweep(cells: Sequence[Cell], watch: Watcher) -> list[Outcome]:
+    """Run all cells; the outcomes are in their order, and hold no state of the clients."""
+    if any(cell.prepared.trial.engine == "ray" for cell in cells):
+        return _side_by_side(cells, watch)
+    outcomes: list[Outcome] = []
+    for cell in cells:
+        watch.label(cell.name)
+        result, summary = execute(cell.prepared, cell.folder, watch)
+        outcomes.append((_brief(result), summary))
+    return outcomes
+
+
+def execute(prepared: Prepared, path: Path, watch: Watcher) -> Outcome:
+    """Train in a new run folder; a run that is interrupted keeps the rounds it finished."""
+    folder = RunFolder(path, prepared)
+    watch.say(prepared.method.notes)
+
+    def on_round(round: Round) -> None:
+        folder.append(round)
+        watch(round)
+
+    try:
+        result = train(prepared.trial, prepared.method, on_round=on_round)
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; the rounds that were finished are in {path}.") from None
+    return result, folder.finish(prepared, result)
+
+
+def _side_by_side(cells: Sequence[Cell], watch: Watcher) -> list[Outcome]:
+    """A cell to each worker of the cluster. Folders are written here, as the cells end."""
+    first, ray = cells[0].prepared.trial, connect()
+    workers = fleet(
+        cuda=first.pick_device().type == "cuda",
+        threads=max(cell.prepared.trial.threads for cell in cells),
+        most=first.workers,
+    )
+    workers.grow(len(cells))
+    each = [_for_worker(cell.prepared) for cell in cells]
+    folders = [RunFolder(cell.folder, mine) for cell, mine in zip(cells, each, strict=True)]
+    for mine in each:
+        watch.say(mine.method.notes)
+    calls = [Call(_train, [ray.put(pack_code(mine, "method"))], None) for mine in each]
+    outcomes: dict[int, Outcome] = {}
+    try:
+        with closing(workers.run(calls)) as answers:
+            for number, answer in answers:
+                result, where = unpack(answer)
+                watch.label(cells[number].name)
+                for round in result.rounds:
+                    folders[number].append(round)
+                    watch(round)
+                _note_where(folders[number].path / "environment.json", where)
+                outcomes[number] = result, folders[number].finish(each[number], result)
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; the runs that were finished are in {cells[0].folder.parent}.") from None
+    return [outcomes[number] for number in range(len(cells))]
+
+
+def _for_worker(prepared: Prepared) -> Prepared:
+    trial = for_worker(prepared.trial)
+    settings = prepared.experiment.model_copy(update={"engine": trial.engine, "device": trial.device})
+    return Prepared(settings, trial, prepared.method)
+
+
+def _train(sent: list[Any], rest: Parcel) -> Parcel:
+    """In a worker."""
+    import ray
+
+    prepared: Prepared = unpack(ray.get(sent[0]))
+    where = environment(prepared.trial.pick_device())
+    return pack((_brief(train(prepared.trial, prepared.method)), where))
+
+
+def _brief(result: Result) -> Result:
+    """What the clients remember may be many times as large as the model, and nobody asks for it here."""
+    return replace(result, state=State(result.state.round, result.state.server))
+
+
+def _note_where(path: Path, where: dict[str, Json]) -> None:
+    """That a run ran in another place than its command was given."""
+    here = json.loads(path.read_text())
+    mine = {key: here[key] for key in ("command", "working_directory_commit")}
+    write_whole(path, to_json(where | mine))
