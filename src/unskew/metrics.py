@@ -90,16 +90,29 @@ def groups(counts: Counts) -> dict[str, NDArray[np.bool_]]:
     return {"majority": majority, "minority": held & ~majority, "vacant": ~held}
 
 
+def group_shares(counts: Counts, tested: NDArray[np.bool_]) -> dict[str, Floats | None]:
+    """How much each class weighs in the accuracy of the clients' majority, minority and vacant classes, [C],
+    summing to 1; None where no client has a tested class of the kind. It goes over all clients: made once, it
+    keeps a round's cost from growing with their number."""
+    shares: dict[str, Floats | None] = {}
+    for name, mask in groups(counts).items():
+        members = mask & tested
+        sizes = members.sum(axis=1)
+        some = sizes > 0
+        shares[name] = (members[some] / sizes[some, None]).mean(axis=0) if some.any() else None
+    return shares
+
+
+def weigh(by_class: Floats, shares: Mapping[str, Floats | None]) -> dict[str, float | None]:
+    """The accuracy of each group, from the classes' accuracies and their weights in it."""
+    known = np.nan_to_num(by_class)
+    return {name: None if share is None else float(share @ known) for name, share in shares.items()}
+
+
 def group_accuracy(by_class: Floats, counts: Counts) -> dict[str, float | None]:
     """The accuracy of the clients' majority, minority and vacant classes: for each client the mean over its
     classes of that kind, then the mean over the clients that have any. None where no client has."""
-    result: dict[str, float | None] = {}
-    for name, mask in groups(counts).items():
-        members = mask & ~np.isnan(by_class)
-        some = members.any(axis=1)
-        share = (members[some] * np.nan_to_num(by_class)).sum(axis=1) / members[some].sum(axis=1)
-        result[name] = float(share.mean()) if some.any() else None
-    return result
+    return weigh(by_class, group_shares(counts, ~np.isnan(by_class)))
 
 
 def forgetting(history: Sequence[Floats], *, clamp: bool = False) -> float:

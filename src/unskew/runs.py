@@ -44,8 +44,10 @@ class RunFolder:
         write_whole(path / "environment.json", to_json(environment(prepared.trial.pick_device())))
         prepared.trial.federation.save(path / "partition.json")
         (path / "rounds.jsonl").touch()
-        self._counts = prepared.trial.federation.counts.numpy()
-        self._domains = prepared.trial.federation.dataset.domains
+        dataset = prepared.trial.federation.dataset
+        tested = np.bincount(dataset.test.labels.numpy(), minlength=len(dataset.classes)) > 0
+        self._shares = metrics.group_shares(prepared.trial.federation.counts.numpy(), tested)
+        self._domains = dataset.domains
 
     def append(self, round: Round) -> None:
         line = to_json(self._record(round), indent=None) + "\n"
@@ -75,7 +77,7 @@ class RunFolder:
             "min_class": float(np.nanmin(by_class)),
             "discrepancy": metrics.discrepancy(by_class),
             "worst_class": metrics.worst_class(by_class),
-            "groups": dict(metrics.group_accuracy(by_class, self._counts)),
+            "groups": dict(metrics.weigh(by_class, self._shares)),
             "prediction_share": share.tolist(),
             "distance_to_uniform": metrics.distance_to_uniform(share),
         }

@@ -9,7 +9,7 @@ from io import TextIOWrapper
 
 import typer
 
-from unskew.cli import compare, data, methods, run, skew
+from unskew.cli import bench, compare, data, methods, run, skew
 from unskew.cli.usage import Commands, UsageError, explain
 from unskew.errors import UserError
 from unskew.version import VERSION
@@ -25,6 +25,7 @@ app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("skew")(skew.skew)
 app.command("methods")(methods.methods)
+app.command("bench")(bench.bench)
 app.add_typer(data.app, name="data")
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 Points = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -35,6 +33,10 @@ def cluster_means(points: Points, labels: Labels) -> Points:
 
 
 def _link(points: Points) -> Labels:
+    # Here, because every command would otherwise wait for SciPy, and one method needs it.
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
     n = len(points)
     if n == 1:
         return np.zeros(1, np.int64)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 
 from unskew.data.dataset import Dataset
-from unskew.data.sources.files import to_split
+from unskew.data.sources.files import damaged, find_file, read, to_split
 from unskew.data.sources.idx import DIGITS
+from unskew.errors import UserError
 
 
 def digits() -> Dataset:
     """1,797 images, grey levels 0..16 scaled to 0..255; every fifth sample of each class is a test sample."""
-    from sklearn.datasets import load_digits  # a second to import, and few runs need it
-
-    content = load_digits()
-    images = np.rint(content.images * (255 / 16)).astype(np.uint8)[:, None]
-    labels = content.target.astype(np.int64)
+    path = find_file(_bundled(), "digits.csv.gz")
+    try:
+        table = np.loadtxt(read(path).decode().splitlines(), delimiter=",")
+        pixels, labels = table[:, :64].reshape(-1, 1, 8, 8), table[:, 64].astype(np.int64)
+    except (ValueError, IndexError) as error:
+        raise damaged(path, "is not the table of 64 pixels and a label that scikit-learn ships") from error
+    images = np.rint(pixels * (255 / 16)).astype(np.uint8)
     is_test = np.zeros(len(labels), np.bool_)
     for c in range(10):
         is_test[np.flatnonzero(labels == c)[4::5]] = True
@@ -28,3 +34,12 @@ def digits() -> Dataset:
         (0.3052,),
         (0.3760,),
     )
+
+
+def _bundled() -> Path:
+    """Where scikit-learn keeps its data. The file is read without importing scikit-learn, which would take
+    most of a second of every start."""
+    package = importlib.util.find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise UserError("'digits' comes with scikit-learn, which is not installed: pip install scikit-learn.")
+    return Path(package.submodule_search_locations[0], "datasets", "data")

@@ -1,0 +1,76 @@
+"""How fast this machine trains, on workloads with names."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+
+import torch
+
+from unskew.bench.cells import CELLS
+from unskew.bench.idle import idle
+from unskew.bench.race import Settings, race
+from unskew.bench.report import COLUMNS, LEGEND, Report, Section
+from unskew.bench.start import loading, startup
+from unskew.engines import ENGINES
+from unskew.errors import UserError, unknown
+from unskew.runs import Json, environment
+
+__all__ = ["COLUMNS", "LEGEND", "NAMES", "Report", "Section", "Settings", "measure", "suited"]
+
+Tell = Callable[[str], None]
+
+OTHERS: dict[str, Callable[[str, Settings, Tell], Section]] = {
+    "startup": startup,
+    "load": loading,
+    "idle": idle,
+}
+NAMES = (*OTHERS, *CELLS)
+
+
+def suited() -> list[str]:
+    """The cells whose times mean something on this machine."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return [*OTHERS, *(name for name, cell in CELLS.items() if cell.device == device)]
+
+
+def measure(names: Sequence[str], settings: Settings, tell: Tell = lambda _: None) -> Report:
+    """Measure these cells, one after the other. `tell` hears what is being done."""
+    for name in names:
+        if name not in NAMES:
+            raise unknown("cell", name, NAMES)
+    if len(set(names)) < len(names):
+        raise UserError("a cell is named twice: name each once.")
+    for engine in settings.engines:
+        if engine not in ("auto", *ENGINES):
+            raise unknown("engine", engine, ["auto", *ENGINES])
+    sections = [
+        race(name, CELLS[name], settings, tell) if name in CELLS else OTHERS[name](name, settings, tell)
+        for name in names
+    ]
+    return Report(conditions(), sections)
+
+
+def conditions() -> dict[str, Json]:
+    """Where the times were taken."""
+    cpu = environment(torch.device("cpu"))
+    assert isinstance(cpu, dict)
+    told: dict[str, Json] = {"date": cpu["started"], "cpu": cpu["device_name"], "cores": cpu["cores"]}
+    if torch.cuda.is_available():
+        told |= {
+            "gpu": torch.cuda.get_device_name(),
+            "driver": _driver(),
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        }
+    kept = ("platform", "python", "versions", "unskew_commit", "command")
+    return told | {name: cpu[name] for name in kept} | {"threads": "1 per process, unless a line says else"}
+
+
+def _driver() -> str | None:
+    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(ask, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.splitlines()[0].strip() if answer.returncode == 0 and answer.stdout else None

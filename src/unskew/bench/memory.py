@@ -1,0 +1,63 @@
+"""The most memory a piece of work took."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True)
+class Peak:
+    used: int | None
+    reserved: int | None = None
+
+
+def forget(device: torch.device) -> None:
+    """Free what is not needed any more, and begin a new peak."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with contextlib.suppress(OSError):  # where the system has no such file, a peak is never begun anew
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak(device: torch.device, *, without: Collection[int] = ()) -> Peak:
+    """Since `forget`: on a GPU as PyTorch counts it, else the resident memory of this process and of those it
+    started, but for some, each with its own peak. None where the system does not tell."""
+    if device.type == "cuda":
+        used = torch.cuda.max_memory_allocated(device)
+        return Peak(used, torch.cuda.max_memory_reserved(device))
+    try:
+        return Peak(sum(_resident(each) for each in _family(os.getpid()) if each not in without))
+    except OSError:
+        return Peak(None)
+
+
+def _resident(process: int) -> int:
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:  # it has just ended
+        return 0
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return 1024 * int(found[1]) if found else 0
+
+
+def _family(process: int) -> list[int]:
+    """A process and all it started."""
+    members = [process]
+    for task in Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            members += [
+                each for child in (task / "children").read_text().split() for each in _family(int(child))
+            ]
+    return members

@@ -1,0 +1,268 @@
+"""A cell on several engines: run after run in turn, so that what else the machine does meets all alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from unskew.bench.bare import Processes, dense_rate, round_batches, train_bare
+from unskew.bench.cells import Cell
+from unskew.bench.data import dataset, made
+from unskew.bench.memory import Peak, forget, peak
+from unskew.bench.profile import profile
+from unskew.bench.report import Line, Section
+from unskew.data import Augment, Federation, federate
+from unskew.engines import choose
+from unskew.engines.pool import cores
+from unskew.method import Method
+from unskew.methods import METHODS
+from unskew.train import Program, Round, train
+from unskew.trial import Evaluation, Precision, Trial
+
+COMPARED = {"cpu": ("loop", "auto"), "cuda": ("auto",)}
+"""Engines, where none is asked for. On a GPU, `loop` can take minutes."""
+NEVER = 1_000_000
+"""Rounds, more than are run."""
+MOST_ON_CPU = 500
+"""Samples in a batch of the dense limit: of 5,000, the first layers of `cnn-pfl` alone would keep 3 GB."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be asked of every cell."""
+
+    rounds: int | None = None
+    repeats: int | None = None
+    engines: tuple[str, ...] = ()
+    precisions: tuple[Precision, ...] = ()
+    device: str | None = None
+    workers: int = 0
+    compile: bool = False
+    data: Path | None = None
+    profile: Path | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One competitor."""
+
+    name: str
+    method: Method | Program
+    trial: Trial
+
+    @property
+    def what(self) -> str:
+        parts = [self.name, choose(self.trial), self.trial.precision, "compiled" * self.trial.compile]
+        return ", ".join(filter(None, parts))
+
+
+@dataclass(frozen=True)
+class Run:
+    """The times of one training."""
+
+    whole: float
+    rounds: list[float]
+    """The first from the start of the engine on."""
+    samples: list[int]
+    memory: Peak
+    bare: list[float]
+    """Each round after the first as bare training steps, right after it, where that was asked for."""
+
+
+def race(name: str, cell: Cell, settings: Settings, tell: Callable[[str], None]) -> Section:
+    data, notes = (
+        (made("images", (1, 28, 28), 10_000, 2_000), ())
+        if cell.data == "images"
+        else dataset(cell.data, settings.data)
+    )
+    tell(f"{name}: dividing the data")
+    federation = federate(data, cell.skew, clients=cell.clients, seed=cell.skew_seed)
+    entries = enter(cell, federation, settings)
+    rounds, repeats = settings.rounds or cell.budget.rounds, settings.repeats or cell.repeats
+    on_cpu = entries[0].trial.pick_device().type == "cpu"
+    bare = Bare(entries[0].trial) if on_cpu else None
+    runs: list[list[Run]] = [[] for _ in entries]
+    for turn in range(repeats):
+        for entry, done in zip(entries, runs, strict=True):
+            tell(f"{name}: {entry.what}, run {turn + 1} of {repeats}")
+            done.append(run(entry, rounds, bare))
+    if settings.profile:
+        for entry in entries:
+            tell(f"{name}: {entry.what}, profile")
+            profile(entry.trial, entry.method, f"{name}: {entry.what}", settings.profile)
+    dense: dict[Precision, float] = {}
+    batch_size = min(cell.dense_batch, MOST_ON_CPU) if on_cpu else cell.dense_batch
+    for entry in entries:
+        if entry.trial.precision not in dense:
+            tell(f"{name}: the dense limit in {entry.trial.precision}")
+            dense[entry.trial.precision] = dense_rate(entry.trial, batch_size)
+    lines = [
+        _line(entry, done, cell, rounds, dense[entry.trial.precision])
+        for entry, done in zip(entries, runs, strict=True)
+    ]
+    if bare:
+        lines += bare.lines(dense.get("fp32"))
+        bare.close()
+    for precision, rate in dense.items():
+        what = f"dense limit, batch {batch_size}, {precision}"
+        lines.append(Line(what, precision=precision, samples_per_second=rate))
+    return Section(name, cell.title, lines, notes)
+
+
+def enter(cell: Cell, federation: Federation, settings: Settings) -> list[Entry]:
+    device = settings.device or ("auto" if cell.device == "cuda" else "cpu")
+    rounds = settings.rounds or cell.budget.rounds
+    # The last round is always tested. Where no test is to be timed, one more is trained and not counted.
+    more = 1 if cell.every is None else 0
+    first = Trial(
+        federation,
+        cell.model,
+        budget=cell.budget.model_copy(update={"rounds": rounds + more}),
+        evaluation=Evaluation(every=cell.every or NEVER),
+        augment=Augment.parse(cell.augment),
+        device=device,
+        workers=settings.workers,
+        compile=settings.compile,
+    )
+    asked = settings.engines or COMPARED[first.pick_device().type]
+    engines = dict.fromkeys(choose(replace(first, engine=engine)) for engine in asked)
+    return [
+        Entry(method, METHODS[method](), replace(first, engine=engine, precision=precision))
+        for precision in settings.precisions or cell.precisions
+        for method in cell.methods
+        for engine in engines
+    ]
+
+
+def run(entry: Entry, rounds: int, bare: Bare | None) -> Run:
+    """Train, and time every round. The bare steps of a round follow it at once: what else the machine does
+    then meets both."""
+    trial, device = entry.trial, entry.trial.pick_device()
+    sizes, engine = trial.federation.sizes, choose(trial)
+    times, samples, memory, beside = [], [], [], []
+    forget(device)
+    mark = time.perf_counter()
+
+    def on_round(round: Round) -> None:
+        nonlocal mark
+        times.append(time.perf_counter() - mark)
+        samples.append(trial.budget.epochs * int(sizes[round.trained].sum()))
+        if round.number == trial.budget.rounds:
+            memory.append(peak(device, without=bare.processes if bare else ()))
+        if bare and 1 < round.number <= rounds:
+            beside.append(bare.train(engine, round.number - 1))
+        mark = time.perf_counter()
+
+    train(trial, entry.method, on_round=on_round)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    whole = sum(times) + time.perf_counter() - mark
+    return Run(whole, times[:rounds], samples[:rounds], memory[0], beside)
+
+
+def _line(entry: Entry, runs: Sequence[Run], cell: Cell, rounds: int, dense: float) -> Line:
+    steady = [time for run in runs for time in run.rounds[1:]]
+    rate = sum(n for run in runs for n in run.samples[1:]) / sum(steady)
+    first = statistics.median(run.rounds[0] for run in runs)
+    projected = rounds != cell.budget.rounds
+    whole = statistics.median(
+        run.rounds[0] + statistics.mean(run.rounds[1:]) * (cell.budget.rounds - 1)
+        if projected or cell.every is None
+        else run.whole
+        for run in runs
+    )
+    middle, spread = middle_of(steady)
+    beyond = [
+        time / bare - 1 for run in runs for time, bare in zip(run.rounds[1:], run.bare, strict=bool(run.bare))
+    ]
+    return Line(
+        entry.what,
+        method=entry.name,
+        engine=choose(entry.trial),
+        precision=entry.trial.precision,
+        rounds=rounds,
+        repeats=len(runs),
+        seconds=whole,
+        projected=projected,
+        first_round_seconds=first,
+        round_seconds=middle,
+        round_quartiles=spread,
+        samples_per_second=rate,
+        overhead=statistics.median(beyond) if beyond else None,
+        dense_share=rate / dense,
+        memory_bytes=max(run.memory.used or 0 for run in runs) or None,
+        reserved_bytes=max(run.memory.reserved or 0 for run in runs) or None,
+        target=cell.methods[entry.name],
+    )
+
+
+def middle_of(times: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Median and quartiles."""
+    if len(times) == 1:
+        return times[0], (times[0], times[0])
+    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+    return middle, (low, high)
+
+
+class Bare:
+    """The training steps of a round and nothing else: with one thread, with as many as PyTorch takes by
+    itself, and in processes side by side as the pool engine has them."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.model = trial.build().train()
+        self.threads = torch.get_num_threads()
+        self.measured: dict[str, list[tuple[int, float]]] = {}
+
+    def train(self, engine: str, t: int) -> float:
+        """Seconds of round t on the cores that this engine has."""
+        batches = round_batches(self.trial, t)
+        samples = sum(len(y) for client in batches for _, y in client)
+
+        def note(what: str, seconds: float) -> float:
+            self.measured.setdefault(f"bare steps, {what}", []).append((samples, seconds))
+            return seconds
+
+        if engine == "pool":
+            processes = self.crew.processes
+            return note(f"{len(processes)} processes", self.crew.train(batches))
+        alone = note("1 thread", train_bare(self.model, self.trial.budget, batches, threads=1))
+        if self.threads > 1:
+            many = train_bare(self.model, self.trial.budget, batches, threads=self.threads)
+            note(f"{self.threads} threads", many)
+        return alone
+
+    def lines(self, dense: float | None) -> list[Line]:
+        lines = []
+        for what, pairs in sorted(self.measured.items()):
+            middle, spread = middle_of([seconds for _, seconds in pairs])
+            rate = sum(samples for samples, _ in pairs) / sum(seconds for _, seconds in pairs)
+            lines.append(
+                Line(
+                    what,
+                    precision="fp32",
+                    round_seconds=middle,
+                    round_quartiles=spread,
+                    samples_per_second=rate,
+                    dense_share=dense and rate / dense,
+                )
+            )
+        return lines
+
+    @cached_property
+    def crew(self) -> Processes:
+        return Processes(self.model, self.trial.budget, self.trial.workers or cores())
+
+    @property
+    def processes(self) -> list[int]:
+        return self.crew.processes if "crew" in vars(self) else []
+
+    def close(self) -> None:
+        if self.processes:
+            self.crew.close()

@@ -1,0 +1,158 @@
+"""What was measured, under which conditions, as a value and as two files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from unskew.runs import Json, slug, to_json, write_whole, writing
+
+COLUMNS = ("what", "whole", "first round", "a round", "samples/s", "overhead", "of dense", "memory", "target")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bar: so many seconds at most, or so many samples per second at least."""
+
+    value: float
+    unit: Literal["s", "samples/s"] = "s"
+
+    def met(self, line: Line) -> bool | None:
+        """None where the line does not tell."""
+        reached = line.seconds if self.unit == "s" else line.samples_per_second
+        if reached is None:
+            return None
+        return reached <= self.value if self.unit == "s" else reached >= self.value
+
+    def __str__(self) -> str:
+        return f"{'≤' if self.unit == 's' else '≥'} {self.value:,.0f} {self.unit}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was timed. What does not apply to it is None."""
+
+    what: str
+    method: str | None = None
+    engine: str | None = None
+    precision: str | None = None
+    rounds: int | None = None
+    """Measured in one run, the first included."""
+    repeats: int | None = None
+    seconds: float | None = None
+    """A whole run of the cell's rounds, from the start of the engine to the last test; elsewhere the one time
+    that was taken. The median over the repeats."""
+    projected: bool = False
+    """Whether fewer rounds were run than the cell has, and `seconds` goes on from them."""
+    first_round_seconds: float | None = None
+    """From the start of the engine to the end of the first round: what is done once is in it."""
+    round_seconds: float | None = None
+    """The median of the rounds after the first, over all repeats."""
+    round_quartiles: tuple[float, float] | None = None
+    samples_per_second: float | None = None
+    """Training samples, over all rounds after the first."""
+    overhead: float | None = None
+    """Time of a round beyond its bare training steps on as many cores, as a part of these; the median."""
+    dense_share: float | None = None
+    """samples_per_second as a part of one model's, trained plainly in large batches."""
+    memory_bytes: int | None = None
+    """The most that was in use: on a GPU as PyTorch allocated it, else the resident memory of the process and
+    of those it started, what they share counted in each."""
+    reserved_bytes: int | None = None
+    """The most that PyTorch held of a GPU."""
+    target: Target | None = None
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.target is None else self.target.met(self)
+
+    def json(self) -> dict[str, Json]:
+        return {**asdict(self), "target": self.target and str(self.target), "met": self.met}
+
+    def cells(self) -> list[str]:
+        """As a row of the table with `COLUMNS`."""
+        reached = {None: "", True: ": met", False: ": missed"}[self.met]
+        return [
+            self.what,
+            ("~" if self.projected else "") + _time(self.seconds),
+            _time(self.first_round_seconds),
+            _time(self.round_seconds),
+            "-" if self.samples_per_second is None else f"{self.samples_per_second:,.0f}",
+            "-" if self.overhead is None else f"{100 * self.overhead:+.1f} %",
+            "-" if self.dense_share is None else f"{100 * self.dense_share:.0f} %",
+            "-" if self.memory_bytes is None else f"{self.memory_bytes / 2**20:,.0f} MiB",
+            "-" if self.target is None else f"{self.target}{reached}",
+        ]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One cell, measured."""
+
+    name: str
+    title: str
+    lines: Sequence[Line]
+    notes: Sequence[str] = ()
+
+    def json(self) -> dict[str, Json]:
+        return {
+            "name": self.name,
+            "title": self.title,
+            "lines": [line.json() for line in self.lines],
+            "notes": list(self.notes),
+        }
+
+    def markdown(self) -> str:
+        rows = [COLUMNS, ["---"] * len(COLUMNS), *(line.cells() for line in self.lines)]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        notes = "".join(f"\n- {note}" for note in self.notes)
+        return f"## {self.name}\n\n{self.title}\n\n{table}\n" + (f"{notes}\n" if notes else "")
+
+
+@dataclass(frozen=True)
+class Report:
+    conditions: dict[str, Json]
+    sections: Sequence[Section]
+
+    def json(self) -> dict[str, Json]:
+        return {"conditions": self.conditions, "cells": [section.json() for section in self.sections]}
+
+    def markdown(self) -> str:
+        told = "\n".join(f"- {name}: {_plain(value)}" for name, value in self.conditions.items())
+        body = "\n".join(section.markdown() for section in self.sections)
+        return f"# unskew bench\n\n{told}\n\n{body}\n{LEGEND}\n"
+
+    def save(self, folder: Path) -> list[Path]:
+        """As .json and .md, named after the time and the cells; what is there already stays."""
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        names = "-".join(section.name for section in self.sections)
+        stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{slug(names)}"
+        paths = [folder / f"{stem}.json", folder / f"{stem}.md"]
+        write_whole(paths[0], to_json(self.json()) + "\n")
+        write_whole(paths[1], self.markdown())
+        return paths
+
+
+LEGEND = (
+    "whole: a run of all the cell's rounds, from the start of the engine (~: projected from fewer rounds). "
+    "first round: from the start of the engine, so what is done once is in it. "
+    "a round: median of the others. "
+    "overhead: beyond the bare training steps on as many cores. "
+    "of dense: samples/s as a part of one model's, trained plainly in large batches."
+)
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:,.1f} ms"
+
+
+def _plain(value: Json) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(part)}" for name, part in value.items())
+    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,93 @@
+"""What a user waits for before anything is trained: the program, and the data."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from unskew.bench.race import Settings
+from unskew.bench.report import Line, Section, Target
+from unskew.data.sources import SOURCES, data_folder
+from unskew.errors import UserError
+
+REPEATS = 5
+
+RUN = ("-m", "unskew", "run", "--dataset", "digits", "--rounds", "1", "--epochs", "1", "--quiet")
+TORCH = ("-c", "import torch")
+LOAD = (
+    "-c",
+    "import sys, time; from pathlib import Path; from unskew import load; began = time.perf_counter(); "
+    "load('cifar10', Path(sys.argv[1])); print(time.perf_counter() - began)",
+)
+
+
+def startup(name: str, settings: Settings, tell: Callable[[str], None]) -> Section:
+    """A whole command in a process of its own, in turn with one that imports PyTorch and ends."""
+    begun, torch = [], []
+    repeats = settings.repeats or REPEATS
+    for turn in range(repeats):
+        tell(f"{name}: run {turn + 1} of {repeats}")
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder, "run")
+            began = time.time()
+            _child(*RUN, "--out", str(out))
+            rounds = out / "rounds.jsonl"
+            # The round's line is written as it ends, and says how long it took.
+            ended, lasted = rounds.stat().st_mtime, json.loads(rounds.read_text())["seconds"]
+            begun.append(ended - lasted - began)
+        started = time.perf_counter()
+        _child(*TORCH)
+        torch.append(time.perf_counter() - started)
+    return Section(
+        name,
+        "`unskew run` on digits: from the command to the beginning of the first round",
+        [
+            Line("first round begins", repeats=repeats, seconds=statistics.median(begun), target=Target(3)),
+            Line("python -c 'import torch'", repeats=repeats, seconds=statistics.median(torch)),
+        ],
+    )
+
+
+def loading(name: str, settings: Settings, tell: Callable[[str], None]) -> Section:
+    """In a process of its own each time, so that no memory is there already."""
+    root, repeats = data_folder(settings.data), settings.repeats or REPEATS
+    notes: tuple[str, ...] = ()
+    with tempfile.TemporaryDirectory() as scratch:
+        if not SOURCES["cifar10"].find(root):
+            notes = (f"CIFAR-10 is not in {root}: files of its layout with random pixels took its place.",)
+            root = Path(scratch)
+            _write_cifar10(root / "cifar-10-batches-bin")
+        times = []
+        for turn in range(repeats):
+            tell(f"{name}: run {turn + 1} of {repeats}")
+            times.append(float(_child(*LOAD, str(root))))
+    line = Line("unskew.load('cifar10')", repeats=repeats, seconds=statistics.median(times), target=Target(2))
+    return Section(
+        name, "CIFAR-10 from its publisher's files, which the system has read before", [line], notes
+    )
+
+
+def _child(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=os.environ)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:]
+        raise UserError(f"a command of this benchmark failed ({' '.join(last)}): run it by hand to see why.")
+    return done.stdout
+
+
+def _write_cifar10(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]:
+        records = random.integers(0, 256, (10_000, 3073), np.uint8)
+        records[:, 0] %= 10
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
