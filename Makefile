@@ -1,10 +1,11 @@
 # make demo: from nothing to a class-wise answer.   make test: all tests and checks.
+# make test-gpu: what only a CUDA GPU can show.      make bench: races, on a quiet machine.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check format clean
+.PHONY: demo test test-gpu check bench bench-peers format clean
 
 demo: $(VENV)/ready
 	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls --dataset digits --skew dirichlet:0.05 \
@@ -12,6 +13,16 @@ demo: $(VENV)/ready
 
 test: check
 	$(BIN)/pytest -n 2 --dist worksteal
+
+test-gpu: $(VENV)/ready
+	$(BIN)/pytest tests/gpu
+
+bench: bench-peers
+	$(BIN)/unskew bench --out benchmarks/results
+	$(BIN)/python -m benchmarks.race
+
+bench-peers: $(VENV)/ready
+	$(BIN)/python -m benchmarks.environments
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check .
