@@ -103,8 +103,8 @@ class Experiment(Spec):
     workers: int = Field(default=0, ge=0)
     """How many clients run side by side; 0: as many as suit the machine."""
     precision: Precision = "fp32"
-    compile: bool = False
-    """Whether the graphs engine fuses the model's kernels with torch.compile."""
+    fast: bool = False
+    """Whether a GPU may take its fastest kernels; last bits then differ from run to run."""
     data: DataSpec = DataSpec()
     skew: SkewSpec = SkewSpec()
     model: ModelSpec = ModelSpec()
@@ -215,7 +215,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         threads=experiment.threads,
         workers=experiment.workers,
         precision=experiment.precision,
-        compile=experiment.compile,
+        fast=experiment.fast,
     )
     resolved = experiment.model_copy(
         update={

@@ -98,8 +98,9 @@ class Trial:
     """How many clients an engine may run side by side; 0: as many as suit the machine. No result depends on
     it."""
     precision: Precision = "fp32"
-    compile: bool = False
-    """Whether an engine for GPUs fuses the model's kernels with torch.compile."""
+    fast: bool = False
+    """Whether a GPU may take its fastest kernels: fused by torch.compile, and of cuDNN's those that win a
+    race. Last bits then differ from run to run."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.federation, Federation):

@@ -76,9 +76,9 @@ def test_batch_norm_statistics_follow_the_trial(images, name, statistics):
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
-def test_compiled_models_stay_close(images):
+def test_the_fastest_kernels_stay_close(images):
     plain, fused = (
-        train(trial_of(images, "cnn", engine="graphs", compile=c), METHODS["fedvls"]()) for c in (0, 1)
+        train(trial_of(images, "cnn", engine="graphs", fast=c), METHODS["fedvls"]()) for c in (False, True)
     )
     assert torch.allclose(flat(plain.weights), flat(fused.weights), rtol=1e-2, atol=1e-3)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 
@@ -63,8 +66,10 @@ def conditions() -> dict[str, Json]:
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         }
-    kept = ("platform", "python", "versions", "unskew_commit", "command")
-    return told | {name: cpu[name] for name in kept} | {"threads": "1 per process, unless a line says else"}
+    kept = ("platform", "python", "versions", "unskew_commit")
+    told |= {name: cpu[name] for name in kept}
+    command = shlex.join([Path(sys.argv[0]).stem, *sys.argv[1:]])
+    return told | {"command": command, "threads": "1 per process, unless a line says else"}
 
 
 def _driver() -> str | None:

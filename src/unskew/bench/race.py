@@ -43,7 +43,7 @@ class Settings:
     precisions: tuple[Precision, ...] = ()
     device: str | None = None
     workers: int = 0
-    compile: bool = False
+    fast: bool = False
     data: Path | None = None
     profile: Path | None = None
 
@@ -58,7 +58,7 @@ class Entry:
 
     @property
     def what(self) -> str:
-        parts = [self.name, choose(self.trial), self.trial.precision, "compiled" * self.trial.compile]
+        parts = [self.name, choose(self.trial), self.trial.precision, "fast" * self.trial.fast]
         return ", ".join(filter(None, parts))
 
 
@@ -91,7 +91,9 @@ def race(name: str, cell: Cell, settings: Settings, tell: Callable[[str], None])
     for turn in range(repeats):
         for entry, done in zip(entries, runs, strict=True):
             tell(f"{name}: {entry.what}, run {turn + 1} of {repeats}")
-            done.append(run(entry, rounds, bare))
+            done.append(last := run(entry, rounds, bare))
+            middle, _ = middle_of(last.rounds[1:])
+            tell(f"{name}: {entry.what}: {last.whole:.2f} s, {1000 * middle:.1f} ms a round")
     if settings.profile:
         for entry in entries:
             tell(f"{name}: {entry.what}, profile")
@@ -128,7 +130,7 @@ def enter(cell: Cell, federation: Federation, settings: Settings) -> list[Entry]
         augment=Augment.parse(cell.augment),
         device=device,
         workers=settings.workers,
-        compile=settings.compile,
+        fast=settings.fast,
     )
     asked = settings.engines or COMPARED[first.pick_device().type]
     engines = dict.fromkeys(choose(replace(first, engine=engine)) for engine in asked)

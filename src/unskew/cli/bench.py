@@ -43,8 +43,8 @@ def bench(
     workers: Annotated[
         str, options.option("--workers", "NUMBER", "Clients side by side; 0: as many as suit the machine.")
     ] = "0",
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Fuse kernels with torch.compile, on a GPU.")
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Let a GPU take its fastest kernels; last bits then differ.")
     ] = False,
     profile: Annotated[
         Path | None,
@@ -78,7 +78,7 @@ def bench(
         precisions=_precisions(precision),
         device=device,
         workers=_number("workers", workers, 0),
-        compile=compile,
+        fast=fast,
         data=data,
         profile=profile,
     )

@@ -15,6 +15,7 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -200,7 +201,7 @@ class Stage:
         self.floor, self.method, self.fused = floor, method, method
         self.loop, self.trial, self.device = floor.loop, floor.loop.trial, floor.loop.device
         initial, budget = self.loop.initial, self.trial.budget
-        if self.trial.compile:  # losses are dozens of kernels on a few hundred numbers
+        if self.trial.fast:  # losses are dozens of kernels on a few hundred numbers
             whole: Objective = torch.compile(method.objective, dynamic=False)
             self.fused = replace(method, loss=whole, terms=())
         self._decay = {"momentum": budget.momentum, "weight_decay": budget.weight_decay}
@@ -381,9 +382,16 @@ class Stage:
             self._step(self.fused, lane.room, x, y)
             lane.at.add_(size)
 
-        with lane.room.line.work():
+        with lane.room.line.work(), self._kernels():
             lane.at.zero_()  # a recording leaves it further on
             return lane.room.line.record(step)
+
+    def _kernels(self) -> AbstractContextManager[object]:
+        """Of full batches: others are too rare for the time that a race takes."""
+        if not self.trial.fast:
+            return nullcontext()
+        tf32 = self.trial.precision == "tf32"
+        return torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=tf32)
 
     def _record_spare(self, spare: Spare, x: Tensor, y: Tensor) -> None:
         with spare.room.line.work():

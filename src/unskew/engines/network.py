@@ -42,7 +42,7 @@ class Network:
         self.batch_size = trial.budget.batch_size
         self._compiled = (
             {module: torch.compile(partial(_compute, module), dynamic=False) for module in set(modules)}
-            if trial.compile and device.type == "cuda"
+            if trial.fast and device.type == "cuda"
             else {}
         )
 
