@@ -177,7 +177,7 @@ def _tally(sent: list[Any], rest: Parcel) -> Parcel:
     trial, weights = sent
     engine, model = _open_engine(trial), _open_round(weights)
     assert isinstance(engine, Loop)
-    with engine._steady():
+    with engine.steady():
         return pack([engine.exam.tally(model, batch) for batch in unpack(rest)])
 
 

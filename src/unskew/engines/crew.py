@@ -12,8 +12,8 @@ import traceback
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -78,7 +78,8 @@ class Crew(Generic[T, A]):
                 self._say(worker, layout)
                 give(worker)
             while busy:
-                for line in wait(list(busy)):
+                # Not for ever: a signal that another thread was given does not end the wait of this one.
+                for line in wait(list(busy), timeout=1):
                     assert isinstance(line, Connection)
                     worker, n = busy.pop(line)
                     reply = self._hear(worker)
@@ -121,22 +122,37 @@ class Crew(Generic[T, A]):
 def _hire(work: Work[T, A], board: Shelf, ear: int, mouth: int) -> Worker:
     ours, theirs = Pipe()
     worker = Worker(0, ours, Shelf(), (Shelf(), Shelf()))
-    # Ctrl-C reaches all processes of a terminal, but it is for this one to end the others: for them it stays
-    # blocked.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        with warnings.catch_warnings():
-            # Python warns of forks beside other threads, whose locks stay locked in the fork. The threads
-            # here are those of PyTorch's kernels, which rest between calls, and one that may draw on the
-            # terminal: workers use neither.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            worker.pid = os.fork()
+    with _no_interrupt(), warnings.catch_warnings():
+        # Python warns of forks beside other threads, whose locks stay locked in the fork. Here those are
+        # threads of PyTorch's kernels, which rest between calls, and one that may draw on the terminal:
+        # workers use neither.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        worker.pid = os.fork()
         if not worker.pid:
             _live(work, board, worker, theirs, ear, mouth)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return worker
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Ctrl-C waits until the fork is over: Python drops what is raised in the hooks it runs after one. It
+    reaches all processes of a terminal, but it is for this one to end the others: for them it stays blocked.
+    """
+    came: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread()  # no other hears of it
+    if ours and handler is not None:  # None: it is not Python's
+        signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if ours and handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _live(work: Work[T, A], board: Shelf, me: Worker, line: Connection, ear: int, mouth: int) -> None:

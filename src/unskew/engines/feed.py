@@ -17,7 +17,7 @@ from unskew.engines.loop import Loop
 
 FEED = 2**31  # bytes of augmented inputs that may lie ready
 FEED_SHARE = 0.1  # of the free memory, where that is less
-PIECE = 8192  # samples augmented at a time, which needs several times their memory
+PIECE = 2**26  # bytes augmented at a time, which needs many times the memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,9 @@ class Feed:
         limit = FEED
         if self.device.type == "cuda":
             limit = min(limit, int(FEED_SHARE * torch.cuda.mem_get_info(self.device)[0]))
-        room = limit // (2 * x.numel() * x.element_size())
+        each = x.numel() * x.element_size()
+        room = limit // (2 * each)
+        self.piece = max(1, PIECE // each)
         self.half = max(min(room, most), lanes * budget.batch_size)
         """Samples that a half holds."""
         self.x = torch.zeros((2 * self.half, *x.shape[1:]), dtype=x.dtype, device=self.device)
@@ -107,8 +109,8 @@ class Feed:
             held += size
 
     def _fill(self, place: int, start: int, end: int) -> None:
-        for at in range(start, end, PIECE):
-            upto = min(at + PIECE, end)
+        for at in range(start, end, self.piece):
+            upto = min(at + self.piece, end)
             x, y = self._augmented(self._rows[at:upto], self._draws[at:upto])
             here = place + at - start
             self.x[here : here + len(x)].copy_(x)

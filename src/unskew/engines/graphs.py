@@ -142,12 +142,14 @@ class Graphs:
         return self.assess_later(weights)()
 
     def assess_later(self, weights: Weights) -> Callable[[], Assessment]:
-        with self.loop._steady():
+        with self.loop.steady():
             return self._examiner.ask(weights)
 
     def fit(self, method: Method, anchor: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Fit]:
-        with self.loop._steady():
-            jobs = list(jobs)
+        jobs = list(jobs)
+        if not jobs:
+            return []
+        with self.loop.steady():
             self._floor.anchor.load("params", anchor.params)
             self._floor.anchor.load("buffers", anchor.buffers)
             fits: dict[int, Fit] = {}

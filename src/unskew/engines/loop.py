@@ -41,22 +41,22 @@ class Loop:
         self.exam = Exam(dataset, self.network, self.device, trial.evaluation.batch_size)
 
     def assess(self, weights: Weights) -> Assessment:
-        with self._steady():
+        with self.steady():
             return self.exam.assessment(self.exam.tally(weights, batch) for batch in range(len(self.exam)))
 
     def tally(self, weights: Weights, batch: int) -> Tensors:
         """What one batch adds to the assessment."""
-        with self._steady():
+        with self.steady():
             return self.exam.tally(weights, batch)
 
     def assess_later(self, weights: Weights) -> Callable[[], Assessment]:
         return partial(self.assess, weights)
 
     def fit(self, method: Method, anchor: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Fit]:
-        with self._steady():
+        with self.steady():
             return [self._fit_one(method, anchor, shared, job) for job in jobs]
 
-    def _steady(self) -> AbstractContextManager[None]:
+    def steady(self) -> AbstractContextManager[None]:
         return steady(self.device, self.trial.threads, tf32=self.trial.precision == "tf32")
 
     def look(
@@ -68,7 +68,7 @@ class Loop:
         params = {name: value.detach().requires_grad_(grad) for name, value in weights.params.items()}
         for rows in torch.split(mine, batch_size or self.trial.evaluation.batch_size):
             x = normalise(self.inputs[rows], dataset.mean, dataset.std)
-            with self._steady(), torch.set_grad_enabled(grad):
+            with self.steady(), torch.set_grad_enabled(grad):
                 out = self.network.evaluate(Weights(params, weights.buffers), x)
             yield View(scope, x, self.labels[rows], params, out, self.network)
 
