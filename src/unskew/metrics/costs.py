@@ -1,0 +1,154 @@
+"""What a run reaches, when, and what it costs to get there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from unskew.errors import require
+from unskew.metrics.classes import Floats
+
+BACKWARD = 2
+"""Forward passes that a backward pass costs (PKD, Eq. 6: U_FP is a third of U_FP + U_BP)."""
+
+
+def best_last_mean(accuracies: Sequence[float]) -> dict[str, float]:
+    """The best accuracy, the last, and the mean of the last ten. Never the best alone: it was chosen on the
+    test set. NaN where no round was tested."""
+    if not len(accuracies):
+        return {"best": float("nan"), "last": float("nan"), "mean_last_10": float("nan")}
+    return {
+        "best": float(max(accuracies)),
+        "last": float(accuracies[-1]),
+        "mean_last_10": float(np.mean(accuracies[-10:])),
+    }
+
+
+def rounds_to(target: float, accuracies: Mapping[int, float]) -> int | None:
+    """The first round whose accuracy reaches the target, min{t: a^t ≥ target}; None when none does."""
+    return next((round for round, value in sorted(accuracies.items()) if value >= target), None)
+
+
+def speed_up(
+    accuracies: Mapping[int, float], baseline: Mapping[int, float], *, target: float | None = None
+) -> float | None:
+    """How many times sooner than a baseline a run reaches a target: R(baseline) / R(run), with R the round
+    that reaches it (FedLMD, Table 3). The target is the baseline's best accuracy unless given.
+
+    None where either does not reach it; the paper prints 1.00 there. Rounds count from 1. Test both runs in
+    the same rounds: a run tested every tenth round seems to arrive up to nine rounds late.
+    """
+    if target is None:
+        if not baseline:
+            return None
+        target = max(baseline.values())
+    own, other = rounds_to(target, accuracies), rounds_to(target, baseline)
+    return None if own is None or other is None else other / own
+
+
+class Sized(Protocol):
+    """An array or a tensor."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes between the server and all clients."""
+
+    up: int
+    down: int
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.up + other.up, self.down + other.down)
+
+
+def traffic(
+    weights: Mapping[str, Sized],
+    *,
+    cohort: int,
+    trained: int,
+    shared: Mapping[str, Sized] | None = None,
+    reported: Mapping[str, Sized] | None = None,
+) -> Traffic:
+    """What a round sends: down, the model and what the server shares beside it to every client of the cohort;
+    up, the model and what a client reports from each one that trained.
+
+        down = cohort (|weights| + |shared|),   up = trained (|weights| + |reported|),   |x| in bytes
+
+    `weights` has the buffers too, `reported` is one client's. Sample counts and framing are not counted.
+    """
+    require(0 <= trained <= cohort, "traffic needs 0 <= trained <= cohort: correct the numbers of clients.")
+    model = _bytes(weights)
+    return Traffic(
+        up=trained * (model + _bytes(reported or {})), down=cohort * (model + _bytes(shared or {}))
+    )
+
+
+def _bytes(tensors: Mapping[str, Sized]) -> int:
+    return sum(int(tensor.nbytes) for tensor in tensors.values())
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The forward passes a method makes for each of a client's samples."""
+
+    trained: float = 1
+    """In every epoch, with a backward pass: 2 for SAM and FedGF."""
+    frozen: float = 0
+    """In every epoch, without: 1 for a teacher (FedNTD, FedLMD, FedVLS), 2 for MOON, G for G experts."""
+    once: float = 0
+    """In a round, without: a look at the data before or after training."""
+
+
+def forward_passes(passes: Passes, epochs: float) -> float:
+    """Forward passes per sample in a round: E (trained + frozen) + once."""
+    return epochs * (passes.trained + passes.frozen) + passes.once
+
+
+def round_cost(passes: Passes, epochs: float) -> float:
+    """A round's computation in units of a FedAvg round, U: (3 E trained + E frozen + once) / 3E, with a
+    backward pass for two forward ones (PKD, Eq. 3 and 6)."""
+    full = epochs * (1 + BACKWARD)
+    require(full > 0, "a round without an epoch has no cost to compare with: give epochs above 0.")
+    return (full * passes.trained + epochs * passes.frozen + passes.once) / full
+
+
+def cost_unit(samples: int, epochs: float, forward: float) -> float:
+    """PKD's unit U = E N (U_FP + U_BP) = 3 E N U_FP (Eq. 3): the computation of one FedAvg round with all
+    clients. `forward` is one sample's forward pass; the paper counts a multiply-add as one operation."""
+    return (1 + BACKWARD) * epochs * samples * forward
+
+
+def expert_cost(
+    group_sizes: Iterable[int], samples: int, *, epochs: float, expert_epochs: float | None = None
+) -> float:
+    """A round of training PKD's experts, in U: (E_exp / E) (Σ_g n_g / N) (Eq. 5)."""
+    own = epochs if expert_epochs is None else expert_epochs
+    return own / epochs * sum(group_sizes) / samples
+
+
+def activation_frequency(activated: Sequence[int], samples: int, epochs: float) -> Floats:
+    """How often PKD's experts teach: n_KD^t / (E N) for each round t (Fig. 11), where n_KD^t counts the
+    samples that activated an expert, in each epoch anew."""
+    return np.asarray(activated, dtype=np.float64) / (epochs * samples)
+
+
+def distillation_cost(activated: int, samples: int, epochs: float) -> float:
+    """A round of PKD's last stage, in U: 1 + n_KD / (3 E N) (Eq. 6), if experts see only the samples that
+    activate them. Where all G experts see all samples it is `round_cost(Passes(frozen=G), epochs)`."""
+    return 1 + activated / ((1 + BACKWARD) * epochs * samples)
+
+
+def cost_to(
+    target: float, accuracies: Mapping[int, float], costs: Mapping[int, float], *, before: float = 0
+) -> float | None:
+    """What was computed until an accuracy was reached: before + Σ_{t ≤ R} cost^t, R the first round that
+    reaches the target (PKD, Tables 9 and 10, by the worst class's accuracy). `costs` has every round, tested
+    or not; `before` is what was spent beside them, as on experts. None when the target is not reached."""
+    reached = rounds_to(target, accuracies)
+    return None if reached is None else before + sum(cost for t, cost in costs.items() if t <= reached)
