@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew import engines, metrics
+from unskew.engines.lines import upload
 from unskew.engines.numerics import steady
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
@@ -156,13 +157,15 @@ def train(
     engine = engines.start(trial)
     state = start or begin(method, engine.initial)
     rounds: list[Round] = []
-    under_way: list[Callable[[], Round]] = []
+    ended = began
+    under_way: list[Close] = []
     while under_way or state.round < trial.budget.rounds:
         if state.round < trial.budget.rounds and len(under_way) <= engine.ahead:
             state, close = advance(trial, method, engine, state)
             under_way.append(close)
         else:
-            rounds.append(under_way.pop(0)())
+            rounds.append(under_way.pop(0)(ended))
+            ended = time.perf_counter()
             on_round(rounds[-1])
     weights = method.server.serve(state.server)
     notes = [*trial.federation.partition.notes, *method.notes, *divergence(weights)]
@@ -192,19 +195,20 @@ def begin(method: Method, weights: Weights, *, round: int = 0) -> State:
 def step(trial: Trial, method: Method, engine: engines.Engine, state: State) -> tuple[State, Round]:
     """One round: sample, fit, aggregate, test."""
     state, close = advance(trial, method, engine, state)
-    return state, close()
+    return state, close(0.0)
 
 
-def advance(
-    trial: Trial, method: Method, engine: engines.Engine, state: State
-) -> tuple[State, Callable[[], Round]]:
+Close = Callable[[float], Round]
+"""Waits for a round's numbers. Its time counts from when the round before ended, where both ran at once."""
+
+
+def advance(trial: Trial, method: Method, engine: engines.Engine, state: State) -> tuple[State, Close]:
     """One round, without waiting for a device that works on its own: its numbers come when they are asked
     for."""
     began = time.perf_counter()
     federation, budget, t = trial.federation, trial.budget, state.round
     anchor = state.server.weights
-    size = federation.clients if budget.cohort == "all" else budget.cohort
-    chosen = cohort(trial.seed, t, federation.clients, size)
+    chosen = cohort(trial.seed, t, federation.clients, trial.cohort)
     jobs = [
         engines.Job(
             client,
@@ -245,9 +249,9 @@ def advance(
     test = engine.assess_later(method.server.serve(server)) if due else None
     trained = [job.client for job, _ in done]
 
-    def close() -> Round:
+    def close(since: float) -> Round:
         result = test() if test else None
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - max(began, since)
         return Round(t + 1, budget.lr_at(t), chosen, trained, float(loss), seconds, result)
 
     return state, close
@@ -256,16 +260,11 @@ def advance(
 def _memory(method: Method, engine: engines.Engine, state: State, client: int, counts: Tensor) -> Tensors:
     if client in state.memories:
         return state.memories[client]
-    return method.memory.init(engine.initial, _upload(counts, _device(engine.initial)))
+    return method.memory.init(engine.initial, upload(counts, _device(engine.initial)))
 
 
 def _device(weights: Weights) -> torch.device:
     return next(iter(weights.params.values())).device
-
-
-def _upload(values: Tensor, device: torch.device) -> Tensor:
-    """To a device, without waiting for what it has to do first."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
 
 
 def _gather(trial: Trial, anchor: Weights, t: int, done: list[tuple[engines.Job, engines.Fit]]) -> Updates:
@@ -279,11 +278,11 @@ def _gather(trial: Trial, anchor: Weights, t: int, done: list[tuple[engines.Job,
     return Updates(
         clients=trial.federation.clients,
         holders=int((trial.federation.sizes > 0).sum()),
-        rows=_upload(torch.tensor([job.client for job, _ in done]), device),
-        weight=_upload(samples / samples.sum(), device),
+        rows=upload(torch.tensor([job.client for job, _ in done]), device),
+        weight=upload(samples / samples.sum(), device),
         delta={name: value.sub_(anchor.params[name]) for name, value in after.items()},
         buffers=stacked([fit.weights.buffers for _, fit in done]),
-        steps=_upload(torch.tensor([fit.steps for _, fit in done]), device),
+        steps=upload(torch.tensor([fit.steps for _, fit in done]), device),
         lr=trial.budget.lr_at(t),
         momentum=trial.budget.momentum,
         reported=stacked([fit.reported for _, fit in done]),

@@ -120,6 +120,11 @@ class Trial:
             )
         self.augment.check(self.federation.dataset.inputs)
 
+    @property
+    def cohort(self) -> int:
+        """How many clients take part in a round."""
+        return self.federation.clients if self.budget.cohort == "all" else self.budget.cohort
+
     def build(self) -> nn.Module:
         """The model with its initial weights: the same for every method under this trial."""
         dataset = self.federation.dataset

@@ -73,6 +73,11 @@ def test_clients_without_data_and_smaller_than_a_batch(digits):
     assert_same(trial_of(federation), METHODS["fedlc"]())
 
 
+def test_what_two_rounds_do_at_once_is_counted_in_one_of_them(skewed):
+    result = train(trial_of(skewed, engine="graphs"))
+    assert sum(round.seconds for round in result.rounds) <= result.seconds
+
+
 def test_without_a_gpu_the_engine_is_refused(skewed, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(UserError, match="needs a CUDA GPU"):

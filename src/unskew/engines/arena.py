@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from unskew.types import Tensors
+from unskew.types import Tensors, Weights
 
 ALIGNMENT = 256  # bytes; what CUDA's own allocations start at, and its fastest kernels ask for
 
@@ -56,3 +56,12 @@ class Arena:
                     storage, at // shape.element_size(), shape.shape, shape.stride()
                 )
         return found
+
+
+def model_arena(like: Weights, device: torch.device) -> Arena:
+    return Arena({"params": like.params, "buffers": like.buffers}, device)
+
+
+def load_model(arena: Arena, weights: Weights) -> None:
+    arena.load("params", weights.params)
+    arena.load("buffers", weights.buffers)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-
-from unskew.engines.arena import Arena
-from unskew.engines.lines import Line, Mark, Step, main_mark, main_wait
+from unskew.engines.arena import load_model, model_arena
+from unskew.engines.lines import Line, Mark, Step, download, main_mark, main_wait
 from unskew.engines.loop import Loop
 from unskew.metrics import Assessment
 from unskew.types import Tensors, Weights
@@ -19,7 +16,7 @@ class Examiner:
 
     def __init__(self, loop: Loop, line: Line) -> None:
         self.exam, self.line, self.device = loop.exam, line, loop.device
-        self.weights = Arena({"params": loop.initial.params, "buffers": loop.initial.buffers}, self.device)
+        self.weights = model_arena(loop.initial, self.device)
         self.free: Mark | None = None
         """When the last model's test has ended."""
         self._totals: Tensors = {}
@@ -29,11 +26,10 @@ class Examiner:
         """How a model does, when the answer is called."""
         if self.free is not None:
             main_wait(self.device, self.free)
-        self.weights.load("params", weights.params)
-        self.weights.load("buffers", weights.buffers)
+        load_model(self.weights, weights)
         self.line.wait(main_mark(self.device))
         with self.line.work():
-            totals = {name: _download(value) for name, value in self._tested().items()}
+            totals = {name: download(value) for name, value in self._tested().items()}
         self.free = done = self.line.mark()
 
         def answer() -> Assessment:
@@ -57,9 +53,3 @@ class Examiner:
     def _run(self) -> None:
         for name, value in self._count().items():
             self._totals[name].copy_(value)
-
-
-def _download(value: Tensor) -> Tensor:
-    """To the host, without waiting for it."""
-    there = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
-    return there.copy_(value, non_blocking=True)

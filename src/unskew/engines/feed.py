@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.engines.job import Job
-from unskew.engines.lines import Line, main_mark
+from unskew.engines.lines import Line, main_mark, upload
 from unskew.engines.loop import Loop
 
 FEED = 2**31  # bytes of augmented inputs that may lie ready
@@ -44,8 +44,8 @@ class Feed:
         federation, budget = self.trial.federation, self.trial.budget
         first = torch.zeros(1, dtype=torch.int64, device=self.device)
         x, y = self._augmented(first, torch.zeros((1, self.trial.augment.draws), device=self.device))
-        cohort = federation.clients if budget.cohort == "all" else budget.cohort
-        most = budget.epochs * int(federation.sizes.sort(descending=True).values[:cohort].sum())
+        largest = federation.sizes.sort(descending=True).values[: self.trial.cohort]
+        most = budget.epochs * int(largest.sum())
         limit = FEED
         if self.device.type == "cuda":
             limit = min(limit, int(FEED_SHARE * torch.cuda.mem_get_info(self.device)[0]))
@@ -123,6 +123,5 @@ class Feed:
         ]
 
     def _upload(self, parts: list[NDArray[Any]]) -> Tensor:
-        """One after the other to the device, without waiting for what it has to do first."""
-        whole, device = torch.from_numpy(np.concatenate(parts)), self.device
-        return whole.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else whole
+        """One after the other."""
+        return upload(torch.from_numpy(np.concatenate(parts)), self.device)

@@ -22,12 +22,13 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from unskew.engines.arena import Arena
+from unskew.engines.arena import Arena, load_model, model_arena
 from unskew.engines.examiner import Examiner
 from unskew.engines.feed import Feed, Portion
 from unskew.engines.job import Fit, Job
 from unskew.engines.lines import Line, Mark, Step, line_on, main_mark, main_wait, random_state
 from unskew.engines.loop import Loop, Training
+from unskew.engines.numerics import kernels
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment
@@ -125,7 +126,7 @@ class Graphs:
 
     @cached_property
     def _floor(self) -> Floor:
-        model = Arena({"params": self.initial.params, "buffers": self.initial.buffers}, self.device)
+        model = model_arena(self.initial, self.device)
         lr = torch.zeros((), device=self.device)
         return Floor(self.loop, model, lr, Feed(self.loop, line_on(self.device, 0, 0), MOST_LANES))
 
@@ -150,8 +151,7 @@ class Graphs:
         if not jobs:
             return []
         with self.loop.steady():
-            self._floor.anchor.load("params", anchor.params)
-            self._floor.anchor.load("buffers", anchor.buffers)
+            load_model(self._floor.anchor, anchor)
             fits: dict[int, Fit] = {}
             stages: dict[Stage, list[Work]] = {}
             for work in self._prepare(method, anchor, shared, jobs, fits):
@@ -392,8 +392,7 @@ class Stage:
         """Of full batches: others are too rare for the time that a race takes."""
         if not self.trial.fast:
             return nullcontext()
-        tf32 = self.trial.precision == "tf32"
-        return torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=tf32)
+        return kernels(tf32=self.trial.precision == "tf32", fastest=True)
 
     def _record_spare(self, spare: Spare, x: Tensor, y: Tensor) -> None:
         with spare.room.line.work():

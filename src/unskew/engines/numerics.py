@@ -19,15 +19,25 @@ def steady(device: torch.device, threads: int, *, tf32: bool = False) -> Iterato
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    products = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
     devices = [device] if device.type == "cuda" else []
-    flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
     try:
-        with flags, torch.random.fork_rng(devices=devices):
+        with kernels(tf32=tf32), torch.random.fork_rng(devices=devices):
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def kernels(*, tf32: bool, fastest: bool = False) -> Iterator[None]:
+    """Which of its kernels a GPU takes: those that give the same bits again, or those that win a race."""
+    products = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        with torch.backends.cudnn.flags(
+            enabled=True, benchmark=fastest, deterministic=not fastest, allow_tf32=tf32
+        ):
+            yield
+    finally:
         torch.backends.cuda.matmul.allow_tf32 = products
 
 
