@@ -17,6 +17,7 @@ from unskew.bench.data import dataset, made
 from unskew.bench.race import enter, race
 from unskew.bench.report import Line, Target
 from unskew.data import federate
+from unskew.engines.loop import Loop
 from unskew.methods import METHODS
 from unskew.models import MODELS, count_parameters
 from unskew.train import train
@@ -98,7 +99,7 @@ def test_the_bare_steps_are_those_of_the_engine() -> None:
     trial = replace(entry.trial, budget=entry.trial.budget.model_copy(update={"rounds": 1}))
     model = trial.build().train()
     optimizer = torch.optim.SGD(model.parameters(), trial.budget.lr)
-    (batches,) = round_batches(trial, 0)
+    (batches,) = round_batches(Loop(trial), 0)
     assert [len(y) for _, y in batches] == 5 * [10, 10, 10, 5]
     for x, y in batches:
         optimizer.zero_grad()

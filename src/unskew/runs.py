@@ -68,13 +68,14 @@ class RunFolder:
         confusion = round.test.confusion
         by_class = metrics.class_accuracy(confusion)
         share = metrics.prediction_share(confusion)
+        extremes = metrics.max_mean_min(by_class)
         tested: dict[str, Json] = {
             "accuracy": metrics.accuracy(confusion),
             "loss": round.test.loss,
             "class_accuracy": by_class.tolist(),
             "macro_accuracy": metrics.macro_accuracy(confusion),
-            "max_class": float(np.nanmax(by_class)),
-            "min_class": float(np.nanmin(by_class)),
+            "max_class": extremes["max"],
+            "min_class": extremes["min"],
             "discrepancy": metrics.discrepancy(by_class),
             "worst_class": metrics.worst_class(by_class),
             "groups": dict(metrics.weigh(by_class, self._shares)),
@@ -187,14 +188,8 @@ def statistics(results: Sequence[Result]) -> Json:
     """Mean and standard deviation (n-1) over the runs of several seeds."""
 
     def over(values: Sequence[float | None]) -> Json:
-        known = [value for value in values if value is not None and math.isfinite(value)]
-        if not known:
-            return None
-        return {
-            "mean": float(np.mean(known)),
-            "std": float(np.std(known, ddof=1)) if len(known) > 1 else None,
-            "n": len(known),
-        }
+        known = metrics.over_seeds(values)
+        return None if known is None else {"mean": known.mean, "std": known.std, "n": known.n}
 
     return {
         "accuracy": {

@@ -6,16 +6,18 @@ import contextlib
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from unskew.engines.plan import cohort, epochs
-from unskew.models import has_batch_norm
-from unskew.trial import Budget, Precision, Trial
+from unskew.engines.job import Job
+from unskew.engines.loop import Loop
+from unskew.engines.numerics import kernels
+from unskew.engines.plan import cohort
+from unskew.trial import Budget, Trial
 from unskew.types import Out
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -25,34 +27,11 @@ ENOUGH = 0.5
 """Seconds over which the dense limit is measured, after a warm-up."""
 
 
-def round_batches(trial: Trial, t: int) -> list[Batches]:
+def round_batches(loop: Loop, t: int) -> list[Batches]:
     """Every client's batches of a round, ready for the model."""
-    federation, budget, data = trial.federation, trial.budget, trial.federation.dataset
-    size = federation.clients if budget.cohort == "all" else budget.cohort
-    normed = has_batch_norm(trial.build())
-    clients = []
-    for client in cohort(trial.seed, t, federation.clients, size):
-        mine = federation.indices(client)
-        plan = epochs(
-            trial.seed,
-            t,
-            client,
-            samples=len(mine),
-            times=budget.epochs,
-            batch_size=budget.batch_size,
-            draws=trial.augment.draws,
-            drop_single=normed,
-        )
-        batches: Batches = []
-        for epoch in plan:
-            rows = mine[torch.from_numpy(epoch.rows)]
-            x = trial.augment.apply(
-                data.train.inputs[rows], torch.from_numpy(epoch.draws), data.mean, data.std
-            )
-            y = data.train.labels[rows]
-            batches += zip(torch.split(x, epoch.sizes), torch.split(y, epoch.sizes), strict=True)
-        clients.append(batches)
-    return clients
+    trial = loop.trial
+    chosen = cohort(trial.seed, t, trial.federation.clients, trial.cohort)
+    return [list(loop.batches(Job(client, t, {}))) for client in chosen]
 
 
 def train_bare(model: nn.Module, budget: Budget, clients: Sequence[Batches], *, threads: int) -> float:
@@ -139,7 +118,7 @@ def dense_rate(trial: Trial, batch_size: int) -> float:
     x = torch.randn(batch_size, *dataset.inputs.shape, device=device)
     y = torch.randint(len(dataset.classes), (batch_size,), device=device)
     rates = []
-    with _fast(trial.precision, device):
+    with kernels(tf32=trial.precision != "fp32", fastest=True):
         layouts = [torch.contiguous_format, torch.channels_last]
         if trial.fast:  # to compile takes long: the one that a GPU prefers
             layouts = [layouts[trial.precision == "bf16"]]
@@ -208,16 +187,3 @@ def _replayed(step: Callable[[], None]) -> float:
     while (seconds := replay(times)) < ENOUGH:
         times *= 2
     return seconds / times
-
-
-@contextlib.contextmanager
-def _fast(precision: Precision, device: torch.device) -> Iterator[None]:
-    """The fastest kernels that the precision allows."""
-    tf32 = precision != "fp32"
-    products = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=tf32):
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = products

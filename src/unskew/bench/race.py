@@ -19,6 +19,7 @@ from unskew.bench.profile import profile
 from unskew.bench.report import Line, Section
 from unskew.data import Augment, Federation, federate
 from unskew.engines import choose
+from unskew.engines.loop import Loop
 from unskew.engines.pool import cores
 from unskew.method import Method
 from unskew.methods import METHODS
@@ -217,14 +218,14 @@ class Bare:
     itself, and in processes side by side as the pool engine has them."""
 
     def __init__(self, trial: Trial) -> None:
-        self.trial = trial
+        self.trial, self.loop = trial, Loop(trial)
         self.model = trial.build().train()
         self.threads = torch.get_num_threads()
         self.measured: dict[str, list[tuple[int, float]]] = {}
 
     def train(self, engine: str, t: int) -> float:
         """Seconds of round t on the cores that this engine has."""
-        batches = round_batches(self.trial, t)
+        batches = round_batches(self.loop, t)
         samples = sum(len(y) for client in batches for _, y in client)
 
         def note(what: str, seconds: float) -> float:

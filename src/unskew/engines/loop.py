@@ -92,7 +92,7 @@ class Loop:
         state = {name: value.clone() for name, value in job.optimizer.items()} or optimizer.init(now.params)
         step = self.stepping(Training(self.network, method, scope, correction, now, optimizer, state, lr))
         loss, steps = torch.zeros((), device=self.device), 0
-        for x, y in self._batches(job, mine):
+        for x, y in self.batches(job):
             loss += step(x, y)
             steps += 1
         end = End(now, steps, lr, budget.momentum, look)
@@ -114,9 +114,10 @@ class Loop:
             drop_single=self.network.normed,
         )
 
-    def _batches(self, job: Job, mine: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, job: Job) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and labels of every step of a client's round."""
         trial, dataset = self.trial, self.trial.federation.dataset
+        mine = trial.federation.indices(job.client).to(self.device)
         for epoch in self.plan(job):
             # An epoch at a time: many small copies and augmentations would keep a device waiting.
             rows = mine[torch.from_numpy(epoch.rows).to(self.device)]

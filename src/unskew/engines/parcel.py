@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.data.dataset import Dataset
+from unskew.engines.shelf import LINE, packed_stride
 from unskew.errors import UserError
 
-LINE = 64  # bytes of a cache line; PyTorch's own tensors on a CPU begin at one
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 Bytes = NDArray[np.uint8]
@@ -151,11 +151,9 @@ class _Unpickler(pickle.Unpickler):
 def _bytes_of(value: Tensor) -> tuple[Bytes, Shape]:
     device, value = value.device.type, value.detach().cpu()
     start = value.data_ptr() % LINE
-    stride = value.stride()
-    if not value.is_contiguous():
-        stride = torch.empty_like(value, device="meta").stride()  # the same order without gaps
-        if value.stride() != stride:
-            value = torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
+    stride = packed_stride(value)
+    if value.stride() != stride:
+        value = torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
     flat = value.as_strided((value.numel(),), (1,)).view(torch.uint8).numpy()
     return flat, Shape(value.dtype, value.shape, stride, start, device)
 

@@ -49,7 +49,8 @@ def epochs(
     sizes = [batch_size] * full + ([rest] if rest and not (drop_single and rest == 1 and full) else [])
     for epoch in range(times):
         order = stream(seed, Purpose.BATCH_ORDER, round, client, epoch).permutation(samples)[: sum(sizes)]
-        uniform = stream(seed, Purpose.AUGMENTATION, round, client, epoch).random(
-            (samples, draws), np.float32
-        )
+        uniform = np.empty((samples, 0), np.float32)
+        if draws:
+            chance = stream(seed, Purpose.AUGMENTATION, round, client, epoch)
+            uniform = chance.random((samples, draws), np.float32)
         yield Epoch(order, uniform[order], sizes)

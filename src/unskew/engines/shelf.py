@@ -54,7 +54,7 @@ class Shelf:
         end = 0
         for group, tensors in groups.items():
             for name, value in tensors.items():
-                shape, stride, address = tuple(value.shape), _stride(value), value.data_ptr()
+                shape, stride, address = tuple(value.shape), packed_stride(value), value.data_ptr()
                 key = (address, value.dtype, shape, tuple(value.stride()))
                 at = places.get(key)
                 if at is None:  # the same tensor under two names lies there once
@@ -93,7 +93,7 @@ class Shelf:
         return self._typed[dtype].as_strided(shape, stride, at // dtype.itemsize)
 
 
-def _stride(value: Tensor) -> tuple[int, ...]:
+def packed_stride(value: Tensor) -> tuple[int, ...]:
     """Of a copy that has the order of the original and no gaps."""
     if value.is_contiguous():
         return tuple(value.stride())
