@@ -54,7 +54,9 @@ class Feed:
         self.piece = max(1, PIECE // each)
         self.half = max(min(room, most), lanes * budget.batch_size)
         """Samples that a half holds."""
-        self.x = torch.zeros((2 * self.half, *x.shape[1:]), dtype=x.dtype, device=self.device)
+        self.x = x.new_zeros((2 * self.half, *x.shape[1:]))
+        if self.loop.network.early:
+            self.x = self.x.to(memory_format=torch.channels_last)
         self.y = torch.zeros(2 * self.half, dtype=y.dtype, device=self.device)
         self.line = line
         self.line.wait(main_mark(self.device))
@@ -118,9 +120,8 @@ class Feed:
 
     def _augmented(self, rows: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         loop, dataset = self.loop, self.trial.federation.dataset
-        return self.trial.augment.apply(loop.inputs[rows], draws, dataset.mean, dataset.std), loop.labels[
-            rows
-        ]
+        x = self.trial.augment.apply(loop.inputs[rows], draws, dataset.mean, dataset.std)
+        return x.bfloat16() if loop.network.early else x, loop.labels[rows]
 
     def _upload(self, parts: list[NDArray[Any]]) -> Tensor:
         """One after the other."""

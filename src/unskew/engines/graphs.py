@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from torch import Tensor
 from unskew.engines.arena import Arena, load_model, model_arena
 from unskew.engines.examiner import Examiner
 from unskew.engines.feed import Feed, Portion
+from unskew.engines.fuse import fuse
 from unskew.engines.job import Fit, Job
 from unskew.engines.lines import Line, Mark, Step, line_on, main_mark, main_wait, random_state
 from unskew.engines.loop import Loop, Training
@@ -35,7 +37,7 @@ from unskew.metrics import Assessment
 from unskew.parts.optimizers import fused_sgd, sgd
 from unskew.randomness import Purpose, draw_seed
 from unskew.trial import Trial
-from unskew.types import End, Memory, Objective, Optimizer, Params, Scope, Tensors, View, Weights
+from unskew.types import End, Memory, Optimizer, Params, Scope, Tensors, View, Weights
 
 URGENT_LANES = 3
 MOST_LANES = 25  # with as many spare rooms, what PyTorch has streams for; CUDA keeps 32 queues apart
@@ -74,6 +76,16 @@ class Room:
     """Parameters, buffers, optimiser state and summed loss: what a step changes."""
     scope: Arena
     """Counts, memory, correction: what it only reads."""
+
+
+class Held(NamedTuple):
+    """All that a step works on, but for the batch."""
+
+    moving: dict[str, Tensors]
+    scope: dict[str, Tensors]
+    anchor: dict[str, Tensors]
+    shared: Tensors
+    lr: Tensor
 
 
 @dataclass(eq=False)
@@ -200,19 +212,15 @@ class Stage:
     """Lanes for one method and one set of shapes of what it looks at."""
 
     def __init__(self, floor: Floor, method: Method, first: Work) -> None:
-        self.floor, self.method, self.fused = floor, method, method
+        self.floor, self.method = floor, method
         self.loop, self.trial, self.device = floor.loop, floor.loop.trial, floor.loop.device
         initial, budget = self.loop.initial, self.trial.budget
-        if self.trial.fast:  # losses are dozens of kernels on a few hundred numbers
-            whole: Objective = torch.compile(method.objective, dynamic=False)
-            self.fused = replace(method, loss=whole, terms=())
-        self._decay = {"momentum": budget.momentum, "weight_decay": budget.weight_decay}
         self.shared = Arena({"shared": first.scope.shared}, self.device)
         self.local = self.trial.statistics == "local"
         self._moving = {
             "params": initial.params,
             "buffers": initial.buffers,
-            "state": self._optimizer().init(initial.params),
+            "state": self._optimizer(floor.lr).init(initial.params),
             "loss": {"sum": torch.zeros((), device=self.device)},
         }
         self._scope = {
@@ -222,6 +230,7 @@ class Stage:
             "buffers": initial.buffers if self.local else {},
         }
         self._places = torch.arange(budget.batch_size, device=self.device)
+        self._fused: Callable[[Held, Tensors], None] | None = None
         self.lanes: list[Lane] = []
         self.spares: dict[int, Spare] = {}
         self.most = 0  # lanes that fit; 0: not known yet
@@ -343,15 +352,18 @@ class Stage:
         return self.lanes[:needed]
 
     def _measure(self) -> int:
-        """How many lanes fit, from what the first one takes; as many spare rooms may be needed."""
+        """How many lanes fit, from what one takes; as many spare rooms may be needed."""
         device = self.device
         if device.type != "cuda":
             return MOST_LANES
-        before = torch.cuda.memory_reserved(device)
-        self.lanes.append(lane := self._lane())
-        lane.room.line.wait(main_mark(device))
-        lane.step = self._record_lane(lane)
-        cost = torch.cuda.memory_reserved(device) - before + 1
+        cost = 1
+        for _ in range(2):  # what is compiled for the first is there for all others
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_reserved(device)
+            self.lanes.append(lane := self._lane())
+            lane.room.line.wait(main_mark(device))
+            lane.step = self._record_lane(lane)
+            cost = max(1, torch.cuda.memory_reserved(device) - before)
         return max(1, int(MEMORY_SHARE * torch.cuda.mem_get_info(device)[0] / (2 * cost)))
 
     def _lane(self) -> Lane:
@@ -376,17 +388,20 @@ class Stage:
         )
 
     def _record_lane(self, lane: Lane) -> Step:
-        feed, size = self.floor.feed, self.trial.budget.batch_size
-
-        def step() -> None:
-            rows = self._places + lane.at
-            x, y = feed.x.index_select(0, rows), feed.y.index_select(0, rows)
-            self._step(self.fused, lane.room, x, y)
-            lane.at.add_(size)
-
+        held = self._held(lane.room), {"at": lane.at, "x": self.floor.feed.x, "y": self.floor.feed.y}
         with lane.room.line.work(), self._kernels():
+            if self.trial.fast and self._fused is None:
+                self._fused = fuse(self._fetch_and_step, *held)
+            step = self._fused or self._fetch_and_step
             lane.at.zero_()  # a recording leaves it further on
-            return lane.room.line.record(step)
+            return lane.room.line.record(lambda: step(*held))
+
+    def _fetch_and_step(self, held: Held, feed: Tensors) -> None:
+        """On the batch that lies ready, after which the next is ready."""
+        rows = self._places + feed["at"]
+        x, y = feed["x"].index_select(0, rows), feed["y"].index_select(0, rows)
+        self._step(held, x, y)
+        feed["at"].add_(len(rows))
 
     def _kernels(self) -> AbstractContextManager[object]:
         """Of full batches: others are too rare for the time that a race takes."""
@@ -398,35 +413,38 @@ class Stage:
         with spare.room.line.work():
             inputs, labels = torch.zeros_like(x), torch.zeros_like(y)
         spare.inputs[len(x)] = inputs, labels
-        spare.steps[len(x)] = spare.room.line.record(
-            lambda: self._step(self.method, spare.room, inputs, labels)
-        )
+        held = self._held(spare.room)
+        spare.steps[len(x)] = spare.room.line.record(lambda: self._step(held, inputs, labels))
 
-    def _step(self, method: Method, room: Room, x: Tensor, y: Tensor) -> None:
+    def _held(self, room: Room) -> Held:
+        anchor, scope = dict(self.floor.anchor.groups), dict(room.scope.groups)
+        own = scope.pop("buffers")
+        if self.local:
+            anchor["buffers"] = own
+        return Held(room.moving.groups, scope, anchor, self.shared["shared"], self.floor.lr)
+
+    def _step(self, held: Held, x: Tensor, y: Tensor) -> None:
         """What is recorded: one step of the client in a room, as the loop would take it."""
-        anchor, scope, moving = self.floor.anchor, room.scope, room.moving
-        now = Weights(moving["params"], moving["buffers"])
-        seen = Scope(
-            Weights(anchor["params"], scope["buffers"] if self.local else anchor["buffers"]),
-            scope["counts"]["counts"],
-            scope["memory"],
-            self.shared["shared"],
-        )
+        moving, scope = held.moving, held.scope
+        anchor = Weights(held.anchor["params"], held.anchor["buffers"])
         training = Training(
             self.loop.network,
-            method,
-            seen,
+            self.method,
+            Scope(anchor, scope["counts"]["counts"], scope["memory"], held.shared),
             scope["correction"] or None,
-            now,
-            self._optimizer(),
+            Weights(moving["params"], moving["buffers"]),
+            self._optimizer(held.lr),
             moving["state"],
             self.trial.budget.lr,
         )
         moving["loss"]["sum"].add_(training.step(x, y))
 
-    def _optimizer(self) -> Optimizer:
-        lr = self.floor.lr
-        return fused_sgd(lr, **self._decay) if lr.is_cuda else sgd(float(lr), **self._decay)
+    def _optimizer(self, lr: Tensor) -> Optimizer:
+        budget = self.trial.budget
+        decay = {"momentum": budget.momentum, "weight_decay": budget.weight_decay}
+        if self.trial.fast:
+            return sgd(lr, **decay)
+        return fused_sgd(lr, **decay) if lr.is_cuda else sgd(float(lr), **decay)
 
 
 def _advance(line: Line, steps: Iterator[None]) -> bool:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from unskew.errors import UserError
 from unskew.models import BATCH_NORMS, has_batch_norm
 from unskew.parts.heads import Head, find_head
 from unskew.trial import Trial
-from unskew.types import Inputs, Out, Params, Tensors, Weights
+from unskew.types import Inputs, Out, Params, Weights
 
 
 class Network:
@@ -36,15 +35,12 @@ class Network:
         self._places = {module: _places(module) for module in modules}
         inputs = trial.federation.dataset.inputs
         self.channels_last = inputs.kind == "image" and _gains(self.teacher, inputs, device, self.bf16)
+        self.early = trial.fast and self.bf16 and self.channels_last
+        """Whether inputs that lie ready are in bfloat16 and channels last already, as the first layer wants
+        them."""
         if self.channels_last and device.type == "cuda":  # else every pass would lay out the weights anew
             for module in set(modules):
                 module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.batch_size = trial.budget.batch_size
-        self._compiled = (
-            {module: torch.compile(partial(_compute, module), dynamic=False) for module in set(modules)}
-            if trial.fast and device.type == "cuda"
-            else {}
-        )
 
     @cached_property
     def head(self) -> Head:
@@ -101,11 +97,7 @@ class Network:
         if self.channels_last:
             x = _channels_last(x)
         with torch.autocast(x.device.type, torch.bfloat16) if self.bf16 else nullcontext():
-            # Compiled for one size of batches: others are too rare for the time it takes.
-            if len(x) == self.batch_size and module in self._compiled:
-                out = self._compiled[module](weights.params, weights.buffers, x)
-            else:
-                out = _call(module, self._places[module], weights, x)
+            out = _call(module, self._places[module], weights, x)
         return Out(out.features.float(), out.logits.float()) if self.bf16 else out
 
     def _paired(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
@@ -113,11 +105,6 @@ class Network:
         two."""
         out = self._run(module, weights, torch.cat([x, x]))
         return Out(out.features[:1], out.logits[:1])
-
-
-def _compute(module: nn.Module, params: Params, buffers: Tensors, x: Tensor) -> Out:
-    out: Out = functional_call(module, (params, buffers), (x,))
-    return out
 
 
 Place = tuple[dict[str, Tensor | None], str, str]

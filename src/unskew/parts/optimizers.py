@@ -7,7 +7,7 @@ import torch
 from unskew.types import Gradient, Optimizer, Params, Tensors
 
 
-def sgd(lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+def sgd(lr: float | torch.Tensor, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     """Stochastic gradient descent with heavy-ball momentum and coupled weight decay, as torch.optim.SGD."""
 
     def init(params: Params) -> Tensors:
@@ -24,7 +24,10 @@ def sgd(lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optim
                 torch._foreach_mul_(velocity, momentum)
                 torch._foreach_add_(velocity, slopes)
                 slopes = velocity
-            torch._foreach_add_(values, slopes, alpha=-lr)
+            if isinstance(lr, torch.Tensor):
+                torch._foreach_sub_(values, torch._foreach_mul(slopes, lr))
+            else:
+                torch._foreach_add_(values, slopes, alpha=-lr)
         return loss
 
     return Optimizer(init, step)

@@ -1,0 +1,90 @@
+"""Steps made over by a compiler mean what they meant."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import conv2d, cross_entropy
+
+from federations import flat
+from unskew import engines, train
+from unskew.engines.fuse import fuse
+from unskew.engines.graphs import Graphs
+from unskew.errors import UserError
+from unskew.methods import METHODS
+from unskew.testing import hard_trial, normed_model
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="PyTorch compiles for a CPU with g++"),
+    pytest.mark.filterwarnings("ignore"),  # of the compiler, about itself
+]
+
+
+@pytest.mark.parametrize("name", ["fedvls", "scaffold"])
+def test_training_with_compiled_steps_stays_close(monkeypatch, name):
+    monkeypatch.setitem(engines.ENGINES, "graphs", engines.Kind(Graphs))
+    trial = hard_trial(normed_model, device="cpu", engine="loop")
+    plain = train(trial, METHODS[name]())
+    fused = train(replace(trial, engine="graphs", fast=True), METHODS[name]())
+    assert torch.allclose(flat(plain.weights), flat(fused.weights), rtol=1e-4, atol=1e-5)
+    for key, value in plain.weights.buffers.items():
+        assert torch.allclose(value, fused.weights.buffers[key], rtol=1e-4, atol=1e-5)
+
+
+def test_convolutions_in_other_words_give_the_same_gradients():
+    """A stem of three channels with stride and padding, a pointwise layer, and one that stays as it is."""
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    weights = {"stem": draw(6, 3, 5, 4), "bias": draw(6), "point": draw(8, 6, 1, 1), "last": draw(4, 8, 3, 3)}
+    x = draw(5, 3, 11, 10).contiguous(memory_format=torch.channels_last)
+    y = torch.tensor([0, 1, 2, 3, 0])
+
+    def step(weights, x, y):
+        leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
+        h = conv2d(x, leaves["stem"], leaves["bias"], stride=(2, 1), padding=(2, 1)).relu()
+        h = conv2d(conv2d(h, leaves["point"]).relu(), leaves["last"], groups=1)
+        loss = cross_entropy(h.mean(dim=(2, 3)), y)
+        for value, slope in zip(
+            weights.values(), torch.autograd.grad(loss, list(leaves.values())), strict=True
+        ):
+            value.sub_(slope)
+
+    def copied():
+        return {name: value.clone() for name, value in weights.items()}
+
+    fused, expected = fuse(step, copied(), x, y), copied()
+    step(expected, x, y)
+    changed = copied()
+    fused(changed, x, y)
+    for name, value in expected.items():
+        assert not torch.equal(value, weights[name])
+        assert torch.allclose(changed[name], value, rtol=1e-9, atol=1e-12), name
+
+
+def test_a_step_that_looks_at_values_is_refused():
+    def step(weight, x):
+        if float((weight * x).sum()) > 0:
+            weight.add_(1)
+
+    with pytest.raises(UserError, match=r"cannot be compiled .*: leave fast=true out"):
+        fuse(step, torch.ones(3), torch.ones(3))
+
+
+def test_a_model_keeps_its_buffers_in_place():
+    norm = nn.BatchNorm1d(3)
+    buffers = dict(norm.named_buffers())
+
+    def step(buffers, x):
+        torch.func.functional_call(norm, buffers, (x,))
+
+    x = torch.arange(12.0).view(4, 3)
+    fused = fuse(step, {name: value.clone() for name, value in buffers.items()}, x)
+    mine = {name: value.clone() for name, value in buffers.items()}
+    fused(mine, x)
+    assert torch.allclose(mine["running_mean"], 0.1 * x.mean(dim=0))
+    assert mine["num_batches_tracked"] == 1
