@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -40,6 +41,7 @@ from unskew.trial import Trial
 from unskew.types import End, Memory, Optimizer, Params, Scope, Tensors, View, Weights
 
 URGENT_LANES = 3
+LEAP = 4  # steps in one recording: between two recordings a GPU rests for five microseconds
 MOST_LANES = 25  # with as many spare rooms, what PyTorch has streams for; CUDA keeps 32 queues apart
 MEMORY_SHARE = 0.6  # of the free memory that lanes may take together; the rest is for data and evaluation
 STAGES_KEPT = 4
@@ -96,7 +98,8 @@ class Lane:
     number: int
     at: Tensor
     """Where the next batch lies in the feed."""
-    step: Step | None = None
+    steps: dict[int, Step] = field(default_factory=dict)
+    """So many at once."""
 
 
 @dataclass(eq=False)
@@ -253,6 +256,7 @@ class Stage:
         for lane, queue in zip(lanes, queues, strict=True):
             lane.room.line.wait(start)
             lane.room.line.wait(self.floor.feed.ready)
+            self._record(lane, queue)
             running.append((lane.room.line, self._through(lane, len(lanes), queue, fits)))
         with lanes[0].room.line.work():
             while running:  # a step of each in turn, so that none of them waits for the host
@@ -267,23 +271,22 @@ class Stage:
             fits[work.place] = self._finish(lane.room, work)
 
     def _train(self, lane: Lane, lanes: int, work: Work) -> Iterator[None]:
-        full = self.trial.budget.batch_size
-        if full in work.portion.sizes and lane.step is None:
-            lane.step = self._record_lane(lane)
+        full, feed = self.trial.budget.batch_size, self.floor.feed
         self._enter(lane.room, work)
-        for at, sizes in self.floor.feed.pieces(work.portion, lane.number, lanes):
+        for at, sizes in feed.pieces(work.portion, lane.number, lanes):
             lane.at.fill_(at)
-            for size in sizes:
-                if size == full:
-                    assert lane.step is not None
-                    lane.step()
-                else:
-                    self._aside(
-                        lane.room, self.floor.feed.x[at : at + size], self.floor.feed.y[at : at + size]
-                    )
-                    lane.at.add_(size)
-                at += size
-                yield
+            for size, run in groupby(sizes):
+                left = len(list(run))
+                while left:
+                    steps = 1
+                    if size == full:
+                        steps = LEAP if left >= LEAP else 1
+                        lane.steps[steps]()
+                    else:
+                        self._aside(lane.room, feed.x[at : at + size], feed.y[at : at + size])
+                        lane.at.add_(size)
+                    at, left = at + steps * size, left - steps
+                    yield
 
     def _enter(self, room: Room, work: Work) -> None:
         """Put the client into the room."""
@@ -362,7 +365,7 @@ class Stage:
             before = torch.cuda.memory_reserved(device)
             self.lanes.append(lane := self._lane())
             lane.room.line.wait(main_mark(device))
-            lane.step = self._record_lane(lane)
+            lane.steps[1] = self._record_steps(lane, 1)
             cost = max(1, torch.cuda.memory_reserved(device) - before)
         return max(1, int(MEMORY_SHARE * torch.cuda.mem_get_info(device)[0] / (2 * cost)))
 
@@ -387,20 +390,33 @@ class Stage:
             Arena(self._scope, self.device),
         )
 
-    def _record_lane(self, lane: Lane) -> Step:
+    def _record(self, lane: Lane, queue: Iterable[Work]) -> None:
+        """The steps that these clients will take here, where they were not taken before."""
+        full = self.trial.budget.batch_size
+        longest = max((work.portion.sizes.count(full) for work in queue), default=0)
+        for steps in (1, LEAP):
+            if steps <= longest and steps not in lane.steps:
+                lane.steps[steps] = self._record_steps(lane, steps)
+
+    def _record_steps(self, lane: Lane, steps: int) -> Step:
         held = self._held(lane.room), {"at": lane.at, "x": self.floor.feed.x, "y": self.floor.feed.y}
         with lane.room.line.work(), self._kernels():
             if self.trial.fast and self._fused is None:
                 self._fused = fuse(self._fetch_and_step, *held)
             step = self._fused or self._fetch_and_step
+
+            def walk() -> None:
+                for _ in range(steps):
+                    step(*held)
+
             lane.at.zero_()  # a recording leaves it further on
-            return lane.room.line.record(lambda: step(*held))
+            return lane.room.line.record(walk)
 
     def _fetch_and_step(self, held: Held, feed: Tensors) -> None:
         """On the batch that lies ready, after which the next is ready."""
         rows = self._places + feed["at"]
         x, y = feed["x"].index_select(0, rows), feed["y"].index_select(0, rows)
-        self._step(held, x, y)
+        self._step(held, x, y, fused=self.trial.fast)
         feed["at"].add_(len(rows))
 
     def _kernels(self) -> AbstractContextManager[object]:
@@ -414,7 +430,7 @@ class Stage:
             inputs, labels = torch.zeros_like(x), torch.zeros_like(y)
         spare.inputs[len(x)] = inputs, labels
         held = self._held(spare.room)
-        spare.steps[len(x)] = spare.room.line.record(lambda: self._step(held, inputs, labels))
+        spare.steps[len(x)] = spare.room.line.record(lambda: self._step(held, inputs, labels, fused=False))
 
     def _held(self, room: Room) -> Held:
         anchor, scope = dict(self.floor.anchor.groups), dict(room.scope.groups)
@@ -423,8 +439,9 @@ class Stage:
             anchor["buffers"] = own
         return Held(room.moving.groups, scope, anchor, self.shared["shared"], self.floor.lr)
 
-    def _step(self, held: Held, x: Tensor, y: Tensor) -> None:
-        """What is recorded: one step of the client in a room, as the loop would take it."""
+    def _step(self, held: Held, x: Tensor, y: Tensor, *, fused: bool) -> None:
+        """What is recorded: one step of the client in a room, as the loop would take it; `fused` where a
+        compiler will make it over."""
         moving, scope = held.moving, held.scope
         anchor = Weights(held.anchor["params"], held.anchor["buffers"])
         training = Training(
@@ -433,16 +450,16 @@ class Stage:
             Scope(anchor, scope["counts"]["counts"], scope["memory"], held.shared),
             scope["correction"] or None,
             Weights(moving["params"], moving["buffers"]),
-            self._optimizer(held.lr),
+            self._optimizer(held.lr, fused=fused),
             moving["state"],
             self.trial.budget.lr,
         )
         moving["loss"]["sum"].add_(training.step(x, y))
 
-    def _optimizer(self, lr: Tensor) -> Optimizer:
+    def _optimizer(self, lr: Tensor, *, fused: bool = False) -> Optimizer:
         budget = self.trial.budget
         decay = {"momentum": budget.momentum, "weight_decay": budget.weight_decay}
-        if self.trial.fast:
+        if fused:
             return sgd(lr, **decay)
         return fused_sgd(lr, **decay) if lr.is_cuda else sgd(float(lr), **decay)
 
