@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from unskew.engines.arena import load_model, model_arena
-from unskew.engines.lines import Line, Mark, Step, download, main_mark, main_wait
+from unskew.engines.lines import Line, Step, download, main_mark
 from unskew.engines.loop import Loop
 from unskew.metrics import Assessment
 from unskew.types import Tensors, Weights
@@ -17,22 +17,18 @@ class Examiner:
     def __init__(self, loop: Loop, line: Line) -> None:
         self.exam, self.line, self.device = loop.exam, line, loop.device
         self.weights = model_arena(loop.initial, self.device)
-        self.free: Mark | None = None
-        """When the last model's test has ended."""
         self._totals: Tensors = {}
         self._replay: Step | None = None
 
     def ask(self, weights: Weights) -> Callable[[], Assessment]:
-        """How a model does, when the answer is called."""
-        if self.free is not None:
-            main_wait(self.device, self.free)
-        load_model(self.weights, weights)
+        """How a model does, when the answer is called. Nothing but this line waits."""
         self.line.wait(main_mark(self.device))
         with self.line.work():
+            load_model(self.weights, weights)
             totals = {name: download(value) for name, value in self._tested().items()}
-        self.free = done = self.line.mark()
+        done = self.line.mark()
 
-        def answer() -> Assessment:
+        def answer(_: Weights = weights) -> Assessment:  # which must stay where they are until then
             done.synchronize()
             return self.exam.assessment([totals])
 
