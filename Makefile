@@ -5,13 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-gpu check bench bench-peers format clean
+.PHONY: demo test test-gpu check browser bench bench-peers format clean
 
 demo: $(VENV)/ready
 	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls --dataset digits --skew dirichlet:0.05 \
 	  --clients 10 --cohort 3 --rounds 30 --epochs 3 --lr 0.05 --seeds 1,2,3
 
-test: check
+test: check browser
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-gpu: $(VENV)/ready
@@ -23,6 +23,15 @@ bench: bench-peers
 
 bench-peers: $(VENV)/ready
 	$(BIN)/python -m benchmarks.environments
+
+# Debian's Chromium for the tests of the page, where this user may install it; without it they are skipped.
+browser:
+	@if ! command -v chromium > /dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get install -y -qq --no-install-recommends chromium > /dev/null || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null; } || \
+	  echo "Chromium could not be installed: the tests of the page will be skipped."; \
+	fi
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check .

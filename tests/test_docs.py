@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/python.md"]
+PAGES = ["README.md", "docs/logging.md", "docs/python.md"]
 
 
 def examples():
@@ -30,7 +30,7 @@ def test_the_experiment_page_shows_the_defaults():
     text = re.search(r"```toml\n(.*?)```", (ROOT / "docs/experiments.md").read_text(), re.DOTALL)[1]
     shown = Experiment(**tomllib.loads(text)).model_dump()
     default = Experiment().model_dump()
-    for name in ("data", "model", "budget", "evaluation", "seed", "engine", "device", "threads"):
+    for name in ("data", "model", "budget", "evaluation", "probe", "seed", "engine", "device", "threads"):
         assert shown[name] == default[name]
 
 

@@ -213,3 +213,84 @@ def test_json_has_no_nan_and_its_lines_survive_any_terminal():
     assert strict(to_json(value)) == {"a": [1.5, None, {"b": None}], "name": "Ångström"}
     assert to_json(value, indent=None).isascii()
     assert "\n" not in to_json(value, indent=None)
+
+
+def test_a_comparison_pairs_the_seeds_with_the_first_method(unskew, tmp_path):
+    answer = unskew(
+        "compare", "fedavg", "fedprox:mu=5", "fedavgm", "--seeds", "1-3", "--rounds", "6", "--epochs", "1",
+        "--clients", "4", "--skew", "dirichlet:0.1", "--lr", "0.05", "--out", "all", "--quiet",
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    whole = strict((tmp_path / "all" / "compare.json").read_text())
+    assert whole["baseline"] == "fedavg"
+    assert list(whole["comparisons"]) == ["fedprox:mu=5", "fedavgm"]
+    runs = {method: whole["runs"][n::3] for n, method in enumerate(whole["methods"])}
+    assert [run["seed"] for run in runs["fedavgm"]] == [1, 2, 3]
+    assert {run["method"] for run in runs["fedavgm"]} == {"fedavgm"}
+
+    def curve(run):
+        lines = (tmp_path / run["run_dir"] / "rounds.jsonl").read_text().splitlines()
+        return [strict(line)["accuracy"] for line in lines]
+
+    for method, found in whole["comparisons"].items():
+        for name, value in {
+            "accuracy": lambda run: run["accuracy"]["last"],
+            "worst_class_accuracy": lambda run: run["worst_class_accuracy"],
+            "vacant": lambda run: run["groups"]["vacant"],
+        }.items():
+            own, other = (np.array([value(run) for run in runs[each]]) for each in (method, "fedavg"))
+            gap = own - other
+            assert found[name]["seeds"] == [1, 2, 3]
+            assert found[name]["difference"] == pytest.approx(gap.mean())
+            margin = 4.302653 * gap.std(ddof=1) / 3**0.5  # Student's t for two degrees of freedom
+            expected = [gap.mean() - margin, gap.mean() + margin]
+            assert found[name]["interval"] == pytest.approx(expected, abs=1e-6)
+        for n, (own, base) in enumerate(zip(runs[method], runs["fedavg"], strict=True)):
+            best = max(curve(base))
+            reached = [t for t, accuracy in enumerate(curve(own), 1) if accuracy >= best]
+            assert found["target"][n] == best
+            assert found["rounds_to_target"][n] == (reached[0] if reached else None)
+            first = curve(base).index(best) + 1
+            assert found["speed_up"][n] == (pytest.approx(first / reached[0]) if reached else None)
+
+    last = whole["methods"]["fedavg"]["accuracy"]["last"]
+    values = [run["accuracy"]["last"] for run in runs["fedavg"]]
+    assert last["n"] == 3
+    assert last["mean"] == pytest.approx(np.mean(values))
+    low, high = last["interval"]
+    assert high - low == pytest.approx(2 * 4.302653 * np.std(values, ddof=1) / 3**0.5, rel=1e-5)
+
+
+def test_one_seed_and_one_method_have_nothing_to_compare(unskew, tmp_path):
+    run = ["compare", "fedavg", "--rounds", "1", "--epochs", "1", "--out", "one", "--quiet"]
+    assert unskew(*run).code == 0
+    whole = strict((tmp_path / "one" / "compare.json").read_text())
+    assert whole["comparisons"] == {}
+    assert whole["methods"]["fedavg"]["accuracy"]["last"]["interval"] is None
+
+
+def test_a_round_is_written_before_its_probe_and_both_as_it_ends(unskew, tmp_path):
+    """Stopped in the fourth round: three are there, with the probe of the second."""
+    (tmp_path / "stops.py").write_text(
+        "from unskew import Method\n"
+        "from unskew.types import Server\n\n\n"
+        "def stops():\n"
+        "    def note(state, after, updates):\n"
+        "        if state.memory['stops/round'] == 3:\n"
+        "            raise KeyboardInterrupt\n"
+        "        return {'stops/round': state.memory['stops/round'] + 1}\n\n"
+        "    import torch\n"
+        "    return Method(server=Server(init=lambda _: {'stops/round': torch.tensor(0)}, note=note))\n"
+    )
+    answer = unskew(
+        "run", "--method", "stops.py", "--rounds", "9", "--epochs", "1", "--quiet", "--out", "run",
+        "--set", "probe.every=2",
+    )  # fmt: skip
+    assert answer.code == 130
+    folder = tmp_path / "run"
+    rounds, probes = (
+        [strict(line)["round"] for line in (folder / name).read_text().splitlines()]
+        for name in ("rounds.jsonl", "probes.jsonl")
+    )
+    assert (rounds, probes) == ([1, 2, 3], [2])
+    assert not (folder / "summary.json").exists()

@@ -6,7 +6,7 @@ from unskew.data.augment import Augment
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.train import Program, Result, Round, train
-from unskew.trial import Budget, Evaluation, Trial
+from unskew.trial import Budget, Evaluation, Probe, Trial
 
 __all__ = [
     "Augment",
@@ -15,6 +15,7 @@ __all__ = [
     "Evaluation",
     "Federation",
     "Method",
+    "Probe",
     "Program",
     "Result",
     "Round",

@@ -26,7 +26,7 @@ from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
 from unskew.spec import Spec
 from unskew.train import Program
-from unskew.trial import Budget, Evaluation, Precision, Statistics, Teacher, Trial
+from unskew.trial import Budget, Evaluation, Precision, Probe, Statistics, Teacher, Trial
 
 
 class DataSpec(Spec):
@@ -111,6 +111,7 @@ class Experiment(Spec):
     method: MethodSpec = MethodSpec()
     budget: Budget = Budget()
     evaluation: Evaluation = Evaluation()
+    probe: Probe = Probe()
 
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump(exclude_none=True))
@@ -204,6 +205,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         name,
         budget=experiment.budget,
         evaluation=experiment.evaluation,
+        probe=experiment.probe,
         seed=experiment.seed,
         norm=norm,
         model_options=given,

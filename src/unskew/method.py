@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -63,6 +64,8 @@ class Method:
     """What this method is to a combination of which there can be one, beyond its slots."""
     fresh: bool = False
     """Whether it counts on a momentum that starts at 0 in every round of a client."""
+    tallies: tuple[str, ...] = ()
+    """What its objective counts in a round: names for `View.tally`."""
 
     def objective(self, view: View) -> Tensor:
         total = self.loss(view)
@@ -77,6 +80,10 @@ class Method:
             more = correction(scope)
             total = more if total is None else {name: value + more[name] for name, value in total.items()}
         return total
+
+    def start_tallies(self, device: torch.device) -> Tensors:
+        """At 0, before a client's first step."""
+        return {name: torch.zeros((), dtype=torch.int64, device=device) for name in self.tallies}
 
     def __add__(self, other: Method) -> Method:
         if not isinstance(other, Method):
@@ -93,6 +100,7 @@ class Method:
             notes=self.notes + other.notes,
             roles=self.roles | other.roles,
             fresh=self.fresh or other.fresh,
+            tallies=self.tallies + other.tallies,
         )
 
 

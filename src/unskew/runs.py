@@ -11,7 +11,8 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +24,11 @@ from safetensors.torch import save
 import unskew
 from unskew import metrics
 from unskew.errors import UserError
-from unskew.experiment import Prepared
+from unskew.experiment import Experiment, Prepared
+from unskew.methods.assemble import passes as count_passes
+from unskew.methods.pkd import ACTIVATED
+from unskew.metrics import Comparison, Stages, Summary, Traffic
+from unskew.probe import Findings
 from unskew.train import Result, Round
 from unskew.types import Params
 from unskew.version import VERSION
@@ -44,17 +49,28 @@ class RunFolder:
         write_whole(path / "environment.json", to_json(environment(prepared.trial.pick_device())))
         prepared.trial.federation.save(path / "partition.json")
         (path / "rounds.jsonl").touch()
+        if prepared.trial.probe.every:
+            (path / "probes.jsonl").touch()
         dataset = prepared.trial.federation.dataset
         tested = np.bincount(dataset.test.labels.numpy(), minlength=len(dataset.classes)) > 0
         self._shares = metrics.group_shares(prepared.trial.federation.counts.numpy(), tested)
         self._domains = dataset.domains
 
-    def append(self, round: Round) -> None:
-        line = to_json(self._record(round), indent=None) + "\n"
-        with writing(self.path / "rounds.jsonl") as path, path.open("ab") as file:
+    def append(self, round: Round) -> tuple[dict[str, Json], dict[str, Json] | None]:
+        """Write a round down. What was written of it, and of its probe, comes back."""
+        record = self._record(round)
+        self._add_line("rounds.jsonl", record)
+        probe = None if round.probe is None else probe_record(round.number, round.probe)
+        if probe is not None:
+            self._add_line("probes.jsonl", probe)
+        return record, probe
+
+    def _add_line(self, name: str, record: Json) -> None:
+        line = to_json(record, indent=None) + "\n"
+        with writing(self.path / name) as path, path.open("ab") as file:
             file.write(line.encode())  # as bytes it goes out at once: a run that is killed leaves whole lines
 
-    def _record(self, round: Round) -> Json:
+    def _record(self, round: Round) -> dict[str, Json]:
         record: dict[str, Json] = {
             "round": round.number,
             "lr": round.lr,
@@ -62,6 +78,8 @@ class RunFolder:
             "trained": list(round.trained),
             "train_loss": round.train_loss,
             "seconds": round.seconds,
+            "traffic": _traffic(round.traffic),
+            **round.tallies,
         }
         if round.test is None:
             return record
@@ -106,6 +124,7 @@ def summarise(prepared: Prepared, result: Result) -> dict[str, Json]:
     final = result.final
     by_class = metrics.class_accuracy(final.confusion)
     worst = metrics.worst_class(by_class)
+    passes = count_passes(experiment.method.parts(), prepared.trial)
     summary: dict[str, Json] = {
         "method": experiment.method.name,
         "hyperparameters": dict(experiment.method.model_extra or {}),
@@ -131,11 +150,68 @@ def summarise(prepared: Prepared, result: Result) -> dict[str, Json]:
         "feature_distances": metrics.feature_distances(final.mean_features).tolist(),
         "notes": list(result.notes),
         "seconds": result.seconds,
+        "probe_seconds": result.probe_seconds,
+        "traffic": _traffic(result.traffic),
+        "passes": None if passes is None else asdict(passes),
+        "cost": result.cost,
         "weights_sha256": weights_sha256(result.weights.params),
     }
+    if passes is not None and result.cost is None:
+        summary["cost"] = metrics.round_cost(passes, experiment.budget.epochs) * len(result.rounds)
+    if any(ACTIVATED in round.tallies for round in result.rounds):
+        summary["activation_frequency"] = activation_frequency(prepared, result)
     if final.domains is not None:
         summary["domains"] = _domain_accuracy(prepared.trial.federation.dataset.domains, final.domains)
     return summary
+
+
+def activation_frequency(prepared: Prepared, result: Result) -> list[Json]:
+    """Of PKD, by round: the samples that activated an expert, as a share of those its clients trained on.
+    None before there are experts."""
+    sizes, epochs = prepared.trial.federation.sizes, prepared.trial.budget.epochs
+    told: list[Json] = []
+    for round in result.rounds:
+        activated, samples = round.tallies.get(ACTIVATED), int(sizes[round.trained].sum())
+        if activated is None:
+            told.append(None)
+        else:
+            told.extend(metrics.activation_frequency([activated], samples, epochs).tolist())
+    return told
+
+
+def probe_record(round: int, found: Findings) -> dict[str, Json]:
+    """A line of `probes.jsonl`."""
+    return {
+        "round": round,
+        "seconds": found.seconds,
+        "clients": [
+            {
+                "client": effect.client,
+                "before": effect.before.tolist(),
+                "after": effect.after.tolist(),
+                "aggregated": effect.aggregated.tolist(),
+                "groups": _groups(effect.groups),
+                "in_local": effect.in_local,
+                "out_local": effect.out_local,
+                "deviation": effect.deviation,
+            }
+            for effect in found.clients
+        ],
+        "groups": _groups(found.groups),
+        "local_class_accuracy": found.local_class_accuracy.tolist(),
+        "drift": dict(found.drift),
+    }
+
+
+def _groups(effect: dict[str, Stages | None]) -> Json:
+    return {
+        name: None if stages is None else asdict(stages) | {"drop": stages.drop}
+        for name, stages in effect.items()
+    }
+
+
+def _traffic(sent: Traffic) -> Json:
+    return {"up": sent.up, "down": sent.down}
 
 
 def _domain_accuracy(names: tuple[str, ...], confusions: np.ndarray) -> dict[str, Json]:
@@ -184,12 +260,47 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.=_-]+", "-", text)[-LONGEST_NAME:].strip("-.")
 
 
+Measure = Callable[[Result], float | None]
+
+COMPARED: dict[str, Measure] = {
+    "accuracy": lambda result: result.accuracy["last"],
+    "worst_class_accuracy": lambda result: result.worst_accuracy,
+    "vacant": lambda result: result.groups["vacant"],
+}
+"""What is compared between methods, of their last models."""
+
+
+def comparison(
+    experiment: Experiment,
+    seeds: Sequence[int],
+    outcomes: Mapping[str, Sequence[tuple[Result, dict[str, Json]]]],
+) -> dict[str, Json]:
+    """What `compare.json` holds, of methods under the conditions of an experiment: of each, results and
+    summaries in the order of the seeds. The first one is what the others are compared with."""
+    results = {method: [result for result, _ in each] for method, each in outcomes.items()}
+    first = next(iter(results))
+    return {
+        "dataset": experiment.data.name,
+        "skew": experiment.skew.recipe,
+        "clients": experiment.skew.clients,
+        "seeds": list(seeds),
+        "methods": {method: statistics(each) for method, each in results.items()},
+        "baseline": first,
+        "comparisons": {
+            method: against(each, results[first], seeds)
+            for method, each in results.items()
+            if method != first
+        },
+        # By seed, as they ran.
+        "runs": [outcomes[method][n][1] for n in range(len(seeds)) for method in outcomes],
+    }
+
+
 def statistics(results: Sequence[Result]) -> Json:
-    """Mean and standard deviation (n-1) over the runs of several seeds."""
+    """Mean, standard deviation (n-1) and 95% confidence interval over the runs of several seeds."""
 
     def over(values: Sequence[float | None]) -> Json:
-        known = metrics.over_seeds(values)
-        return None if known is None else {"mean": known.mean, "std": known.std, "n": known.n}
+        return _told(metrics.over_seeds(values))
 
     return {
         "accuracy": {
@@ -203,6 +314,42 @@ def statistics(results: Sequence[Result]) -> Json:
         },
         "seconds": over([result.seconds for result in results]),
     }
+
+
+def against(results: Sequence[Result], baseline: Sequence[Result], seeds: Sequence[int]) -> dict[str, Json]:
+    """A method against another on the same seeds: by each measure the difference, and when it was as good as
+    the other ever got."""
+    told: dict[str, Json] = {}
+    for name, measure in COMPARED.items():
+        own, other = (
+            {seed: measure(result) for seed, result in zip(seeds, each, strict=True)}
+            for each in (results, baseline)
+        )
+        found = metrics.compare(own, other)
+        told[name] = _told(found)
+    curves = [(_curve(own), _curve(other)) for own, other in zip(results, baseline, strict=True)]
+    targets = [max(other.values()) for _, other in curves]
+    told["target"] = list(targets)
+    told["rounds_to_target"] = [
+        metrics.rounds_to(target, own) for (own, _), target in zip(curves, targets, strict=True)
+    ]
+    told["speed_up"] = [metrics.speed_up(own, other) for own, other in curves]
+    return told
+
+
+def _curve(result: Result) -> dict[int, float]:
+    """Accuracy by round."""
+    return {
+        round.number: metrics.accuracy(round.test.confusion)
+        for round in result.rounds
+        if round.test is not None
+    }
+
+
+def _told(found: Summary | Comparison | None) -> Json:
+    if found is None:
+        return None
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(found).items()}
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

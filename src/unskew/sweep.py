@@ -13,6 +13,7 @@ from unskew.engines.cluster import Call, connect, fleet, for_worker
 from unskew.engines.parcel import Parcel, pack, pack_code, unpack
 from unskew.errors import Interrupted
 from unskew.experiment import Prepared
+from unskew.loggers import Log
 from unskew.runs import Json, RunFolder, environment, to_json, write_whole
 from unskew.train import Result, Round, State, train
 
@@ -34,42 +35,65 @@ class Watcher(Protocol):
 
     def say(self, notes: Iterable[str], /) -> None: ...
 
-    def __call__(self, round: Round, /) -> None: ...
+    def __call__(self, record: dict[str, Json], probe: dict[str, Json] | None, /) -> None:
+        """A round, as it stands in rounds.jsonl and probes.jsonl."""
 
 
 Outcome = tuple[Result, dict[str, Json]]
 """A result and its summary."""
 
 
-def sweep(cells: Sequence[Cell], watch: Watcher) -> list[Outcome]:
-    """Run all cells; the outcomes are in their order, and hold no state of the clients."""
+def sweep(cells: Sequence[Cell], watch: Watcher, log: Sequence[str] = ()) -> list[Outcome]:
+    """Run all cells, each with the loggers named; the outcomes are in their order, and hold no state of the
+    clients."""
     if any(cell.prepared.trial.engine == "ray" for cell in cells):
-        return _side_by_side(cells, watch)
+        return _side_by_side(cells, watch, log)
     outcomes: list[Outcome] = []
     for cell in cells:
         watch.label(cell.name)
-        result, summary = execute(cell.prepared, cell.folder, watch)
+        result, summary = execute(cell.prepared, cell.folder, watch, log)
         outcomes.append((_brief(result), summary))
     return outcomes
 
 
-def execute(prepared: Prepared, path: Path, watch: Watcher) -> Outcome:
-    """Train in a new run folder; a run that is interrupted keeps the rounds it finished."""
+def execute(prepared: Prepared, path: Path, watch: Watcher, log: Sequence[str] = ()) -> Outcome:
+    """Train in a new run folder, with the loggers named; a run that is interrupted keeps the rounds it
+    finished."""
     folder = RunFolder(path, prepared)
     watch.say(prepared.method.notes)
-
-    def on_round(round: Round) -> None:
-        folder.append(round)
-        watch(round)
-
     try:
-        result = train(prepared.trial, prepared.method, on_round=on_round)
+        with _loggers(log, prepared, path, watch) as loggers:
+
+            def on_round(round: Round) -> None:
+                lines = folder.append(round)
+                loggers.round(*lines)
+                watch(*lines)
+
+            result = train(prepared.trial, prepared.method, on_round=on_round)
+            return _finish(folder, prepared, result, loggers)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the rounds that were finished are in {path}.") from None
-    return result, folder.finish(prepared, result)
 
 
-def _side_by_side(cells: Sequence[Cell], watch: Watcher) -> list[Outcome]:
+def _loggers(names: Sequence[str], prepared: Prepared, path: Path, watch: Watcher) -> Log:
+    experiment = prepared.experiment
+    return Log(
+        names,
+        settings=experiment.model_dump(exclude_none=True),
+        classes=prepared.trial.federation.dataset.classes,
+        folder=path,
+        name=f"{experiment.method.brief()} seed {experiment.seed}",
+        say=watch.say,
+    )
+
+
+def _finish(folder: RunFolder, prepared: Prepared, result: Result, loggers: Log) -> Outcome:
+    summary = folder.finish(prepared, replace(result, notes=(*result.notes, *loggers.notes)))
+    loggers.end(summary)
+    return replace(result, notes=(*result.notes, *loggers.notes)), summary
+
+
+def _side_by_side(cells: Sequence[Cell], watch: Watcher, log: Sequence[str]) -> list[Outcome]:
     """A cell to each worker of the cluster. Folders are written here, as the cells end."""
     first, ray = cells[0].prepared.trial, connect()
     workers = fleet(
@@ -89,11 +113,13 @@ def _side_by_side(cells: Sequence[Cell], watch: Watcher) -> list[Outcome]:
             for number, answer in answers:
                 result, where = unpack(answer)
                 watch.label(cells[number].name)
-                for round in result.rounds:
-                    folders[number].append(round)
-                    watch(round)
-                _note_where(folders[number].path / "environment.json", where)
-                outcomes[number] = result, folders[number].finish(each[number], result)
+                with _loggers(log, each[number], folders[number].path, watch) as loggers:
+                    for round in result.rounds:
+                        lines = folders[number].append(round)
+                        loggers.round(*lines)
+                        watch(*lines)
+                    _note_where(folders[number].path / "environment.json", where)
+                    outcomes[number] = _finish(folders[number], each[number], result, loggers)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the runs that were finished are in {cells[0].folder.parent}.") from None
     return [outcomes[number] for number in range(len(cells))]

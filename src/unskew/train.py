@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -14,14 +14,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew import engines, metrics
-from unskew.engines.lines import upload
+from unskew.engines.lines import download, main_mark, upload
 from unskew.engines.numerics import steady
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
 from unskew.method import Method
-from unskew.metrics import Assessment
+from unskew.metrics import Assessment, Traffic
+from unskew.probe import Findings, observe
 from unskew.trial import Trial
-from unskew.types import ServerState, Tensors, Updates, Weights
+from unskew.types import Params, ServerState, Tensors, Updates, Weights
+
+NOTHING_SENT = Traffic(up=0, down=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,11 @@ class Round:
     seconds: float
     test: Assessment | None
     """None in rounds that were not tested."""
+    traffic: Traffic = NOTHING_SENT
+    tallies: dict[str, int] = field(default_factory=dict)
+    """What the method counted in its steps, such as PKD's `activated`."""
+    probe: Findings | None = None
+    """None in rounds that were not probed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +79,10 @@ class Result:
     """From which training can go on."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know."""
+    beside: Traffic = NOTHING_SENT
+    """Bytes that were sent outside of the rounds."""
+    cost: float | None = None
+    """Computation of the whole run in rounds of FedAvg, from programs that know theirs."""
 
     @cached_property
     def final(self) -> Assessment:
@@ -101,6 +113,17 @@ class Result:
     @property
     def forgetting(self) -> float:
         return metrics.forgetting([metrics.class_accuracy(test.confusion) for test in self._tests])
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of the whole run."""
+        return sum((round.traffic for round in self.rounds), self.beside)
+
+    @property
+    def probe_seconds(self) -> float | None:
+        """What probing cost; None where there was none."""
+        probes = [round.probe.seconds for round in self.rounds if round.probe is not None]
+        return sum(probes) if probes else None
 
     @property
     def _tests(self) -> list[Assessment]:
@@ -219,10 +242,12 @@ def advance(trial: Trial, method: Method, engine: engines.Engine, state: State) 
         )
         for client in chosen
     ]
-    fits = engine.fit(method, anchor, method.server.share(state.server), jobs)
+    shared = method.server.share(state.server)
+    fits = engine.fit(method, anchor, shared, jobs)
 
     done = [(job, fit) for job, fit in zip(jobs, fits, strict=True) if fit.steps]
     server, loss = state.server, torch.tensor(math.nan)
+    delta, reported, tallies = Params(), Tensors(), Tensors()
     if done:
         with steady(_device(anchor), trial.threads):
             updates = _gather(trial, anchor, t, done)
@@ -234,6 +259,10 @@ def advance(trial: Trial, method: Method, engine: engines.Engine, state: State) 
             noted = method.server.note(server, after, updates)
             server = ServerState(after, {**server.memory, **memory, **noted})
             loss = torch.stack([fit.loss for _, fit in done]).double() @ updates.weight
+            delta, reported = updates.delta, done[0][1].reported
+            tallies = {
+                name: torch.stack([fit.tallies[name] for _, fit in done]).sum() for name in done[0][1].tallies
+            }
     state = State(
         round=t + 1,
         server=server,
@@ -246,13 +275,42 @@ def advance(trial: Trial, method: Method, engine: engines.Engine, state: State) 
         else {},
     )
     due = state.round % trial.evaluation.every == 0 or state.round == budget.rounds
-    test = engine.assess_later(method.server.serve(server)) if due else None
+    served = method.server.serve(server) if due else None
+    test = cache(engine.assess_later(served)) if served else None
+    probing = None
+    if trial.probe.due(state.round, budget.rounds):
+        local = {job.client: fit.weights for job, fit in done}
+        known = test if served is server.weights else None
+        probing = observe(trial, engine, anchor, local, delta, server.weights, known)
+    sent = metrics.traffic(
+        anchor.params | anchor.buffers if trial.statistics == "average" else anchor.params,
+        cohort=len(chosen),
+        trained=len(done),
+        shared=shared,
+        reported=reported,
+    )
     trained = [job.client for job, _ in done]
+    loss, tallies = download(loss), {name: download(value) for name, value in tallies.items()}
+    arrived = main_mark(_device(anchor))  # of this round: the next may be under way when they are asked for
 
     def close(since: float) -> Round:
         result = test() if test else None
-        seconds = time.perf_counter() - max(began, since)
-        return Round(t + 1, budget.lr_at(t), chosen, trained, float(loss), seconds, result)
+        arrived.synchronize()
+        # What the probe has cost so far lies before `since`, where two rounds run at once.
+        seconds = time.perf_counter() - max(began + (probing.seconds if probing else 0), since)
+        found = probing.answer() if probing else None
+        return Round(
+            number=t + 1,
+            lr=budget.lr_at(t),
+            cohort=chosen,
+            trained=trained,
+            train_loss=float(loss),
+            seconds=seconds,
+            test=result,
+            traffic=sent,
+            tallies={name: int(value) for name, value in tallies.items()},
+            probe=found,
+        )
 
     return state, close
 

@@ -55,6 +55,17 @@ class Evaluation(Spec):
     batch_size: int = Field(default=500, ge=1)
 
 
+class Probe(Spec):
+    """How often the clients' own models are looked at: what a round did to each, which costs a test each."""
+
+    every: int = Field(default=0, ge=0)
+    """Probe every so many rounds, and the last one; 0: never."""
+
+    def due(self, round: int, rounds: int) -> bool:
+        """Whether a round, counted from 1, is to be probed."""
+        return bool(self.every) and (round % self.every == 0 or round == rounds)
+
+
 Statistics = Literal["average", "local", "batch"]
 """What becomes of BatchNorm statistics. average: the server averages them with the clients' weights.
 local: they stay with their client, and the global model is tested on the statistics of the test batch.
@@ -101,6 +112,7 @@ class Trial:
     fast: bool = False
     """Whether a GPU may take its fastest kernels: fused by torch.compile, and of cuDNN's those that win a
     race. Last bits then differ from run to run."""
+    probe: Probe = Probe()
 
     def __post_init__(self) -> None:
         if not isinstance(self.federation, Federation):

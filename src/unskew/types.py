@@ -81,7 +81,14 @@ class View:
     """One batch of one client, as an objective sees it."""
 
     def __init__(
-        self, scope: Scope, inputs: Tensor, labels: Tensor, params: Params, out: Out, passes: Passes
+        self,
+        scope: Scope,
+        inputs: Tensor,
+        labels: Tensor,
+        params: Params,
+        out: Out,
+        passes: Passes,
+        tallies: Tensors | None = None,
     ) -> None:
         self.scope = scope
         self.inputs = inputs
@@ -90,6 +97,7 @@ class View:
         self.out = out
         """Features and logits of the model being trained."""
         self._passes = passes
+        self._tallies = tallies or {}
         self._teacher: Out | None = None
 
     @property
@@ -106,6 +114,12 @@ class View:
     def classify(self, features: Tensor) -> Tensor:
         """The logits of other features than the batch's own, by the head being trained."""
         return self._passes.classify(self.params, features)
+
+    def tally(self, name: str, amount: Tensor) -> None:
+        """Add to one of the method's tallies of the client's round. Nothing is counted where nobody asks, as
+        at the second point of a step that looks at two."""
+        if name in self._tallies:
+            self._tallies[name].add_(amount)
 
 
 Objective = Callable[[View], Tensor]

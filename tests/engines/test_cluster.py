@@ -231,7 +231,7 @@ def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
         "    return Method(terms=(lambda view: view.out.logits.square().mean(),))\n"
     )
     settings = ["--rounds", "2", "--epochs", "1", "--clients", "4", "--seeds", "1,2", "--quiet", "--json"]
-    settings += ["--set", "workers=2"]
+    settings += ["--set", "workers=2", "--set", "probe.every=2"]
     answers = {
         engine: unskew(
             "compare", "fedavg", "moon", "kind.py", *settings, "--engine", engine, "--out", f"by-{engine}"
@@ -247,13 +247,13 @@ def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
         for path in sorted((tmp_path / f"by-{engine}").rglob("*")):
             if path.is_file() and path.name not in ("environment.json", "compare.json"):
                 lines = path.read_bytes().replace(f"by-{engine}".encode(), b"").splitlines()
-                if path.name == "rounds.jsonl":
+                if path.suffix == ".jsonl":
                     lines = [{**json.loads(line), "seconds": 0} for line in lines]
                 name = path.relative_to(tmp_path / f"by-{engine}")
-                found[name] = [line for line in lines if isinstance(line, dict) or b'"seconds"' not in line]
+                found[name] = [line for line in lines if isinstance(line, dict) or b'seconds"' not in line]
         return found
 
-    assert len(files("ray")) == 6 * 5
+    assert len(files("ray")) == 6 * 6
     assert files("ray") == files("loop")
     ran = json.loads((tmp_path / "by-ray/fedavg-seed1/environment.json").read_text())
     assert ran["command"][:2] == ["unskew", "compare"]

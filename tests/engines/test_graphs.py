@@ -30,6 +30,7 @@ def assert_same(trial, method) -> None:
     one, other = (train(replace(trial, engine=engine), method) for engine in ("loop", "graphs"))
     assert torch.equal(flat(one.weights), flat(other.weights))
     assert [r.train_loss for r in one.rounds] == [r.train_loss for r in other.rounds]
+    assert [r.tallies for r in one.rounds] == [r.tallies for r in other.rounds]
     for name, value in one.weights.buffers.items():
         assert torch.equal(value, other.weights.buffers[name])
     for client, kept in one.state.memories.items():
@@ -38,7 +39,7 @@ def assert_same(trial, method) -> None:
     assert one.final.loss == other.final.loss
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon", "fedsam", "fedvls", "fedcurv", "fpl"])
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon", "fedsam", "fedvls", "fedcurv", "fpl", "pkd"])
 def test_the_clients_share_lanes_and_lose_nothing(skewed, name):
     for lanes in (1, 3):
         assert_same(trial_of(skewed, workers=lanes), METHODS[name]())

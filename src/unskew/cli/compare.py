@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from unskew.cli import options
-from unskew.cli.show import Watch, console, result_table
+from unskew.cli.progress import Watch
+from unskew.cli.show import console, cost_grid, paired_grid, result_grid
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared, load_data, partition, prepare
-from unskew.runs import Json, claim, free_folder, slug, statistics, to_json, write_whole
-from unskew.sweep import Cell, sweep
-from unskew.train import Result
+from unskew.runs import claim, comparison, free_folder, slug, to_json, write_whole
+from unskew.sweep import Cell, Outcome, sweep
 
 
 def compare(
@@ -39,8 +39,11 @@ def compare(
     device: options.Device = None,
     workers: options.Workers = None,
     precision: options.Precision = None,
+    probe: options.Probe = None,
     out: options.Out = None,
     data: options.Data = None,
+    log: options.Log = None,
+    table: options.TablePerRound = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     set_: options.Set = None,
@@ -76,9 +79,11 @@ def compare(
         workers=workers,
         precision=precision,
         data=data,
+        probe=options.probe_period(probe),
     )
     base.pop("method", None)
     first = Experiment(**base)
+    loggers = options.loggers(log)
     loaded = load_data(first)
     cells = []
     for seed in [first.seed] if seeds is None else options.seed_list(seeds):
@@ -90,29 +95,28 @@ def compare(
     folder = out or free_folder("-".join(["compare", *settings.words()[1:-1]]))
     claim(folder)
 
-    results: dict[str, list[Result]] = {method: [] for method in methods}
-    with Watch(len(cells) * settings.budget.rounds, quiet=quiet) as watch:
-        outcomes = sweep([_cell(folder, method, prepared) for method, prepared in cells], watch)
-    for (method, _), (result, _) in zip(cells, outcomes, strict=True):
-        results[method].append(result)
-    whole: dict[str, Json] = {
-        "dataset": settings.data.name,
-        "skew": settings.skew.recipe,
-        "clients": settings.skew.clients,
-        "seeds": [prepared.experiment.seed for method, prepared in cells if method == methods[0]],
-        "methods": {method: statistics(runs) for method, runs in results.items()},
-        "runs": [summary for _, summary in outcomes],
-        "run_dir": str(folder),
-    }
+    rounds_in_all = len(cells) * settings.budget.rounds
+    with Watch(rounds_in_all, cells=len(cells), quiet=quiet, table=table) as watch:
+        outcomes = sweep([_cell(folder, method, prepared) for method, prepared in cells], watch, loggers)
+    by_method: dict[str, list[Outcome]] = {method: [] for method in methods}
+    for (method, _), outcome in zip(cells, outcomes, strict=True):
+        by_method[method].append(outcome)
+    numbers = [prepared.experiment.seed for method, prepared in cells if method == methods[0]]
+    whole = comparison(settings, numbers, by_method) | {"run_dir": str(folder)}
     write_whole(folder / "compare.json", to_json(whole))
     if json:
         print(to_json(whole, indent=None))
         return
+    results = [(method, [result for result, _ in each]) for method, each in by_method.items()]
     screen = console()
-    seeds_ = "seed" if len(results[methods[0]]) == 1 else "seeds"
-    screen.print(f"{settings.title()}, {seeds_} {seeds or first.seed}\n")
-    screen.print(result_table(list(results.items())))
-    for note in dict.fromkeys(note for runs in results.values() for run in runs for note in run.notes):
+    screen.print(f"{settings.title()}, {'seeds' if len(numbers) > 1 else 'seed'} {seeds or first.seed}")
+    grids = [result_grid(results), cost_grid(list(by_method.items()))]
+    if len(numbers) > 1 and isinstance(pairs := whole["comparisons"], dict) and pairs:
+        grids.insert(1, paired_grid(methods[0], pairs))
+    for grid in grids:
+        screen.print()
+        screen.print(grid)
+    for note in dict.fromkeys(note for _, runs in results for run in runs for note in run.notes):
         screen.print(f"\nnote: {note}")
     screen.print(f"\nrun folders: {folder}", soft_wrap=True)
 

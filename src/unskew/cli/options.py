@@ -71,6 +71,15 @@ Precision = Annotated[
     str | None, option("--precision", "NAME", "fp32, tf32 (GPU) or bf16.", DEFAULT.precision)
 ]
 Device = Annotated[str | None, option("--device", "NAME", "auto, cpu, cuda or cuda:N.", DEFAULT.device)]
+Probe = Annotated[
+    str | None,
+    option("--probe", "every=NUMBER", "Test the clients' own models every so many rounds.", "never"),
+]
+Log = Annotated[
+    str | None,
+    option("--log", "NAMES", "Write also for tensorboard, mlflow or wandb, into the run folder."),
+]
+TablePerRound = Annotated[bool, typer.Option("--table", help="A line for every tested round, on stderr.")]
 Out = Annotated[Path | None, option("--out", "PATH", "Folder to write to; by default a new one in runs/.")]
 Data = Annotated[
     Path | None,
@@ -101,6 +110,7 @@ PATHS = {
     "workers": "workers",
     "precision": "precision",
     "data": "data.folder",
+    "probe": "probe.every",
 }
 """Where each flag stands in an experiment file."""
 
@@ -120,6 +130,23 @@ def settings(file: Path | None, assignments: list[str] | None, **flags: Any) -> 
             raise UserError(f"{table} is {inner!r} in {file} but should be a table: write [{table}].")
         inner[key] = str(value) if isinstance(value, Path) else value
     return assign(base, assignments or [])
+
+
+def probe_period(text: str | None) -> str | None:
+    """every=10, or 10 alone. The number is read with the setting."""
+    key, sign, value = (text or "").partition("=")
+    if sign and key.strip() != "every":
+        raise UserError(f"--probe is '{text}' but should be every=NUMBER, such as every=10.")
+    return value if sign else text
+
+
+def loggers(text: str | None) -> tuple[str, ...]:
+    """Such as tensorboard,wandb: all there, and their packages installed."""
+    if text is None:
+        return ()
+    from unskew.loggers import find
+
+    return find(part.strip() for part in text.split(","))
 
 
 def method_table(text: str) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from unskew.cli import options
-from unskew.cli.show import Watch, class_table, console, percent, result_table
+from unskew.cli.progress import Watch
+from unskew.cli.show import class_table, console, cost_grid, percent, result_grid
 from unskew.experiment import Experiment, load_data, prepare
 from unskew.runs import free_folder, to_json
 from unskew.sweep import execute
@@ -32,8 +33,11 @@ def run(
     device: options.Device = None,
     workers: options.Workers = None,
     precision: options.Precision = None,
+    probe: options.Probe = None,
     out: options.Out = None,
     data: options.Data = None,
+    log: options.Log = None,
+    table: options.TablePerRound = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     set_: options.Set = None,
@@ -60,22 +64,26 @@ def run(
             workers=workers,
             precision=precision,
             data=data,
+            probe=options.probe_period(probe),
         )
     )
+    loggers = options.loggers(log)
     prepared = prepare(spec, load_data(spec))
     settings = prepared.experiment
     label = settings.method.brief()
-    with Watch(settings.budget.rounds, quiet=quiet) as watch:
-        watch.label(label)
-        result, summary = execute(prepared, out or free_folder("-".join(settings.words())), watch)
+    with Watch(settings.budget.rounds, quiet=quiet, table=table) as watch:
+        watch.label(f"{label} seed {settings.seed}")
+        folder = out or free_folder("-".join(settings.words()))
+        result, summary = execute(prepared, folder, watch, loggers)
     if json:
         print(to_json(summary, indent=None))
         return
     screen = console()
     screen.print(settings.title() + f", seed {settings.seed}\n")
-    screen.print(class_table(result))
-    screen.print()
-    screen.print(result_table([(label, [result])]))
+    screen.print(class_table(result, screen.width))
+    for grid in (result_grid([(label, [result])]), cost_grid([(label, [(result, summary)])])):
+        screen.print()
+        screen.print(grid)
     if isinstance(domains := summary.get("domains"), dict):
         each = [
             f"{name} {percent(float(str(value)))}" for name, value in domains.items() if value is not None

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import sys
-import time
-from collections.abc import Iterable, Sequence
-from types import TracebackType
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from unskew import metrics
-from unskew.train import Result, Round
+from unskew.runs import Json
+from unskew.sweep import Outcome
+from unskew.train import Result
+
+Record = Mapping[str, Json]
 
 GROUPS = ("majority", "minority", "vacant")
+LONGEST_BAR = 20
+LONGEST_NAME = 24  # of a class, where the terminal is too narrow for all of it
+WIDE, NARROW = 51, 42  # characters of a class table beside the name and the bar; titles in one line, in two
 
 
 def console() -> Console:
@@ -33,63 +33,50 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
-class Watch:
-    """Progress on standard error: a live bar in a terminal, a plain line now and then elsewhere."""
+@dataclass(frozen=True)
+class Grid:
+    """A table whose first column names the rows. Where it is wider than the terminal, as many columns as fit
+    stand side by side and the others below them, the names repeated."""
 
-    def __init__(self, rounds: int, *, quiet: bool) -> None:
-        self._total = rounds
-        self._done = 0
-        self._last = time.monotonic()
-        self._quiet = quiet
-        terminal = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-        self._live = terminal.is_terminal and not quiet
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("accuracy {task.fields[accuracy]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=terminal,
-            transient=True,
-            disable=not self._live,
-        )
-        self._task = self._progress.add_task("", total=rounds, accuracy="-")
-        self._label = ""
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
 
-    def __enter__(self) -> Watch:
-        self._progress.start()
-        return self
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = [max(map(cell_len, column)) for column in zip(self.heads, *self.rows, strict=True)]
+        name = min(widths[0], options.max_width // 2)
+        if self.title:
+            yield Text(self.title)
+        first = 1
+        while first < len(widths):
+            last, room = first + 1, options.max_width - name - 2 - widths[first]
+            while last < len(widths) and (room := room - 2 - widths[last]) >= 0:
+                last += 1
+            if first > 1:
+                yield Text()
+            yield self._part(range(first, last), name)
+            first = last
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+    def _part(self, columns: Sequence[int], name: int) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column(self.heads[0], width=name, overflow="fold")
+        for column in columns:
+            table.add_column(self.heads[column], justify="right", no_wrap=True)
+        for row in self.rows:
+            table.add_row(Text(row[0]), *(Text(row[column]) for column in columns))
+        return table
 
-    def label(self, text: str) -> None:
-        self._label = text
-        self._progress.update(self._task, description=text)
 
-    def say(self, notes: Iterable[str]) -> None:
-        """What to know before the numbers come."""
-        for note in notes if not self._quiet else ():
-            self._progress.console.print(f"note: {note}")
-
-    def __call__(self, round: Round) -> None:
-        self._done += 1
-        accuracy = percent(metrics.accuracy(round.test.confusion)) + " %" if round.test else "-"
-        self._progress.update(self._task, advance=1)
-        if round.test:
-            self._progress.update(self._task, accuracy=accuracy)
-        due = self._done == self._total or time.monotonic() - self._last > 10
-        if not self._live and not self._quiet and due:
-            self._last = time.monotonic()
-            print(f"{self._label}  {self._done}/{self._total} rounds  accuracy {accuracy}", file=sys.stderr)
+def number(record: Json | Record, key: str) -> float | None:
+    """A number of a record; None where there is none, or none that is finite."""
+    value = record.get(key) if isinstance(record, Mapping) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None or np.isnan(value) else f"{100 * value:.{digits}f}"
+    if value is None or np.isnan(value):
+        return "-"
+    return f"{round(100 * value, digits) + 0.0:.{digits}f}"  # + 0.0: no minus before a zero
 
 
 def spread(values: Sequence[float | None]) -> str:
@@ -102,38 +89,101 @@ def spread(values: Sequence[float | None]) -> str:
     return f"{percent(float(np.mean(known)))} ± {percent(float(np.std(known, ddof=1)))}"
 
 
-def class_table(result: Result) -> Table:
+def class_table(result: Result, width: int) -> Table:
     """Every class: how well the final model knows it, and what it is to the clients."""
     by_class = metrics.class_accuracy(result.final.confusion)
     held = {name: mask.sum(axis=0) for name, mask in metrics.groups(result.counts).items()}
+    names = max(len("class"), *map(len, result.classes))
+    narrow = names + LONGEST_BAR + WIDE > width
+    names = min(names, LONGEST_NAME) if narrow else names
+    bar = max(0, min(width - NARROW - names, LONGEST_BAR))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("class")
-    table.add_column("accuracy %", justify="right")
-    table.add_column("")
+    table.add_column("class", no_wrap=True, overflow="ellipsis", max_width=names)
+    table.add_column("accuracy %", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for name in GROUPS:
-        table.add_column(f"{name} at", justify="right")
+        table.add_column(name + ("\nat" if narrow else " at"), justify="right", no_wrap=True)
     worst = metrics.worst_class(by_class)
     for index, name in enumerate(result.classes):
         value = by_class[index]
-        bar = "" if np.isnan(value) else "█" * round(20 * value)
+        drawn = "" if np.isnan(value) else "█" * round(bar * value)
         cells = [str(held[group][index]) for group in GROUPS]
-        table.add_row(Text(name), percent(value), bar, *cells, style="bold" if index == worst else None)
+        table.add_row(Text(name), percent(value), drawn, *cells, style="bold" if index == worst else None)
     return table
 
 
-def result_table(rows: Sequence[tuple[str, Sequence[Result]]]) -> Table:
+def result_grid(rows: Sequence[tuple[str, Sequence[Result]]]) -> Grid:
     """One row per method, over the runs of its seeds."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("method", no_wrap=True, overflow="fold")
-    for title in ("accuracy %", "best", "mean last 10", "worst class", *GROUPS, "seconds"):
-        table.add_column(title, justify="right")
-    for name, results in rows:
+
+    def row(name: str, results: Sequence[Result]) -> list[str]:
         accuracy = [result.accuracy for result in results]
-        table.add_row(
+        return [
             name,
             *(spread([values[key] for values in accuracy]) for key in ("last", "best", "mean_last_10")),
             spread([result.worst_accuracy for result in results]),
             *(spread([result.groups[group] for result in results]) for group in GROUPS),
-            f"{np.mean([result.seconds for result in results]):.1f}",
-        )
-    return table
+            mean([result.seconds for result in results], ".1f"),
+        ]
+
+    heads = ["method", "accuracy %", "best", "mean last 10", "worst class", *GROUPS, "seconds"]
+    return Grid(heads, [row(name, results) for name, results in rows])
+
+
+def cost_grid(rows: Sequence[tuple[str, Sequence[Outcome]]]) -> Grid:
+    """What each method computes, in rounds of FedAvg, and sends, over the seeds; where it was probed also
+    what a local update does to the client's classes, over the probed rounds, and what it took to find out."""
+    probed = any(result.probe_seconds is not None for _, outcomes in rows for result, _ in outcomes)
+
+    def row(name: str, outcomes: Sequence[Outcome]) -> list[str]:
+        cells, results = [name], [result for result, _ in outcomes]
+        if probed:
+            cells += [spread([mean_drop(result, group) for result in results]) for group in GROUPS]
+            cells += [mean([result.probe_seconds for result in results], ".1f")]
+        cells += [mean([number(summary, "cost") for _, summary in outcomes], ".3g")]
+        cells += [mean([result.traffic.up / 1e6 for result in results], ".3g")]
+        cells += [mean([result.traffic.down / 1e6 for result in results], ".3g")]
+        return cells
+
+    heads, title = ["method", "cost U", "MB up", "MB down"], ""
+    if probed:
+        heads[1:1] = [*(f"drop {group}" for group in GROUPS), "probing seconds"]
+        title = "drop: what a local update costs on the client's classes of the kind, in points"
+    return Grid(heads, [row(name, outcomes) for name, outcomes in rows], title)
+
+
+def mean(values: Sequence[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    return format(np.mean(known), form) if known else "-"
+
+
+def paired_grid(baseline: str, comparisons: Record) -> Grid:
+    """Each method against the first one on the same seeds, from the comparisons of compare.json."""
+    measures = {"accuracy": "accuracy", "worst_class_accuracy": "worst class", "vacant": "vacant"}
+
+    def cell(found: Json) -> str:
+        difference, p = number(found, "difference"), number(found, "t_test")
+        if difference is None or not isinstance(found, dict):
+            return "-"
+        ends = found["interval"]
+        interval = f" ({signed(ends[0])} to {signed(ends[1])})" if isinstance(ends, list) else ""
+        return signed(difference) + interval + ("" if p is None else f" p {p:.2g}")
+
+    rows = [
+        [name, *(cell(each[key]) for key in measures)]
+        for name, each in comparisons.items()
+        if isinstance(each, dict)
+    ]
+    title = f"against {baseline} on the same seeds: points (95% interval), p of the paired t-test"
+    return Grid(["method", *measures.values()], rows, title)
+
+
+def signed(value: Json) -> str:
+    """A difference of accuracies in points."""
+    return f"{round(100 * value, 1) + 0.0:+.1f}" if isinstance(value, float) else "-"
+
+
+def mean_drop(result: Result, group: str) -> float | None:
+    """What a local update costs on the client's classes of the kind, over the probed rounds."""
+    found = [round.probe.groups[group] for round in result.rounds if round.probe is not None]
+    drops = [stages.drop for stages in found if stages is not None]
+    return float(np.mean(drops)) if drops else None

@@ -75,7 +75,7 @@ class Room:
 
     line: Line
     moving: Arena
-    """Parameters, buffers, optimiser state and summed loss: what a step changes."""
+    """Parameters, buffers, optimiser state, summed loss and tallies: what a step changes."""
     scope: Arena
     """Counts, memory, correction: what it only reads."""
 
@@ -225,6 +225,7 @@ class Stage:
             "buffers": initial.buffers,
             "state": self._optimizer(floor.lr).init(initial.params),
             "loss": {"sum": torch.zeros((), device=self.device)},
+            "tallies": method.start_tallies(self.device),
         }
         self._scope = {
             "counts": {"counts": first.scope.counts},
@@ -342,7 +343,9 @@ class Stage:
             with room.line.chance():
                 memory, reported = self.method.memory.update(work.scope, ended)
         samples = len(self.trial.federation.partition.indices[work.job.client])
-        return Fit(weights, samples, steps, loss, memory, reported, after["state"] if kept else {})
+        state = after["state"] if kept else {}
+        tallies = {name: value.clone() for name, value in room.moving["tallies"].items()}
+        return Fit(weights, samples, steps, loss, memory, reported, state, tallies)
 
     def _lanes(self, clients: int) -> list[Lane]:
         """As many as the clients need, and as the device has room for."""
@@ -453,6 +456,7 @@ class Stage:
             self._optimizer(held.lr, fused=fused),
             moving["state"],
             self.trial.budget.lr,
+            moving["tallies"],
         )
         moving["loss"]["sum"].add_(training.step(x, y))
 

@@ -32,3 +32,5 @@ class Fit:
     memory: Tensors
     reported: Tensors
     optimizer: Tensors = field(default_factory=dict)
+    tallies: Tensors = field(default_factory=dict)
+    """What the method counted, 0-dimensional each."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from unskew.data.augment import normalise
 from unskew.engines.assess import Exam
 from unskew.engines.job import Fit, Job
+from unskew.engines.lines import upload
 from unskew.engines.network import Network
 from unskew.engines.numerics import keep_freed_memory, steady
 from unskew.engines.plan import Epoch, epochs
@@ -63,8 +64,8 @@ class Loop:
         self, client: int, weights: Weights, /, *, grad: bool = False, batch_size: int | None = None
     ) -> Iterator[View]:
         dataset = self.trial.federation.dataset
-        scope = Scope(weights, self.trial.federation.counts[client].to(self.device), {}, {})
-        mine = self.trial.federation.indices(client).to(self.device)
+        scope = Scope(weights, upload(self.trial.federation.counts[client], self.device), {}, {})
+        mine = upload(self.trial.federation.indices(client), self.device)
         params = {name: value.detach().requires_grad_(grad) for name, value in weights.params.items()}
         for rows in torch.split(mine, batch_size or self.trial.evaluation.batch_size):
             x = normalise(self.inputs[rows], dataset.mean, dataset.std)
@@ -90,7 +91,9 @@ class Loop:
 
         now = anchor.clone()
         state = {name: value.clone() for name, value in job.optimizer.items()} or optimizer.init(now.params)
-        step = self.stepping(Training(self.network, method, scope, correction, now, optimizer, state, lr))
+        tallies = method.start_tallies(self.device)
+        training = Training(self.network, method, scope, correction, now, optimizer, state, lr, tallies)
+        step = self.stepping(training)
         loss, steps = torch.zeros((), device=self.device), 0
         for x, y in self.batches(job):
             loss += step(x, y)
@@ -98,7 +101,7 @@ class Loop:
         end = End(now, steps, lr, budget.momentum, look)
         kept, reported = method.memory.update(scope, end)
         state = state if budget.optimizer == "kept" else {}
-        return Fit(now, len(mine), steps, loss / steps, kept, reported, state)
+        return Fit(now, len(mine), steps, loss / steps, kept, reported, state, tallies)
 
     def plan(self, job: Job) -> Iterator[Epoch]:
         """A client's passes over its data."""
@@ -129,7 +132,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Training:
-    """A client's round, as its steps see it. They move `now` and `state` in place."""
+    """A client's round, as its steps see it. They move `now`, `state` and `tallies` in place."""
 
     network: Network
     method: Method
@@ -139,10 +142,11 @@ class Training:
     optimizer: Optimizer
     state: Tensors
     lr: float
+    tallies: Tensors = field(default_factory=dict)
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """The loss on a batch, before the step on it."""
-        gradient = gradient_of(self.network, self.method, self.scope, self.now, x, y)
+        gradient = gradient_of(self.network, self.method, self.scope, self.now, x, y, self.tallies)
         gradient = corrected(self.method.ascent(gradient, self.scope), self.correction)
         return self.optimizer.step(gradient, self.now.params, self.state)
 
@@ -155,7 +159,13 @@ def plain_steps(training: Training) -> Step:
 
 
 def gradient_of(
-    network: Network, method: Method, scope: Scope, now: Weights, x: Tensor, y: Tensor
+    network: Network,
+    method: Method,
+    scope: Scope,
+    now: Weights,
+    x: Tensor,
+    y: Tensor,
+    tallies: Tensors | None = None,
 ) -> Gradient:
     """Of the method's objective on one batch, as a function of the parameters."""
 
@@ -164,7 +174,8 @@ def gradient_of(
         at = Weights(leaves, now.buffers)
         with torch.enable_grad():
             out = network.train(at if track else at.scratch(), x)
-            value = method.objective(View(scope, x, y, leaves, out, network))
+            counted = tallies if track else None
+            value = method.objective(View(scope, x, y, leaves, out, network, counted))
         if value.ndim:
             raise UserError(f"the method's loss has shape {list(value.shape)}: let it return one number.")
         grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)

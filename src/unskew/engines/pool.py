@@ -137,6 +137,7 @@ def _work(loop: Loop, method: Method, board: Groups, task: Task, tensors: Groups
         "memory": fit.memory,
         "reported": fit.reported,
         "optimizer": fit.optimizer,
+        "tallies": fit.tallies,
     }
 
 
@@ -155,6 +156,7 @@ def _fit(answer: Answer, tensors: Groups) -> Fit:
         memory=tensors["memory"],
         reported=tensors["reported"],
         optimizer=tensors["optimizer"],
+        tallies=tensors["tallies"],
     )
 
 

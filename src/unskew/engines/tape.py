@@ -72,6 +72,7 @@ class Recorder:
             now.params,
             now.buffers,
             training.state,
+            training.tallies,
             scope.anchor.params,
             scope.anchor.buffers,
             {"counts": scope.counts},

@@ -18,8 +18,10 @@ from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods import METHODS
 from unskew.methods.card import Card, Make, Option
+from unskew.metrics import Passes
 from unskew.spec import is_but_should_be
 from unskew.train import Program
+from unskew.trial import Trial
 
 
 def assemble(
@@ -38,6 +40,14 @@ def assemble(
         return reduce(add, made), resolved
     except UserError as error:
         raise UserError(f"{'+'.join(parts)}: {error}") from None
+
+
+def passes(parts: Mapping[str, Mapping[str, Option]], trial: Trial) -> Passes | None:
+    """The forward passes of methods put together, with all hyperparameters as `assemble` gives them; None
+    where those of a part are not known."""
+    each = [find(name).work_in(trial, options) for name, options in parts.items()]
+    known = [work for work in each if work is not None]
+    return reduce(add, known).passes(trial.budget.epochs) if len(known) == len(each) else None
 
 
 def find(name: str) -> Card:

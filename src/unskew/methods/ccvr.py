@@ -39,6 +39,7 @@ from unskew import engines, metrics
 from unskew.engines.numerics import steady
 from unskew.errors import require, unknown
 from unskew.method import Method
+from unskew.metrics import Passes, Traffic
 from unskew.parts.heads import Head, find_head
 from unskew.parts.optimizers import sgd
 from unskew.randomness import Purpose, draw_seed
@@ -80,11 +81,13 @@ def ccvr(
         result = train(trial, base, on_round=tell_all_but_the_last)
         engine = engines.start(trial)
         pooled: dict[int, Moments] = {}
+        up = 0
         with steady(trial.pick_device(), trial.threads):
             for client in range(trial.federation.clients):
                 own = result.state.buffers.get(client, result.weights.buffers)
                 views = engine.look(client, Weights(result.weights.params, own))
                 sent = client_moments(views, head, diagonal=covariance == "diagonal")
+                up += sum(found.nbytes for found in sent.values())
                 pooled |= {c: merge(pooled[c], more) if c in pooled else more for c, more in sent.items()}
             known = {c: found for c, found in sorted(pooled.items()) if found.count > 1 and found.finite}
             weights = calibrate(trial, head, result.weights, known, samples, epochs, shrinkage)
@@ -106,6 +109,8 @@ def ccvr(
             rounds=[*result.rounds[:-1], last],
             seconds=time.perf_counter() - began,
             notes=(*result.notes, *notes),
+            beside=Traffic(up=up, down=0),
+            cost=_cost(trial) if base == Method() else None,
         )
 
     return Program(run)
@@ -122,8 +127,18 @@ class Moments:
     """Unbiased: [d, d], or [d] where only the diagonal is kept. 0 for a single sample."""
 
     @property
+    def nbytes(self) -> int:
+        return 8 + self.mean.nbytes + self.covariance.nbytes
+
+    @property
     def finite(self) -> bool:
         return bool(self.mean.isfinite().all() & self.covariance.isfinite().all())
+
+
+def _cost(trial: Trial) -> float:
+    """With one more pass over everybody's data; what the server computes is not counted."""
+    look = Passes(trained=0, once=trial.federation.clients / trial.cohort)
+    return trial.budget.rounds + metrics.round_cost(look, trial.budget.epochs)
 
 
 def moments(features: Tensor, *, diagonal: bool = False) -> Moments:

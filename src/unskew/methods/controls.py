@@ -28,15 +28,16 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from unskew import engines
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.errors import require
 from unskew.method import Method
-from unskew.metrics import Assessment
-from unskew.train import OnRound, Program, Result, Round, State, divergence, train
-from unskew.trial import Trial
+from unskew.metrics import Assessment, Traffic
+from unskew.train import NOTHING_SENT, OnRound, Program, Result, Round, State, divergence, train
+from unskew.trial import Probe, Trial
 from unskew.types import Server, ServerState, Tensors, Weights
 
 
@@ -47,21 +48,42 @@ def centralised() -> Program:
         mine = trial.federation
         everything = np.concatenate(mine.partition.indices)
         pooled = partition_of([everything], mine.dataset, recipe="centralised", notes=mine.partition.notes)
+        told: list[Round] = []
+
+        def tell(round: Round) -> None:
+            told.append(replace(round, traffic=NOTHING_SENT))
+            on_round(told[-1])
+
         result = train(
             replace(
                 trial,
                 federation=Federation(mine.dataset, pooled),
                 budget=trial.budget.model_copy(update={"cohort": "all"}),
+                probe=Probe(),
             ),
             base,
-            on_round=on_round,
+            on_round=tell,
         )
-        note = (
+        notes = [
             "centralised: one client holds all data; majority, minority and vacant are the clients' classes."
+        ]
+        if trial.probe.every:
+            notes.append("centralised: no client trains, so none was probed.")
+        return replace(
+            result,
+            rounds=told,
+            counts=mine.counts.numpy(),
+            notes=(*result.notes, *notes),
+            beside=Traffic(up=_data_size(mine, everything), down=0),
         )
-        return replace(result, counts=mine.counts.numpy(), notes=(*result.notes, note))
 
     return Program(run)
+
+
+def _data_size(federation: Federation, rows: NDArray[np.int64]) -> int:
+    """The bytes of these training samples."""
+    train = federation.dataset.train
+    return sum(len(rows) * value.nbytes // len(value) for value in (train.inputs, train.labels))
 
 
 def local_only() -> Program:
@@ -100,6 +122,8 @@ def local_only() -> Program:
             f"local-only: every figure is the mean over {len(clients)} clients' own models, and all of them "
             "trained in every round.",
         ]
+        if trial.probe.every:
+            notes.append("local-only: there is no global model to probe the clients' models against.")
         notes += divergence(weights)
         return Result(
             weights=weights,

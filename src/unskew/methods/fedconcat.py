@@ -55,9 +55,10 @@ from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.errors import require, unknown
 from unskew.method import Method
-from unskew.metrics import Assessment
+from unskew.metrics import Assessment, Traffic
 from unskew.parts.heads import Head, find_head
 from unskew.parts.servers import equal_mean
+from unskew.probe import merge
 from unskew.randomness import Purpose, stream
 from unskew.train import OnRound, Program, Result, Round, State, begin, divergence, step
 from unskew.trial import Trial
@@ -116,9 +117,11 @@ def fedconcat(
             if head == "random":
                 weights = replace(weights, params=engine.initial.params)
             weights = train_head(whole, engine, for_head, weights, last, batches, tell)
+        encoders = sum(value.nbytes for value in weights.buffers.values()) if last < rounds else 0
         return Result(
             weights=weights,
             rounds=told,
+            beside=Traffic(up=federation.counts.nbytes, down=federation.clients * encoders),
             classes=federation.dataset.classes,
             counts=federation.counts.numpy(),
             seconds=time.perf_counter() - began,
@@ -195,14 +198,12 @@ def train_encoders(
 ) -> Weights:
     """Every cluster for itself, all of them round by round. Their models side by side are tested and
     returned."""
-    # Clusters are not tested alone: with one round more than will come, not even after the last.
     never = trial.budget.rounds + 1
     trials = [
         replace(
             trial,
             federation=only_clients(trial.federation, kinds == kind),
-            budget=trial.budget.model_copy(update={"rounds": never}),
-            evaluation=trial.evaluation.model_copy(update={"every": never}),
+            evaluation=trial.evaluation.model_copy(update={"every": never}),  # only side by side
         )
         for kind in range(int(kinds.max(initial=0)) + 1)
     ]
@@ -244,12 +245,16 @@ def _one_round(parts: Sequence[Round], federation: Federation, test: Assessment 
     """The clusters' rounds as one."""
     samples = [int(federation.sizes[part.trained].sum()) for part in parts]
     losses = [part.train_loss * n for part, n in zip(parts, samples, strict=True) if n]
+    probes = [part.probe for part in parts if part.probe is not None]
     return replace(
         parts[0],
         trained=sorted(client for part in parts for client in part.trained),
         train_loss=sum(losses) / sum(samples) if losses else math.nan,
         seconds=sum(part.seconds for part in parts),
         test=test,
+        # A client takes part in every cluster's round, in all but one without data: it gets one model.
+        traffic=Traffic(up=sum(part.traffic.up for part in parts), down=parts[0].traffic.down),
+        probe=merge(probes, len(federation.dataset.classes)) if probes else None,
     )
 
 

@@ -57,7 +57,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from unskew import engines
+from unskew import engines, metrics
 from unskew.data.dataset import Split
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
@@ -66,11 +66,18 @@ from unskew.engines.numerics import steady
 from unskew.errors import UserError, require, unknown
 from unskew.losses import partial_distillation
 from unskew.method import Method
+from unskew.metrics import Passes, Traffic
 from unskew.parts.groups import Floats, Group, Grouping, Rule, weak_groups
 from unskew.parts.heads import resize_head
 from unskew.train import OnRound, Program, Result, Round, State, begin, step, train
-from unskew.trial import Trial, weights_of
+from unskew.trial import Probe, Trial, weights_of
 from unskew.types import View, Weights
+
+ACTIVATED = "activated"
+"""Samples that an expert was asked about in a round's steps, each epoch's anew: n_KD of Eq. 6."""
+
+NUMBER = 8
+"""Bytes of a statistic: they are sums in float64."""
 
 ExpertStart = Literal["fresh", "body"]
 Direction = Literal["forward", "reverse"]
@@ -131,15 +138,22 @@ def pkd(
         began = time.perf_counter()
         _check_groups(given, trial.federation)
         last = _warmup_rounds(warmup, trial.budget.rounds)
-        state, rounds, statistics = warm_up(trial, base, last, looks=0 if given else looks, on_round=on_round)
+        asked = 0 if given else min(looks, max(last, 1))
+        state, rounds, statistics = warm_up(trial, base, last, looks=asked, on_round=on_round)
         found: Sequence[Group] = ()
         if last < trial.budget.rounds:
             found = given or choose(*rates(statistics))
         body = base.server.serve(state.server) if expert_start == "body" else None
-        trained = {group: train_expert(trial, group, expert_rounds, body) for group in found}
+        lent: list[Round] = []
+        trained = {
+            group: train_expert(trial, group, expert_rounds, body, on_round=lent.append) for group in found
+        }
         lessons = {group: expert for group, expert in trained.items() if expert is not None}
+        alike = in_one_group(list(lessons), len(trial.federation.dataset.classes), trial.pick_device())
 
         def term(view: View) -> Tensor:
+            predicted = view.out.logits.argmax(1)
+            view.tally(ACTIVATED, (alike[view.labels, predicted] & (predicted != view.labels)).sum())
             answers = [expert(view.inputs) for expert in lessons.values()]
             return lam * partial_distillation(
                 view.out.logits,
@@ -152,16 +166,30 @@ def pkd(
                 mean=mean,
             )  # Eqs. 1 and 2
 
-        method = base + Method(terms=(term,)) if lessons else base
+        method = base + Method(terms=(term,), tallies=(ACTIVATED,)) if lessons else base
         result = train(trial, method, start=state, on_round=on_round)
         return replace(
             result,
             rounds=[*rounds, *result.rounds],
             seconds=time.perf_counter() - began,
             notes=(*result.notes, *_notes(trial, last, expert_rounds, trained)),
+            beside=_sent_beside(trial, given, asked, lent, len(lessons), result.rounds),
+            cost=_cost(trial, last, asked, expert_rounds, trained, len(lessons))
+            if base == Method()
+            else None,
         )
 
     return Program(run)
+
+
+def in_one_group(groups: Sequence[Group], classes: int, device: torch.device) -> Tensor:
+    """[C, C]: whether some group holds both classes."""
+    alike = torch.zeros(classes, classes, dtype=torch.bool)
+    for group in groups:
+        members = torch.zeros(classes, dtype=torch.bool)
+        members[list(group)] = True
+        alike |= members[:, None] & members
+    return alike.to(device)
 
 
 def parse_groups(text: str) -> list[Group]:
@@ -229,7 +257,14 @@ def rates(statistics: Tensor) -> tuple[Floats, Floats]:
 # Stage 2
 
 
-def train_expert(trial: Trial, group: Group, rounds: int, body: Weights | None = None) -> Expert | None:
+def train_expert(
+    trial: Trial,
+    group: Group,
+    rounds: int,
+    body: Weights | None = None,
+    *,
+    on_round: OnRound = lambda _: None,
+) -> Expert | None:
     """An expert on these classes, trained as FedAvg; None where its training diverged. It starts from the
     tensors of `body` that have the shape of its own."""
     mine = replace(
@@ -238,6 +273,7 @@ def train_expert(trial: Trial, group: Group, rounds: int, body: Weights | None =
         model=trial.model if isinstance(trial.model, str) else partial(_resized, trial, len(group)),
         budget=trial.budget.model_copy(update={"rounds": rounds}),
         evaluation=trial.evaluation.model_copy(update={"every": rounds}),
+        probe=Probe(),
     )
     network = Network(mine, trial.pick_device())
     start = None
@@ -245,7 +281,7 @@ def train_expert(trial: Trial, group: Group, rounds: int, body: Weights | None =
         fresh = weights_of(network.student)
         warm = Weights(_where_alike(body.params, fresh.params), _where_alike(body.buffers, fresh.buffers))
         start = begin(Method(), warm)
-    weights = train(mine, start=start).weights
+    weights = train(mine, start=start, on_round=on_round).weights
     if not all(bool(torch.isfinite(value).all()) for value in weights.params.values()):
         return None
     return partial(_answer, network, weights)
@@ -315,6 +351,38 @@ def _warmup_rounds(warmup: int | Literal["auto"], rounds: int) -> int:
         f"pkd's warmup of {warmup} rounds leaves none of the budget's {rounds}: lower it, or train longer.",
     )
     return warmup
+
+
+def _sent_beside(
+    trial: Trial,
+    given: Sequence[Group],
+    asked: int,
+    lent: Sequence[Round],
+    experts: int,
+    taught: Sequence[Round],
+) -> Traffic:
+    """What the rounds of the main model did not send: statistics up, experts both ways while they train, and
+    down once to whom they teach."""
+    C = len(trial.federation.dataset.classes)
+    numbers = asked * C * (C + 2) if asked else len(given)
+    pupils = {client for round in taught for client in round.cohort}
+    size = lent[0].traffic.down // len(lent[0].cohort) if lent else 0
+    return sum(
+        (round.traffic for round in lent),
+        Traffic(up=trial.federation.clients * numbers * NUMBER, down=len(pupils) * experts * size),
+    )
+
+
+def _cost(
+    trial: Trial, warmup: int, asked: int, expert_rounds: int, trained: Iterable[Group], experts: int
+) -> float:
+    """Of all stages over plain FedAvg. In the last one all experts see every sample."""
+    budget, counts = trial.budget, trial.federation.counts.sum(dim=0)
+    E, n = budget.epochs, max(int(counts.sum()), 1)
+    look = metrics.round_cost(Passes(trained=0, once=trial.federation.clients / trial.cohort), E)
+    stage2 = metrics.expert_cost([int(counts[list(group)].sum()) for group in trained], n, epochs=E)
+    stage3 = metrics.round_cost(Passes(frozen=experts), E)
+    return warmup + asked * look + expert_rounds * stage2 + (budget.rounds - warmup) * stage3
 
 
 def _notes(

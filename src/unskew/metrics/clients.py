@@ -152,6 +152,12 @@ def drift_diversity(
             summed += float((own.sum(axis=0) ** 2).sum())
             # Each of the m terms of the sum is known to about eps times what it was computed from.
             rounding += float(((len(moves) * np.finfo(moves.dtype).eps * exact) ** 2).sum())
+    return diversity(squares, summed, rounding)
+
+
+def diversity(squares: float, summed: float, rounding: float) -> float | None:
+    """`drift_diversity` from its sums: Σ_k ‖m_k‖², ‖Σ_k m_k‖², and what the latter would be of rounding
+    alone. For moves that lie on another device."""
     if squares == 0:
         return None
     if not np.isfinite(squares):

@@ -1,0 +1,163 @@
+"""How a run goes, on standard error: a live bar in a terminal, a plain line now and then elsewhere, and where
+it is asked for a line for every tested round."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from unskew.cli.show import GROUPS, Record, number, percent
+
+PERIOD = 10
+"""Seconds between two plain lines."""
+BESIDE_LABEL = 44
+"""Characters of the live bar that are not its label: ten of the bar itself, the rounds and the times."""
+WIDE = {"round": 5, "lr": 7, "loss": 8, "accuracy": 8, "worst": 5} | dict.fromkeys(GROUPS, 8) | {"seconds": 7}
+NARROW = {"rnd": 4, "lr": 7, "loss": 7, "acc": 5, "worst": 5, "maj": 5, "min": 5, "vac": 5, "sec": 5}
+"""Columns of the table per round, with their widths; the second for less than 80 characters."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Texts with two spaces between them, in as many lines as the terminal needs."""
+
+    parts: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = "  ".join(part.replace(" ", "\xa0") for part in self.parts)  # where not to break
+        for line in textwrap.wrap(whole, options.max_width):
+            yield Text(line.replace("\xa0", " "))
+
+
+class Bar(Progress):
+    """Rich's bar with numbers below it."""
+
+    numbers = Numbers()
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield self.numbers
+
+
+class Watch:
+    """Sees the rounds of `cells` runs, of `rounds` rounds together."""
+
+    def __init__(self, rounds: int, *, cells: int = 1, quiet: bool = False, table: bool = False) -> None:
+        self._rounds, self._cells, self._quiet, self._table = rounds, cells, quiet, table
+        self._screen = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._live = self._screen.is_terminal and not quiet
+        self._bar = Bar(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._screen,
+            transient=True,
+            expand=True,
+            disable=not self._live,
+        )
+        self._task = self._bar.add_task("", total=rounds)
+        self._began = self._said = time.monotonic()
+        self._label, self._numbers = "", list[str]()
+        self._cell = self._done = 0
+        self._probed = 0.0
+        self._headed = False
+
+    def __enter__(self) -> Watch:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def label(self, text: str) -> None:
+        """The next run begins."""
+        self._cell += 1
+        count = f" ({self._cell}/{self._cells})" if self._cells > 1 else ""
+        self._label, self._headed = text + count, False
+        room = max(10, self._screen.width - BESIDE_LABEL) - len(count)
+        short = text if len(text) <= room else text[: room - 1] + "…"
+        self._bar.update(self._task, description=short + count)
+
+    def say(self, notes: Iterable[str]) -> None:
+        """What to know before the numbers come."""
+        for note in notes if not self._quiet else ():
+            self._print(f"note: {note}")
+
+    def __call__(self, record: Record, probe: Record | None = None) -> None:
+        """A round, as rounds.jsonl and probes.jsonl have it."""
+        self._done += 1
+        self._probed += number(probe, "seconds") or 0.0
+        if "accuracy" in record:
+            worst, vacant = number(record, "min_class"), number(record["groups"], "vacant")
+            self._numbers = [
+                f"accuracy {percent(number(record, 'accuracy'))} %",
+                f"worst class {percent(worst)}",
+                f"vacant {percent(vacant)}",
+            ]
+        shown = [*self._numbers, *([f"probing {self._probed:.1f} s"] if self._probed else [])]
+        self._bar.numbers = Numbers(shown)
+        self._bar.update(self._task, advance=1)
+        if self._table:
+            if "accuracy" in record:
+                self._print_row(record)
+        elif not self._live and not self._quiet:
+            self._print_line(shown)
+
+    def _print(self, line: str) -> None:
+        self._screen.print(line, soft_wrap=True)
+
+    def _print_line(self, numbers: Sequence[str]) -> None:
+        now = time.monotonic()
+        if self._done < self._rounds and now - self._said < PERIOD:
+            return
+        self._said, elapsed = now, now - self._began
+        left = elapsed / self._done * (self._rounds - self._done)
+        times = f"{timedelta(seconds=round(elapsed))}, left {timedelta(seconds=round(left))}"
+        self._print("  ".join([self._label, f"{self._done}/{self._rounds} rounds", *numbers, times]))
+
+    def _print_row(self, record: Record) -> None:
+        wide = not self._screen.is_terminal or self._screen.width >= 80
+        columns = WIDE if wide else NARROW
+        if not self._headed:
+            self._headed = True
+            self._print(f"{self._label}, accuracies in %")
+            self._print(_row(columns, columns))
+        cells = [
+            str(record["round"]),
+            _short(number(record, "lr")),
+            _short(number(record, "loss")),
+            percent(number(record, "accuracy")),
+            percent(number(record, "min_class")),
+            *(percent(number(record["groups"], group)) for group in GROUPS),
+            f"{number(record, 'seconds') or 0.0:.2f}",
+        ]
+        self._print(_row(cells, columns))
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _row(cells: Iterable[str], columns: Mapping[str, int]) -> str:
+    gap = "  " if columns is WIDE else " "
+    return gap.join(cell.rjust(width) for cell, width in zip(cells, columns.values(), strict=True))

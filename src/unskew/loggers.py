@@ -1,0 +1,319 @@
+"""Runs for who looks at them in TensorBoard, MLflow or Weights & Biases.
+
+A logger writes into the run folder, beside the run's own files, and never to the network. It changes no
+number of a run, and one that fails does not stop it. No package is imported that is not asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import importlib
+import io
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from unskew import metrics
+from unskew.errors import UserError, unknown
+from unskew.runs import Json
+
+Setting = bool | int | float | str
+
+PROJECT = "unskew"
+"""What runs are filed under where a logger wants a name for it."""
+SHOWN_FIRST = ("accuracy", "min_class", "groups/vacant")
+"""The columns of TensorBoard's table of hyperparameters."""
+LONGEST_NAME = 100  # of a class; MLflow makes it a file's name, and takes 250 characters
+CORNER = "true \\ predicted"
+MOST_CELLS = 32  # classes beyond which a table of the confusion matrix is too wide to read
+
+
+class Logger(Protocol):
+    """Someone who is told of a run: once when it begins, after every round, once when it is over."""
+
+    def begin(self, settings: Mapping[str, Setting], folder: Path, name: str, /) -> None:
+        """`settings` is the experiment, flat, such as budget.rounds; `folder` the run's."""
+
+    def round(self, number: int, values: Mapping[str, float], /) -> None:
+        """`values` is what `flatten` makes of a line of rounds.jsonl and of probes.jsonl."""
+
+    def end(self, summary: Mapping[str, Json] | None, /) -> None:
+        """`summary` is summary.json; None where the run was stopped."""
+
+
+class TensorBoard:
+    """Event files in RUN/tensorboard."""
+
+    def __init__(self) -> None:
+        self._torch = _import("torch.utils.tensorboard", "tensorboard")
+        self._plugin = importlib.import_module("torch.utils.tensorboard.summary")
+
+    def begin(self, settings: Mapping[str, Setting], folder: Path, name: str) -> None:
+        self._writer = self._torch.SummaryWriter(str(folder / "tensorboard"), flush_secs=10)
+        # add_hparams would open a second file, in a folder of its own, and write the metrics once more.
+        described, started, self._ended = self._plugin.hparams(dict(settings), dict.fromkeys(SHOWN_FIRST))
+        self._write(described)
+        self._write(started)
+        self._writer.add_text("run", _code(name))
+
+    def round(self, number: int, values: Mapping[str, float]) -> None:
+        for tag, value in values.items():
+            self._writer.add_scalar(tag, value, number)
+
+    def end(self, summary: Mapping[str, Json] | None) -> None:
+        if summary is not None:
+            classes, confusion = _confusion(summary)
+            step = int(str(summary["rounds"]))
+            self._writer.add_image("confusion", _picture(confusion), step, dataformats="HW")
+            if len(classes) <= MOST_CELLS:
+                self._writer.add_text("confusion", _markdown(classes, confusion), step)
+            self._write(self._ended)
+        self._writer.close()
+
+    def _write(self, summary: object) -> None:
+        self._writer.file_writer.add_summary(summary)
+
+
+class MLflow:
+    """A store of files in RUN/mlruns."""
+
+    def __init__(self) -> None:
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # the one store that needs no database
+        self._mlflow = _import("mlflow", "mlflow")
+        self._entities = importlib.import_module("mlflow.entities")
+
+    def begin(self, settings: Mapping[str, Setting], folder: Path, name: str) -> None:
+        self._client = self._mlflow.MlflowClient((folder / "mlruns").resolve().as_uri())
+        self._run = self._client.create_run(
+            self._client.create_experiment(PROJECT), run_name=name
+        ).info.run_id
+        params = [self._entities.Param(key, str(value)) for key, value in settings.items()]
+        for first in range(0, len(params), 100):  # as many as MLflow takes at once
+            self._client.log_batch(self._run, params=params[first : first + 100])
+
+    def round(self, number: int, values: Mapping[str, float]) -> None:
+        now = int(1000 * time.time())
+        told = [self._entities.Metric(key, value, now, number) for key, value in values.items()]
+        for first in range(0, len(told), 1000):  # as many as MLflow takes at once
+            self._client.log_batch(self._run, metrics=told[first : first + 1000])
+
+    def end(self, summary: Mapping[str, Json] | None) -> None:
+        if summary is not None:
+            self._client.log_text(self._run, _csv(*_confusion(summary)), "confusion.csv")
+        self._client.set_terminated(self._run, "KILLED" if summary is None else "FINISHED")
+
+
+class WeightsAndBiases:
+    """An offline run in RUN/wandb, for `wandb sync` or `wandb leet`."""
+
+    def __init__(self) -> None:
+        os.environ["WANDB_ERROR_REPORTING"] = "false"
+        self._wandb = _import("wandb", "wandb")
+
+    def begin(self, settings: Mapping[str, Setting], folder: Path, name: str) -> None:
+        quiet = self._wandb.Settings(
+            mode="offline",
+            silent=True,
+            console="off",
+            disable_code=True,
+            disable_git=True,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        )
+        self._run = self._wandb.init(
+            dir=str(folder.resolve()),  # its process may have been started in another folder
+            project=PROJECT,
+            name=name,
+            config=dict(settings),
+            reinit="create_new",
+            settings=quiet,
+        )
+
+    def round(self, number: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=number)
+
+    def end(self, summary: Mapping[str, Json] | None) -> None:
+        if summary is not None:
+            # Its own tables become artifacts, which it keeps outside of the folder it is given.
+            matrix = self._wandb.Html(_html(*_confusion(summary)), inject=False)
+            self._run.log({"confusion": matrix})
+        self._run.finish(exit_code=int(summary is None))
+
+
+LOGGERS: dict[str, Callable[[], Logger]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WeightsAndBiases,
+}
+
+
+def find(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, where each is one of a logger whose package is installed."""
+    found = tuple(dict.fromkeys(names))
+    for name in found:
+        if name not in LOGGERS:
+            raise unknown("logger", name, LOGGERS)
+    for name in found:
+        LOGGERS[name]()
+    return found
+
+
+class Log:
+    """The loggers of one run. One that fails is told of once, and no more is asked of it."""
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        *,
+        settings: Mapping[str, object],
+        classes: Sequence[str],
+        folder: Path,
+        name: str,
+        say: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._say = say
+        self._classes = classes
+        self._loggers = {each: LOGGERS[each]() for each in names}
+        self.notes: list[str] = []
+        """Who has failed, and how."""
+        flat = flatten_settings(settings)
+        self._tell(lambda logger: logger.begin(flat, folder, name))
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.end(None)
+
+    def round(self, record: Mapping[str, Json], probe: Mapping[str, Json] | None = None) -> None:
+        """A line of rounds.jsonl, and of probes.jsonl where the round was probed."""
+        if self._loggers:
+            number, values = int(str(record["round"])), flatten(record, probe, self._classes)
+            self._tell(lambda logger: logger.round(number, values))
+
+    def end(self, summary: Mapping[str, Json] | None) -> None:
+        """summary.json; None where the run was stopped."""
+        self._tell(lambda logger: logger.end(summary))
+        self._loggers.clear()
+
+    def _tell(self, what: Callable[[Logger], None]) -> None:
+        for name, logger in list(self._loggers.items()):
+            try:
+                what(logger)
+            except Exception as error:  # whatever a package of others may raise
+                del self._loggers[name]
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                self.notes.append(f"{name} has failed and gets no more of this run: {reason}")
+                self._say(self.notes[-1:])
+
+
+def flatten(
+    record: Mapping[str, Json], probe: Mapping[str, Json] | None, classes: Sequence[str]
+) -> dict[str, float]:
+    """Every number of a round under a name of its own, such as accuracy, groups/vacant, class/NAME (by
+    `tags`), probe/groups/vacant/drop. What does not exist, such as the accuracy of a round that was
+    not tested, is left out."""
+    values = _numbers("", record, classes)
+    return values if probe is None else values | _numbers("probe/", probe, classes)
+
+
+def _numbers(prefix: str, record: Mapping[str, Json], classes: Sequence[str]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            named = dict(zip(tags(value), value.values(), strict=True))
+            values |= _numbers(f"{prefix}{key}/", named, classes)
+        elif isinstance(value, list):
+            if key in ("class_accuracy", "local_class_accuracy"):
+                by_class = dict(zip(tags(classes), value, strict=True))
+                values |= _numbers(f"{prefix}class/", by_class, classes)
+        elif key not in ("round", "worst_class") and isinstance(value, int | float) and math.isfinite(value):
+            values[prefix + key] = float(value)
+    return values
+
+
+def flatten_settings(settings: Mapping[str, object], prefix: str = "") -> dict[str, Setting]:
+    """An experiment without its tables: budget.rounds, method.mu."""
+    flat: dict[str, Setting] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= flatten_settings(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value if isinstance(value, bool | int | float | str) else str(value)
+    return flat
+
+
+def tags(names: Iterable[str]) -> list[str]:
+    """Names of classes or domains as every logger takes them: without what MLflow does not take in a name or
+    would read as a folder, not too long, and still different."""
+    found: list[str] = []
+    for index, name in enumerate(names):
+        tag = re.sub(r"[^\w .-]", "_", name)[:LONGEST_NAME].strip(" .") or "_"
+        while tag in found:
+            tag += f"_{index}"
+        found.append(tag)
+    return found
+
+
+def _import(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UserError(
+            f"logging to {extra} needs a package: install it with pip install 'unskew[{extra}]'."
+        ) from None
+
+
+def _confusion(summary: Mapping[str, Json]) -> tuple[list[str], metrics.Counts]:
+    classes = summary["classes"]
+    assert isinstance(classes, list)
+    return [str(name) for name in classes], np.array(summary["confusion"], dtype=np.int64)
+
+
+def _picture(confusion: metrics.Counts) -> np.ndarray:
+    """Rows are the true classes, columns the predicted ones; black is all of a class. Large enough to see."""
+    grey = np.rint(255 * (1 - np.nan_to_num(metrics.confusion_share(confusion)))).astype(np.uint8)
+    return np.kron(grey, np.ones((max(1, 320 // len(grey)),) * 2, np.uint8))
+
+
+def _markdown(classes: Sequence[str], confusion: metrics.Counts) -> str:
+    heads = [CORNER, *map(_code, classes)]
+    rows = [heads, ["---"] + ["--:"] * len(classes)]
+    rows += [[_code(name), *map(str, row)] for name, row in zip(classes, confusion.tolist(), strict=True)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _html(classes: Sequence[str], confusion: metrics.Counts) -> str:
+    def row(kind: str, cells: Iterable[object]) -> str:
+        return "<tr>" + "".join(f"<{kind}>{html.escape(str(cell))}</{kind}>" for cell in cells) + "</tr>"
+
+    lines = [row("th", [CORNER, *classes])]
+    lines += [row("td", [name, *counts]) for name, counts in zip(classes, confusion.tolist(), strict=True)]
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _code(text: str) -> str:
+    """Text that Markdown leaves as it is."""
+    return "`" + re.sub(r"[`|\s]+", " ", text) + "`"
+
+
+def _csv(classes: Sequence[str], confusion: metrics.Counts) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([CORNER, *classes])
+    writer.writerows([name, *row] for name, row in zip(classes, confusion.tolist(), strict=True))
+    return file.getvalue()

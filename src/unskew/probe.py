@@ -1,0 +1,184 @@
+"""What a round did to the classes, seen from each of its clients: the model it received, its model after the
+local update and the next global model, all on the global test set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew import metrics
+from unskew.engines import Engine
+from unskew.engines.lines import download, main_mark
+from unskew.engines.numerics import steady
+from unskew.metrics import Assessment, Floats, Stages
+from unskew.trial import Trial
+from unskew.types import Params, Tensors, Weights
+
+
+@dataclass(frozen=True, eq=False)
+class Effect:
+    """One client's round."""
+
+    client: int
+    before: Floats
+    """Class accuracies [C] of the model it received; `after`: of its own; `aggregated`: of the next one."""
+    after: Floats
+    aggregated: Floats
+    groups: dict[str, Stages | None]
+    """The same for its majority, minority and vacant classes."""
+    in_local: float | None
+    out_local: float | None
+    deviation: float | None
+    """Of its pairs of a majority class j and a minority class r, the share with n_j / n_r above FedLC's
+    bound; None where it has no such pair, and where its model is not finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What a probe found."""
+
+    clients: list[Effect]
+    """Those that trained."""
+    groups: dict[str, Stages | None]
+    """Mean over the clients."""
+    local_class_accuracy: Floats
+    """[C]: mean over the clients' own models; NaN where none trained."""
+    drift: dict[str, float | None]
+    """Drift diversity, by what moves are measured from: the model `received`, or the `aggregated` one."""
+    seconds: float
+    """That the run waited for it."""
+
+
+Test = Callable[[], Assessment]
+
+
+@dataclass(frozen=True)
+class Probing:
+    """A probe under way."""
+
+    seconds: float
+    """Spent so far."""
+    answer: Callable[[], Findings]
+
+
+def observe(
+    trial: Trial,
+    engine: Engine,
+    received: Weights,
+    local: Mapping[int, Weights],
+    delta: Params,
+    following: Weights,
+    test: Test | None,
+) -> Probing:
+    """Ask all there is to ask of a round, and wait for nothing.
+
+    `local` are the clients' models after their update and `delta` their moves, in the same order; `following`
+    is the next global model, and `test` its test, where there is one already.
+    """
+    began = time.perf_counter()
+    device = next(iter(received.params.values())).device
+    before = engine.assess_later(received)
+    aggregated = test or engine.assess_later(following)
+    after = {client: engine.assess_later(weights) for client, weights in local.items()}
+    classes = len(trial.federation.dataset.classes)
+    with steady(device, trial.threads), torch.no_grad():
+        own = {client: _own_data(engine, client, weights, classes) for client, weights in local.items()}
+        drift = download(_moves(delta, received.params, following.params))
+    arrived = main_mark(device)
+    spent = time.perf_counter() - began
+
+    def answer() -> Findings:
+        began = time.perf_counter()
+        arrived.synchronize()
+        first, last = _by_class(before()), _by_class(aggregated())
+        effects = []
+        for client, test in after.items():
+            counts, mine = trial.federation.counts[client].numpy(), _by_class(test())
+            effects.append(
+                Effect(
+                    client=client,
+                    before=first,
+                    after=mine,
+                    aggregated=last,
+                    groups=metrics.update_effect(first, mine, last, counts),
+                    in_local=metrics.in_local_accuracy(mine, counts),
+                    out_local=metrics.out_local_accuracy(mine, counts),
+                    deviation=_deviation(own[client]),
+                )
+            )
+        found = {
+            name: metrics.diversity(*sums)
+            for name, sums in zip(("received", "aggregated"), drift.tolist(), strict=True)
+        }
+        return _findings(effects, classes, found, spent + time.perf_counter() - began)
+
+    return Probing(spent, answer)
+
+
+def merge(parts: Sequence[Findings], classes: int) -> Findings:
+    """Of groups of clients that each have a global model of their own, between which there is no drift."""
+    effects = sorted((effect for part in parts for effect in part.clients), key=lambda effect: effect.client)
+    nothing: dict[str, float | None] = {"received": None, "aggregated": None}
+    return _findings(effects, classes, nothing, sum(part.seconds for part in parts))
+
+
+def _findings(
+    effects: list[Effect], classes: int, drift: dict[str, float | None], seconds: float
+) -> Findings:
+    mean = metrics.mean_class_accuracy([effect.after for effect in effects])
+    return Findings(
+        clients=effects,
+        groups=metrics.mean_effect(effect.groups for effect in effects),
+        local_class_accuracy=np.full(classes, np.nan) if mean is None else mean,
+        drift=drift,
+        seconds=seconds,
+    )
+
+
+def _by_class(test: Assessment) -> Floats:
+    return metrics.class_accuracy(test.confusion)
+
+
+def _own_data(engine: Engine, client: int, weights: Weights, classes: int) -> Tensors:
+    """A model on its client's data, summed over the samples of each class; on its way to the host."""
+    totals: list[Tensors] = []
+    for view in engine.look(client, weights):
+        labels, out = view.labels, view.out
+        members = (torch.arange(classes, device=labels.device)[:, None] == labels).double()
+        totals.append(
+            {
+                "samples": members.sum(dim=1),
+                "probability": members @ out.logits.double().softmax(dim=1),
+                "features": members @ out.features.double(),
+            }
+        )
+    return {name: download(torch.stack([total[name] for total in totals]).sum(dim=0)) for name in totals[0]}
+
+
+def _deviation(sums: Tensors) -> float | None:
+    counts = sums["samples"].numpy().astype(np.int64)
+    kinds = metrics.groups(counts[None])
+    pairs = kinds["majority"][0][:, None] & kinds["minority"][0]
+    samples = np.maximum(counts, 1)[:, None]
+    probability, features = sums["probability"].numpy() / samples, sums["features"].numpy() / samples
+    if not pairs.any() or not (np.isfinite(probability).all() and np.isfinite(features).all()):
+        return None
+    return float(metrics.deviation(probability, features, counts).deviates[pairs].mean())
+
+
+def _moves(delta: Params, received: Params, following: Params) -> Tensor:
+    """What `metrics.diversity` takes, for moves from the model received and from the next one, [2, 3]. Summed
+    where they lie, a layer at a time: as float64 the moves of a cohort may not fit into memory."""
+    total = torch.zeros(2, 3, dtype=torch.float64, device=next(iter(received.values())).device)
+    for name, moves in delta.items():
+        exact = moves.double()
+        step = following[name].double() - received[name]
+        rounding = (len(moves) * torch.finfo(moves.dtype).eps * exact).square().sum()
+        for row, own in enumerate((exact, exact - step)):
+            total[row] += torch.stack([own.square().sum(), own.sum(dim=0).square().sum(), rounding])
+    return total

@@ -1,0 +1,280 @@
+"""What a run costs, against what it really does: forward passes counted in the model, bytes by hand."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from federations import split
+from unskew import Budget, Dataset, Method, Trial, federate, methods, metrics, train
+from unskew.cli.options import method_table
+from unskew.data.dataset import Split
+from unskew.engines import start
+from unskew.experiment import MethodSpec
+from unskew.methods import METHODS
+from unskew.methods.assemble import assemble, passes
+
+TEST = 99.0
+"""What the first feature of every test sample is, and of no training sample."""
+
+seen: Counter[str] = Counter()
+
+
+class Counted(nn.Module):
+    """Counts the samples that go through it, by what for."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+
+    def forward(self, x):
+        if len(x) and x[0, 0] != TEST:
+            seen["trained" if torch.is_grad_enabled() else "frozen"] += len(x)
+        return self.head(self.body(x).relu())
+
+
+@pytest.fixture(scope="module")
+def federation():
+    generator = torch.Generator().manual_seed(0)
+
+    def cloud(samples):
+        labels = torch.arange(samples) % 4
+        return Split(torch.randn(samples, 6, generator=generator) + labels[:, None], labels)
+
+    test = cloud(8)
+    test.inputs[:, 0] = TEST
+    dataset = Dataset("clouds", cloud(60), test, tuple("abcd"))
+    return split(dataset, range(25), range(25, 40), range(40, 58), [])
+
+
+UNTOLD = ["ccvr", "fedconcat", "pkd"]
+"""Methods whose stages differ."""
+
+VARIANTS = [
+    "focal:classwise=true", "fedmr:mu2=1.0", "scaffold:option=I", "moon:buffer=3", "fedsam:rho=0.0",
+    "mofedsam:rho=0.0", "fedgf:c=0.0", "fedgf:c=0.0,rho=0.0", "balancefl:p=0.0",
+    "balancefl:prob=official,p=0.0",
+    "fedcurv:samples=7,batch_size=3", "fedcodl:student_init=own", "logit-adjustment:prior=global",
+]  # fmt: skip
+
+TOGETHER = [
+    "fedvls+fedsam",  # the teacher is asked at both points of a step
+    "fedntd+moon",  # and once for all who want it
+    "fedlc+scaffold:option=I", "fpl+fedvls", "fedlmd+fedprox+fedavgm",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in UNTOLD] + VARIANTS + TOGETHER)
+def test_the_passes_that_are_told_are_those_that_are_made(federation, name):
+    method, options = assemble(MethodSpec(**method_table(name)).parts())
+    samples, rounds = 58, 2
+    for epochs in (1, 3):
+        budget = Budget(rounds=rounds, epochs=epochs, batch_size=5, lr=0.01)
+        trial = Trial(federation, Counted, budget, engine="loop")
+        seen.clear()
+        train(trial, method)
+        told = passes(options, trial)
+        assert seen["trained"] == pytest.approx(samples * rounds * epochs * told.trained)
+        assert seen["frozen"] == pytest.approx(samples * rounds * (epochs * told.frozen + told.once))
+        whole = metrics.forward_passes(told, epochs) * samples * rounds
+        assert seen.total() == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("name", [*UNTOLD, "pkd+fedprox"])
+def test_of_methods_in_stages_no_passes_are_told(federation, name):
+    _, options = assemble(MethodSpec(**method_table(name)).parts())
+    assert passes(options, Trial(federation, Counted)) is None
+
+
+def test_of_ones_own_method_nothing_is_known(federation, tmp_path):
+    (tmp_path / "mine.py").write_text("from unskew import Method\n\ndef mine():\n    return Method()\n")
+    assert passes({str(tmp_path / "mine.py"): {}}, Trial(federation, Counted)) is None
+
+
+def test_controls_under_part_of_the_clients_do_more_than_a_round(federation):
+    trial = Trial(federation, Counted, Budget(cohort=2))
+    assert passes({"centralised": {}}, trial) is None
+    assert passes({"local-only": {}}, trial) is None
+
+
+@pytest.mark.parametrize("given", [{"groups": "0/1,2/3"}, {"rule": "topm", "looks": 2}])
+def test_what_pkd_computes_is_the_sum_of_its_stages(federation, given):
+    """Passes of the main model, and of the experts, which train on their classes alone. Each expert is tested
+    once, on one sample of its training data."""
+    trial = Trial(federation, Counted, Budget(rounds=5, epochs=2, lr=0.01), engine="loop")
+    seen.clear()
+    result = train(trial, methods.pkd(warmup=2, expert_rounds=3, **given))
+    assert "2 rounds of warm-up" in result.notes[-1]
+    tests = 2
+    assert result.cost == pytest.approx((3 * seen["trained"] + seen["frozen"] - tests) / (3 * 2 * 58))
+
+
+def test_what_a_base_method_adds_to_pkd_is_not_told(federation):
+    trial = Trial(federation, Counted, Budget(rounds=2, epochs=1), engine="loop")
+    assert train(trial, methods.pkd(groups="0/1", expert_rounds=1) + methods.fedprox()).cost is None
+
+
+def test_what_ccvr_computes_is_one_pass_more(federation):
+    trial = Trial(federation, Counted, Budget(rounds=2, epochs=3, lr=0.01), engine="loop")
+    seen.clear()
+    result = train(trial, methods.ccvr())
+    assert result.cost == pytest.approx((3 * seen["trained"] + seen["frozen"]) / (3 * 3 * 58))
+
+
+def test_samples_that_activate_an_expert_are_counted(digits):
+    """One full batch: the model that sees it is the one received, which is rebuilt here."""
+    federation = split(digits, range(300), range(300, 500))
+    budget = Budget(rounds=3, epochs=1, batch_size=1000, lr=0.2)
+    trial = Trial(federation, "mlp-small", budget, engine="loop")
+    make = lambda: methods.pkd(warmup=2, expert_rounds=1, groups="0/1/2/3/4,3/8,5/6")  # noqa: E731
+    result = train(trial, make())
+    before = train(replace(trial, budget=budget.model_copy(update={"rounds": 2}))).state.server.weights
+    engine, expected = start(trial), 0
+    for client in (0, 1):
+        for view in engine.look(client, before):
+            for y, guess in zip(view.labels.tolist(), view.out.logits.argmax(1).tolist(), strict=True):
+                expected += y != guess and any({y, guess} <= set(g) for g in [range(5), (3, 8), (5, 6)])
+    assert [round.tallies for round in result.rounds] == [{}, {}, {"activated": expected}]
+    assert expected > 0
+    twice = train(trial, make() + methods.fedsam())  # looks at every batch twice, and counts it once
+    assert twice.rounds[-1].tallies["activated"] <= 500
+    pooled = train(replace(trial, engine="pool", workers=2), make())
+    assert pooled.rounds[-1].tallies == result.rounds[-1].tallies
+
+
+def test_recorded_steps_count_as_ordinary_ones(digits):
+    """The pool's workers replay a step after some dozens."""
+    federation = federate(digits, "iid", 4, 1)
+    trial = Trial(federation, "logistic", Budget(rounds=4, epochs=4, batch_size=8), engine="loop")
+    make = lambda: methods.pkd(warmup=1, expert_rounds=1, groups="0/1/2/3/4/5/6/7/8/9")  # noqa: E731
+    one, other = (train(replace(trial, engine=engine, workers=2), make()) for engine in ("loop", "pool"))
+    counted = [round.tallies for round in one.rounds]
+    assert counted == [round.tallies for round in other.rounds]
+    assert all(line["activated"] > 0 for line in counted[1:])
+
+
+def test_a_run_of_pkd_tells_how_often_experts_are_asked(unskew):
+    method = "pkd:warmup=2,expert_rounds=1,groups=0/1/2/3/4/5/6/7/8/9"
+    answer = unskew(
+        "run", "--method", method, "--rounds", "4", "--epochs", "2", "--out", "run", "--json", "--quiet"
+    )
+    assert answer.code == 0, answer.err
+    summary = json.loads(answer.out.splitlines()[-1])
+    with open("run/rounds.jsonl") as file:  # noqa: PTH123
+        activated = [json.loads(line).get("activated") for line in file]
+    assert activated[:2] == [None, None]
+    expected = [None, None, *(n / (2 * 1442) for n in activated[2:])]
+    assert summary["activation_frequency"] == expected
+    assert summary["passes"] is None
+    assert summary["cost"] == pytest.approx(2 + 1 + 2 * (1 + 1 / 3))  # the expert sees all classes
+
+
+# Bytes
+
+MODEL = (6 * 12 + 12 + 12 * 4 + 4) * 4
+
+
+def sent(federation, method=None, **settings):
+    budget = Budget(rounds=2, epochs=1, lr=0.01)
+    return train(
+        Trial(federation, **{"model": Counted, "budget": budget, "engine": "loop", **settings}), method
+    )
+
+
+def test_fedavg_sends_the_model_to_all_and_back_from_those_that_trained(federation):
+    result = sent(federation)
+    assert [round.traffic for round in result.rounds] == [metrics.Traffic(up=3 * MODEL, down=4 * MODEL)] * 2
+    assert result.traffic == metrics.Traffic(up=6 * MODEL, down=8 * MODEL)
+
+
+@pytest.mark.parametrize(
+    ("method", "up", "down"),
+    [
+        (methods.scaffold(), MODEL, MODEL),
+        (methods.fedcurv(), 2 * MODEL, 2 * MODEL),
+        (methods.mofedsam(), 0, MODEL),
+        (methods.fedvls(), 0, 0),
+        (methods.moon(), 0, 0),  # what a client keeps is not sent
+        (methods.fednova(), 0, 0),
+    ],
+)
+def test_what_a_method_adds(federation, method, up, down):
+    last = sent(federation, method).rounds[-1].traffic
+    assert last == metrics.Traffic(up=3 * (MODEL + up), down=4 * (MODEL + down))
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 4))
+
+
+@pytest.mark.parametrize(("statistics", "buffers"), [("average", 2 * 12 * 4 + 8), ("local", 0), ("batch", 0)])
+def test_buffers_are_sent_where_they_are_averaged(federation, statistics, buffers):
+    model = MODEL + 2 * 12 * 4 + buffers
+    last = sent(federation, model=normed, statistics=statistics).rounds[-1].traffic
+    assert last == metrics.Traffic(up=3 * model, down=4 * model)
+
+
+def test_stages_send_what_they_need(federation):
+    assert sent(federation, methods.local_only()).traffic == metrics.Traffic(0, 0)
+    assert sent(federation, methods.centralised()).traffic == metrics.Traffic(up=58 * (6 * 4 + 8), down=0)
+
+    plain = sent(federation)
+    moments = (8 + 12 * 8 + 12 * 12 * 8) * 3 * 4  # three clients with four classes each
+    assert sent(federation, methods.ccvr()).beside == metrics.Traffic(up=moments, down=0)
+
+    pkd = sent(federation, methods.pkd(warmup=1, expert_rounds=3, groups="0/1,2/3"))
+    expert = MODEL - 2 * (12 + 1) * 4
+    assert pkd.rounds[-1].traffic == plain.rounds[-1].traffic
+    numbers = 4 * 2 * 8  # of four clients, the samples in two groups
+    both = 2 * expert
+    assert pkd.beside == metrics.Traffic(up=numbers + 3 * 3 * both, down=(3 * 4 + 4) * both)
+
+    both = sent(federation, methods.fedconcat(clusters=2))
+    head = (2 * 12 * 4 + 4) * 4
+    assert both.rounds[0].traffic == plain.rounds[0].traffic  # each client in one cluster
+    assert both.rounds[1].traffic == metrics.Traffic(up=3 * head, down=4 * head)
+    assert both.beside == metrics.Traffic(up=4 * 4 * 8, down=4 * 2 * MODEL)
+
+
+def test_a_summary_adds_everything_up(unskew):
+    answer = unskew(
+        "run",
+        "--method",
+        "fedntd+fedsam",
+        "--rounds",
+        "3",
+        "--epochs",
+        "2",
+        "--out",
+        "run",
+        "--json",
+        "--quiet",
+    )
+    assert answer.code == 0, answer.err
+    summary = json.loads(answer.out.splitlines()[-1])
+    with open("run/rounds.jsonl") as file:  # noqa: PTH123
+        rounds = [json.loads(line)["traffic"] for line in file]
+    assert summary["traffic"] == {way: sum(line[way] for line in rounds) for way in ("up", "down")}
+    assert summary["passes"] == {"trained": 2, "frozen": 2, "once": 0}
+    assert summary["cost"] == pytest.approx(3 * (2 + 2 / 3))
+    assert summary["probe_seconds"] is None
+    assert "activation_frequency" not in summary
+
+
+def test_tallies_of_methods_put_together_are_all_kept(federation):
+    def counting(name):
+        def term(view):
+            view.tally(name, torch.tensor(len(view.labels)))
+            return view.out.logits.sum() * 0
+
+        return Method(terms=(term,), tallies=(name,))
+
+    result = sent(federation, counting("first") + counting("second"))
+    assert [round.tallies for round in result.rounds] == [{"first": 58, "second": 58}] * 2
+    assert np.isfinite(result.rounds[-1].train_loss)
