@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-gpu check browser bench bench-peers format clean
+.PHONY: demo test test-gpu check browser bench bench-peers gallery format clean
 
 demo: $(VENV)/ready
 	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls --dataset digits --skew dirichlet:0.05 \
@@ -32,6 +32,10 @@ browser:
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null; } || \
 	  echo "Chromium could not be installed: the tests of the page will be skipped."; \
 	fi
+
+# The pictures in docs/gallery, from runs on Fashion-MNIST in the folder UNSKEW_DATA.
+gallery: $(VENV)/ready
+	$(BIN)/python docs/gallery/build.py "$${UNSKEW_DATA:?is the folder with the datasets}"
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check .

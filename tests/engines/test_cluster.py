@@ -253,7 +253,7 @@ def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
                 found[name] = [line for line in lines if isinstance(line, dict) or b'seconds"' not in line]
         return found
 
-    assert len(files("ray")) == 6 * 6
+    assert len(files("ray")) == 6 * 6 + 1  # six files of six runs, and the plan
     assert files("ray") == files("loop")
     ran = json.loads((tmp_path / "by-ray/fedavg-seed1/environment.json").read_text())
     assert ran["command"][:2] == ["unskew", "compare"]

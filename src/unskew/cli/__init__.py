@@ -9,7 +9,7 @@ from io import TextIOWrapper
 
 import typer
 
-from unskew.cli import bench, compare, data, methods, run, skew
+from unskew.cli import bench, compare, data, figure, methods, report, run, skew, table, watch
 from unskew.cli.usage import Commands, UsageError, explain
 from unskew.errors import UserError
 from unskew.version import VERSION
@@ -24,6 +24,10 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("skew")(skew.skew)
+app.command("figure")(figure.figure)
+app.command("table")(table.table)
+app.command("report")(report.report)
+app.command("watch")(watch.watch)
 app.command("methods")(methods.methods)
 app.command("bench")(bench.bench)
 app.add_typer(data.app, name="data")

@@ -12,7 +12,7 @@ from unskew.cli.progress import Watch
 from unskew.cli.show import console, cost_grid, paired_grid, result_grid
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared, load_data, partition, prepare
-from unskew.runs import claim, comparison, free_folder, slug, to_json, write_whole
+from unskew.runs import Json, claim, comparison, free_folder, slug, to_json, write_whole
 from unskew.sweep import Cell, Outcome, sweep
 
 
@@ -94,10 +94,14 @@ def compare(
     settings = cells[0][1].experiment
     folder = out or free_folder("-".join(["compare", *settings.words()[1:-1]]))
     claim(folder)
-
-    rounds_in_all = len(cells) * settings.budget.rounds
-    with Watch(rounds_in_all, cells=len(cells), quiet=quiet, table=table) as watch:
-        outcomes = sweep([_cell(folder, method, prepared) for method, prepared in cells], watch, loggers)
+    planned = [_cell(folder, method, prepared) for method, prepared in cells]
+    plan: dict[str, Json] = {
+        "runs": [cell.folder.name for cell in planned],
+        "rounds": settings.budget.rounds,
+    }
+    write_whole(folder / "plan.json", to_json(plan))  # for who watches
+    with Watch(len(cells) * settings.budget.rounds, cells=len(cells), quiet=quiet, table=table) as watch:
+        outcomes = sweep(planned, watch, loggers)
     by_method: dict[str, list[Outcome]] = {method: [] for method in methods}
     for (method, _), outcome in zip(cells, outcomes, strict=True):
         by_method[method].append(outcome)

@@ -14,7 +14,7 @@ from unskew.cli.show import console
 from unskew.data import Federation
 from unskew.errors import UserError
 from unskew.experiment import Experiment, brief_skew, load_data, partition
-from unskew.report.figures import draw_partition
+from unskew.report.figures import check_format, draw_partition, save
 from unskew.runs import to_json
 
 SHADES = " ░▒▓█"
@@ -50,6 +50,8 @@ def skew(
     for path, flag in ((out, "--out"), (figure, "--figure")):
         if path and path.exists():
             raise UserError(f"{path} is there already: choose another file with {flag}, or remove it.")
+    if figure:
+        check_format(figure)
     spec = Experiment(
         **options.settings(
             experiment, set_, dataset=dataset, skew=skew, clients=clients, seed=seed, data=data
@@ -60,12 +62,7 @@ def skew(
     split = federation.partition
     title = f"{loaded.name}, {brief_skew(split.recipe)}, {federation.clients} clients, seed {split.seed}"
     if figure:
-        draw_partition(
-            split.counts,
-            loaded.classes,
-            figure,
-            title=title,
-        )
+        save(draw_partition(split.counts, loaded.classes, title=title), figure)
     if out:
         federation.save(out)
     if json:

@@ -1,0 +1,189 @@
+"""`unskew figure`: the papers' pictures, of one's own runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from unskew.cli import options
+from unskew.cli.final import final_features
+from unskew.cli.reading import read
+from unskew.cli.show import console
+from unskew.errors import UserError, unknown
+from unskew.report import figures
+from unskew.report.figures.words import heading
+from unskew.report.measures import MEASURES
+from unskew.report.read import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTHS = {"column": figures.COLUMN, "page": figures.PAGE}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the options ask for; None and () where they are not given."""
+
+    width: float | None = None
+    title: str | None = None
+    metric: str | None = None
+    client: int | None = None
+    round: int | None = None
+    over: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    data: Path | None = None
+
+
+Option = Literal["metric", "client", "round", "over", "classes", "data"]
+Draw = Callable[[Sequence[Run], Wish], "Figure"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    line: str
+    draw: Draw
+    options: tuple[Option, ...] = ()
+    """Those it takes beside --width and --title."""
+
+
+def _plain(draw: Callable[..., Figure]) -> Draw:
+    return lambda runs, wish: draw(runs, width=wish.width, title=wish.title)
+
+
+def _curves(runs: Sequence[Run], wish: Wish) -> Figure:
+    return figures.curves(runs, metric=wish.metric or "accuracy", width=wish.width, title=wish.title)
+
+
+def _updates(runs: Sequence[Run], wish: Wish) -> Figure:
+    return figures.updates(runs, client=wish.client, round=wish.round, width=wish.width, title=wish.title)
+
+
+def _sensitivity(runs: Sequence[Run], wish: Wish) -> Figure:
+    return figures.sensitivity(
+        runs, over=wish.over, metric=wish.metric or "accuracy", width=wish.width, title=wish.title
+    )
+
+
+def _tsne(runs: Sequence[Run], wish: Wish) -> Figure:
+    models = final_features(runs, classes=wish.classes, data=wish.data)
+    return figures.tsne(models, runs[0].classes, width=wish.width, title=heading(runs, wish.title))
+
+
+FIGURES: dict[str, Kind] = {
+    "partition": Kind("who holds what: clients against classes", _plain(figures.partition)),
+    "curves": Kind("a metric in every round, with bands over seeds", _curves, ("metric",)),
+    "extremes": Kind("best class, mean and worst class in every round", _plain(figures.extremes)),
+    "updates": Kind(
+        "class by class, before and after a client's update and after aggregation (needs --probe)",
+        _updates,
+        ("client", "round"),
+    ),
+    "confusion": Kind("what each class is taken for by the final model", _plain(figures.confusion)),
+    "predictions": Kind("which classes the model answers in every round", _plain(figures.predictions)),
+    "features": Kind("distances between the classes' mean features", _plain(figures.features)),
+    "tsne": Kind("test samples by the features of the final model", _tsne, ("classes", "data")),
+    "sensitivity": Kind(
+        "the final metric against a setting that varies among the runs", _sensitivity, ("metric", "over")
+    ),
+    "experts": Kind("how often PKD's experts are asked in every round", _plain(figures.experts)),
+}
+
+
+def figure(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Which figure; without it, all are listed.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN", help="Run folders; one that compare wrote stands for all its runs."),
+    ] = None,
+    out: Annotated[
+        Path | None, options.option("--out", "PATH", "A .png, .svg or .pdf file.", "NAME.png")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        options.option(
+            "--metric", "NAME", f"curves, sensitivity: {', '.join(MEASURES)} or class:NAME.", "accuracy"
+        ),
+    ] = None,
+    client: Annotated[
+        str | None, options.option("--client", "NUMBER", "updates: which client.", "the first probed")
+    ] = None,
+    round: Annotated[
+        str | None, options.option("--round", "NUMBER", "updates: which round.", "the last probed")
+    ] = None,
+    over: Annotated[
+        list[str] | None,
+        options.option(
+            "--over", "SETTING", "sensitivity: such as mu or budget.epochs; may be repeated.", "all that vary"
+        ),
+    ] = None,
+    classes: Annotated[
+        str | None, options.option("--classes", "NAMES", "tsne: such as coat,shirt.", "all, or the 10 worst")
+    ] = None,
+    data: options.Data = None,
+    width: Annotated[
+        str | None,
+        options.option("--width", "NAME", "column (3.4 inches) or page (7.2).", "what the figure needs"),
+    ] = None,
+    title: Annotated[
+        str | None, options.option("--title", "TEXT", "'' for none.", "the runs' conditions")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+) -> None:
+    """Draw what label skew does, for print: colour-blind safe and readable in grey.
+
+    docs/figures.md shows every figure.
+    """
+    if name is None:
+        _list()
+        return
+    if name not in FIGURES:
+        _list()
+        raise unknown("figure", name, FIGURES)
+    kind, path = FIGURES[name], out or Path(f"{name}.png")
+    given: dict[Option, object] = {
+        "metric": metric, "client": client, "round": round, "over": over, "classes": classes, "data": data,
+    }  # fmt: skip
+    for option, value in given.items():
+        if value is not None and option not in kind.options:
+            users = [other for other, each in FIGURES.items() if option in each.options]
+            raise UserError(f"--{option} is for {' and '.join(users)}: leave it out for {name}.")
+    if width is not None and width not in WIDTHS:
+        raise unknown("width", width, WIDTHS)
+    figures.check_format(path)
+    if path.exists() and not overwrite:
+        raise UserError(f"{path} is there already: choose another file with --out, or give --overwrite.")
+    if not runs:
+        raise UserError(f"no run is given: write unskew figure {name} RUN, with the folder of a run.")
+    wish = Wish(
+        width=None if width is None else WIDTHS[width],
+        title=title,
+        metric=metric,
+        client=_number("--client", client),
+        round=_number("--round", round),
+        over=tuple(over or ()),
+        classes=tuple(part.strip() for part in classes.split(",")) if classes else (),
+        data=data,
+    )
+    figures.save(kind.draw(read(runs), wish), path)
+    console().print(f"written: {path}", soft_wrap=True)
+
+
+def _number(flag: str, text: str | None) -> int | None:
+    if text is not None and not text.isdecimal():
+        raise UserError(f"{flag} is '{text}' but should be a whole number.")
+    return None if text is None else int(text)
+
+
+def _list() -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, kind in FIGURES.items():
+        table.add_row(name, kind.line)
+    console().print(table)

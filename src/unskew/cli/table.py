@@ -1,0 +1,88 @@
+"""`unskew table`: methods against each other, for the terminal and for a paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from unskew.cli import options
+from unskew.cli.reading import read
+from unskew.cli.show import console
+from unskew.errors import UserError
+from unskew.report.measures import MEASURES
+from unskew.report.table import COLUMNS, WRITERS, Comparison, Rank, tabulate
+from unskew.runs import write_whole
+
+STYLES: dict[Rank, str] = {"first": "bold", "second": "underline", "": ""}
+
+
+def table(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders; one that compare wrote stands for all its runs."),
+    ],
+    metric: Annotated[
+        str,
+        options.option(
+            "--metric",
+            "NAME",
+            "What last, best and the target are about: "
+            f"{', '.join(name for name, each in MEASURES.items() if not each.lower)} or class:NAME.",
+        ),
+    ] = "accuracy",
+    target: Annotated[
+        str | None,
+        options.option("--target", "PERCENT", "What to reach.", "the best of the first method"),
+    ] = None,
+    out: Annotated[
+        list[Path] | None,
+        options.option("--out", "PATH", "Write it to this .md, .csv or .tex file; may be repeated."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+) -> None:
+    """Compare methods over their seeds: the best value bold, the second underlined, mean ± std."""
+    for path in out or []:
+        if path.suffix.lower() not in WRITERS:
+            raise UserError(f"cannot write a table to '{path}': end its name in .md, .csv or .tex.")
+        if path.exists() and not overwrite:
+            raise UserError(f"{path} is there already: choose another file with --out, or give --overwrite.")
+    goal = None if target is None else _fraction(target)
+    found = read(runs)
+    made = tabulate(found, metric=metric, target=goal)
+    for path in out or []:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, WRITERS[path.suffix.lower()](made))
+    screen = console()
+    conditions = {run.conditions for run in found}
+    if len(conditions) == 1:
+        screen.print(f"{conditions.pop()}\n")
+    screen.print(_picture(made))
+    screen.print()
+    for note in made.notes:
+        screen.print(f"note: {note}", soft_wrap=True)
+    for path in out or []:
+        screen.print(f"written: {path}", soft_wrap=True)
+
+
+def _fraction(text: str) -> float:
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = 0.0
+    if not 0 < percent <= 100:
+        raise UserError(f"--target is {text} but should be a percentage above 0 and up to 100.")
+    return percent / 100
+
+
+def _picture(made: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("method", no_wrap=True, overflow="fold")
+    for column in COLUMNS:
+        table.add_column(column.title, justify="right")
+    for row in made.rows:
+        table.add_row(Text(row.method), *(Text(cell.text, STYLES[cell.rank]) for cell in row.cells))
+    return table

@@ -1,0 +1,32 @@
+"""Figures for print: colour-blind safe, readable in grey, classes by name.
+
+Each is a function from the runs that `unskew.report.read` gives to a Matplotlib figure; `save` writes it.
+"""
+
+from unskew.report.figures.curves import curves, experts, extremes
+from unskew.report.figures.matrices import confusion, features, predictions
+from unskew.report.figures.partition import draw_partition, partition
+from unskew.report.figures.sensitivity import sensitivity
+from unskew.report.figures.style import COLUMN, FORMATS, PAGE, check_format, save
+from unskew.report.figures.tsne import Features, tsne
+from unskew.report.figures.updates import updates
+
+__all__ = [
+    "COLUMN",
+    "FORMATS",
+    "PAGE",
+    "Features",
+    "check_format",
+    "confusion",
+    "curves",
+    "draw_partition",
+    "experts",
+    "extremes",
+    "features",
+    "partition",
+    "predictions",
+    "save",
+    "sensitivity",
+    "tsne",
+    "updates",
+]

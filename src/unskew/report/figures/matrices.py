@@ -1,0 +1,219 @@
+"""Classes against classes, and classes against rounds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew import metrics
+from unskew.errors import UserError
+from unskew.report.figures.style import (
+    COLUMN,
+    LINE,
+    NORMAL,
+    PAGE,
+    SMALL,
+    TALLEST,
+    blank,
+    distinct,
+    fit,
+    name_below,
+    name_ticks,
+    panels,
+    printed,
+    shades,
+    text_width,
+    tile,
+)
+from unskew.report.figures.words import finished, heading, same_classes
+from unskew.report.read import Run, by_method
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+READABLE = 0.187
+"""Inches: the smallest cell that three digits of 7 points fit into."""
+
+
+@printed
+def confusion(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
+    """What each class is taken for by the final model, in percent of its test samples: a panel for each
+    method, over all its seeds (FedVLS, Fig. 2)."""
+    classes = same_classes(runs)
+    shown = {
+        name: 100 * metrics.confusion_share(np.sum([finished(run)["confusion"] for run in members], axis=0))
+        for name, members in by_method(runs).items()
+    }
+    words = heading(runs, title)
+    return _matrices(
+        shown, classes, shades(), (0, 100), "% of the class", "{:.0f}", width, words,
+        axes_names=("answer", "class"),
+    )  # fmt: skip
+
+
+@printed
+def features(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
+    """How far apart the mean features of two classes are, against the mean over all pairs: dark where the
+    final model finds two classes alike (PKD, Fig. 4 and 7)."""
+    classes = same_classes(runs)
+    shown = {}
+    for name, members in by_method(runs).items():
+        with np.errstate(invalid="ignore"):
+            shown[name] = np.mean([_relative(run) for run in members], axis=0)
+    words = heading(runs, title)
+    most = max(float(np.nanmax(each)) for each in shown.values())
+    return _matrices(
+        shown, classes, shades().reversed(), (0, most), "distance / mean distance", "{:.1f}", width, words,
+        axes_names=("class", "class"),
+    )  # fmt: skip
+
+
+def _relative(run: Run) -> Floats:
+    distances = np.array(finished(run)["feature_distances"], dtype=np.float64)
+    np.fill_diagonal(distances, np.nan)
+    known = distances[~np.isnan(distances)]
+    if not known.size or not known.mean():
+        raise UserError(
+            f"{run.path} has no two classes with features to compare: give a run that was tested on more."
+        )
+    return np.asarray(distances / known.mean())
+
+
+def _matrices(
+    shown: dict[str, Floats],
+    classes: Sequence[str],
+    colours: Colormap,
+    limits: tuple[float, float],
+    unit: str,
+    number: str,
+    width: float | None,
+    title: str,
+    axes_names: tuple[str, str],
+) -> Figure:
+    C = len(classes)
+    names = distinct(classes, 0.9)
+    margin = 0.3 + max(text_width(name, SMALL) for name in names)
+    total = width or (COLUMN if len(shown) == 1 and C * READABLE + margin <= COLUMN else PAGE)
+    bar = 0.0 if len(shown) <= 3 and C * READABLE * len(shown) + margin + 0.4 <= total else 0.65
+    columns, side = tile(
+        len(shown),
+        total - margin - bar,
+        TALLEST - 0.4 - margin,
+        aspect=1.0,
+        gap=0.1 if bar else 0.03,
+        enough=C * READABLE,
+    )
+    side = min(side, max(3.2, C * 0.06))
+    rows, cell = math.ceil(len(shown) / columns), side / C
+    figure = blank(total, rows * (side + 0.22) + margin, title)
+    every = panels(figure, len(shown), columns, sharex=True, sharey=True)
+    for place, ((name, values), axes) in enumerate(zip(shown.items(), every, strict=True)):
+        image = axes.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], interpolation="nearest")
+        axes.grid(False)
+        if cell >= READABLE:
+            _write_values(axes, values, number, limits)
+        _cross_out(axes, values)
+        name_below(axes, names, cell)
+        name_ticks(axes.yaxis, names, cell)
+        axes.tick_params(length=0)
+        if len(shown) > 1:
+            axes.set_title(fit(name, side + 0.05, NORMAL))
+        if place % columns == 0:
+            axes.set_ylabel(axes_names[1])
+        if place + columns >= len(shown):
+            axes.set_xlabel(axes_names[0] if bar else f"{axes_names[0]} ({unit})")
+    if bar:  # where there are numbers, they tell the shades
+        scale = figure.colorbar(image, ax=every, pad=0.02, aspect=25, shrink=0.9 if rows == 1 else 0.5)
+        scale.set_label(unit)
+        scale.outline.set_visible(False)
+    return figure
+
+
+def _write_values(axes: Axes, values: Floats, number: str, limits: tuple[float, float]) -> None:
+    """Numbers that do not round to nothing, white on dark."""
+    low, high = limits
+    for (row, column), value in np.ndenumerate(values):
+        written = "" if np.isnan(value) else number.format(value)
+        if written and float(written):
+            red, green, blue, _ = axes.images[0].cmap((value - low) / (high - low))
+            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55  # luma, ITU-R BT.601
+            axes.text(
+                column, row, written, ha="center", va="center", fontsize=SMALL,
+                color="white" if dark else "black",
+            )  # fmt: skip
+
+
+def _cross_out(axes: Axes, values: Floats) -> None:
+    """A class without test samples, and the distance of a class to itself, are hatched: they are not 0."""
+    from matplotlib.patches import Rectangle
+
+    for row, column in np.argwhere(np.isnan(values)):
+        axes.add_patch(
+            Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////", edgecolor="#999999", lw=0)
+        )
+
+
+@printed
+def predictions(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
+    """Which classes the global model answers, in every tested round, below which labels the clients of the
+    round held; a panel for each method, of its first seed (FedLMD, Fig. 2)."""
+    classes = same_classes(runs)
+    shown: dict[str, tuple[list[int], Floats]] = {}
+    for name, members in by_method(runs).items():
+        run = members[0]
+        if not run.tested:
+            raise UserError(f"{run.path} has no tested round yet: wait for the first, or leave the run out.")
+        shares = np.array([line["prediction_share"] for line in run.tested], dtype=np.float64)
+        if not shown:
+            held = np.array([run.counts[line["cohort"]].sum(axis=0) for line in run.tested], dtype=float)
+            rounds = [line["round"] for line in run.tested]
+            shown["labels of the round's clients"] = (
+                rounds, 100 * held / np.maximum(held.sum(axis=1, keepdims=True), 1)
+            )  # fmt: skip
+        shown[f"answers of {name}"] = [line["round"] for line in run.tested], 100 * shares
+    C, total = len(classes), width or (COLUMN if len(shown) <= 6 else PAGE)
+    columns = 1 if total < 5 else min(3, math.ceil(len(shown) / 3))
+    rows = math.ceil(len(shown) / columns)
+    most = max(float(np.nanmax(values)) for _, values in shown.values())
+    names = distinct(classes, 0.9)
+    tall = min(max(LINE * C, 1.0), (TALLEST - 0.5) / rows - 0.35, 3.5)
+    if tall < 0.35:
+        raise UserError(f"{len(shown) - 1} methods do not fit on a page: give fewer runs.")
+    words = heading(runs, title)
+    figure = blank(total, rows * (tall + 0.35) + 0.2, words and f"{words}, seed {runs[0].seed}")
+    every = panels(figure, len(shown), columns)
+    for place, (name, (rounds, values), axes) in enumerate(zip(shown, shown.values(), every, strict=True)):
+        image = axes.imshow(
+            values.T, aspect="auto", cmap=shades(), vmin=0, vmax=most, interpolation="nearest"
+        )
+        axes.grid(False)
+        name_ticks(axes.yaxis, names, tall / C)
+        inside = (total - 0.6) / columns - 0.9
+        _round_ticks(axes, rounds, inside / len(rounds))
+        axes.tick_params(length=0, labelleft=place % columns == 0)
+        axes.set_title(fit(name, inside + 0.3, NORMAL))
+        if place + columns >= len(shown):
+            axes.set_xlabel("round")
+    bar = figure.colorbar(image, ax=every, pad=0.02, aspect=30)
+    bar.set_label("share (%)")
+    bar.outline.set_visible(False)
+    return figure
+
+
+def _round_ticks(axes: Axes, rounds: Sequence[int], cell: float) -> None:
+    """Round numbers far enough apart: every first, second, fifth, tenth tested one and so on."""
+    room = max(text_width(str(rounds[-1]), SMALL) + 0.12, 0.3)
+    stride = rounds[0] if all(round % rounds[0] == 0 for round in rounds) else 1
+    steps = (stride * lead * 10**power for power in itertools.count() for lead in (1, 2, 5))
+    step = next(step for step in steps if step * cell * len(rounds) / rounds[-1] >= room or step > rounds[-1])
+    places = [place for place, round in enumerate(rounds) if round % step == 0] or [len(rounds) - 1]
+    axes.set_xticks(places, [str(rounds[place]) for place in places])

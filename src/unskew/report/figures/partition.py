@@ -1,0 +1,154 @@
+"""Who holds what: clients against classes (FedVLS, Fig. 7; FedLMD, Fig. 10)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew.report.figures.style import (
+    COLUMN,
+    LINE,
+    NORMAL,
+    PAGE,
+    SMALL,
+    TALLEST,
+    blank,
+    distinct,
+    fit,
+    name_ticks,
+    panels,
+    printed,
+    shades,
+    text_width,
+    tile,
+)
+from unskew.report.read import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+Counts = NDArray[np.int64]
+
+MOST_DISCS = 30
+"""Clients or classes beyond which discs are too small to compare, and a heat map is drawn."""
+DISC = "#2b7bba"
+SMALLEST, CELL = 0.2, 0.28
+"""Inches: what a cell has at least if the figure is to be a column wide, and what one with a disc has at
+most."""
+
+
+def partition(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
+    """The partitions of these runs: one panel for each that differs."""
+    distinct_ = {(run.classes, run.counts.shape, run.counts.tobytes()): run for run in reversed(runs)}
+    shown = sorted(distinct_.values(), key=runs.index)
+    if len(shown) == 1:
+        (run,) = shown
+        words = f"{run.conditions}, seed {run.seed}" if title is None else title
+        return draw_partition(run.counts, run.classes, title=words, width=width)
+    several = [(f"{run.skew}, seed {run.seed}", run.counts, run.classes) for run in shown]
+    return _draw(several, title or "", width)
+
+
+def draw_partition(
+    counts: Counts, classes: Sequence[str], *, title: str = "", width: float | None = None
+) -> Figure:
+    """Discs whose area is the number of samples, an empty place being vacant; for many clients or classes a
+    heat map, darker for more."""
+    return _draw([("", counts, tuple(classes))], title, width)
+
+
+@printed
+def _draw(parts: Sequence[tuple[str, Counts, tuple[str, ...]]], title: str, width: float | None) -> Figure:
+    clients = max(counts.shape[0] for _, counts, _ in parts)
+    C = max(counts.shape[1] for _, counts, _ in parts)
+    names = [distinct(classes, 1.3) for _, _, classes in parts]
+    margin = 0.4 + max(text_width(name, SMALL) for each in names for name in each)
+    discs = max(clients, C) <= MOST_DISCS
+    most = max(max(int(counts.max()) for _, counts, _ in parts), 1)
+    bar = 0.0 if discs else 0.75  # the bar that explains the shades
+    total = width or (COLUMN if len(parts) == 1 and margin + SMALLEST * clients + bar <= COLUMN else PAGE)
+    columns, wide = tile(
+        len(parts),
+        total - margin - bar,
+        TALLEST - 0.7,
+        aspect=C / clients,
+        gap=0.3,
+        enough=CELL * clients,
+    )
+    rows = math.ceil(len(parts) / columns)
+    if discs:
+        wide = tall = min(wide / clients, CELL)
+    else:  # cells need not be square
+        wide = ((total - margin - bar) / columns - 0.3) / clients
+        tall = min(((TALLEST - 0.7) / rows - 0.5) / C, LINE)
+    figure = blank(total, rows * (tall * C + 0.5) + (0.4 if discs else 0.1), title)
+    every = panels(figure, len(parts), columns)
+    for place, ((name, counts, classes), labels, axes) in enumerate(zip(parts, names, every, strict=True)):
+        if discs:
+            _discs(axes, counts, wide, most)
+        else:
+            image = _heat(axes, counts, most)
+        name_ticks(axes.xaxis, [str(client) for client in range(len(counts))], wide, across=True)
+        named = place % columns == 0 or classes != parts[0][2]
+        name_ticks(axes.yaxis, labels if named else [""] * len(labels), tall)
+        axes.tick_params(length=0)
+        axes.set(xlabel="client", ylabel="class" if named else "")
+        axes.set_title(fit(name, wide * clients + 0.4, NORMAL))
+        for side in axes.spines.values():
+            side.set_visible(False)
+    if discs:
+        _key(figure, most, wide)
+    else:
+        scale = figure.colorbar(image, ax=every, pad=0.02, aspect=30, format="{x:,.0f}")
+        scale.set_label("samples")
+        scale.outline.set_visible(False)
+    return figure
+
+
+def _size(samples: float, most: int, cell: float) -> float:
+    biggest = (0.86 * cell * 72) ** 2  # points², a disc that nearly fills its cell
+    return float(max(samples / most * biggest, 1.0))
+
+
+def _discs(axes: Axes, counts: Counts, cell: float, most: int) -> None:
+    clients, C = counts.shape
+    client, label = np.nonzero(counts)
+    sizes = [_size(samples, most, cell) for samples in counts[client, label]]
+    axes.scatter(client, label, s=sizes, color=DISC, linewidths=0, clip_on=False, zorder=2)
+    axes.set(xlim=(-0.6, clients - 0.4), ylim=(C - 0.4, -0.6), aspect="equal")
+
+
+def _key(figure: Figure, most: int, cell: float) -> None:
+    from matplotlib.lines import Line2D
+
+    keys = [key for key in (most, most // 4, most // 20) if key]
+    handles = [
+        Line2D([], [], linestyle="", marker="o", color=DISC, markeredgewidth=0,
+               markersize=math.sqrt(_size(key, most, cell)))
+        for key in keys
+    ]  # fmt: skip
+    figure.legend(
+        handles, [f"{key:,} samples" if key == most else f"{key:,}" for key in keys],
+        loc="outside lower center", ncols=3, handlelength=1.5, borderpad=0.1,
+    )  # fmt: skip
+
+
+def _heat(axes: Axes, counts: Counts, most: int) -> AxesImage:
+    """Vacant is white. Logarithmic, because a few hold most."""
+    from matplotlib.colors import ListedColormap, LogNorm
+
+    visible = ListedColormap(shades()(np.linspace(0.2, 1, 256)))  # a single sample is not white
+    axes.grid(False)
+    return axes.imshow(
+        np.ma.masked_equal(counts.T, 0),
+        aspect="auto",
+        cmap=visible,
+        norm=LogNorm(1, max(most, 2)),
+        interpolation="nearest",
+    )

@@ -1,0 +1,201 @@
+"""A run's end against one setting of it (FedVLS, Fig. 4 and 8)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unskew import metrics
+from unskew.errors import UserError, unknown
+from unskew.report.figures.style import (
+    COLUMN,
+    PAGE,
+    SMALL,
+    TALLEST,
+    blank,
+    fit,
+    legend_below,
+    line_style,
+    panels,
+    printed,
+    text_width,
+)
+from unskew.report.figures.words import heading
+from unskew.report.measures import Measure, find, series
+from unskew.report.read import Run, hyperparameters, settings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Setting = object
+Lines = dict[str, dict[Setting, list[Run]]]
+"""By name, the runs at each value of the setting."""
+
+
+@printed
+def sensitivity(
+    runs: Sequence[Run],
+    *,
+    over: Sequence[str] = (),
+    metric: str = "accuracy",
+    width: float | None = None,
+    title: str | None = None,
+) -> Figure:
+    """The metric in the last tested round against each setting that varies while all others stay the same, a
+    panel for each: means and standard deviations over seeds. `over` chooses settings, such as method.mu, or
+    mu for short. Methods without the setting are level lines."""
+    measure = find(metric, runs)
+    flat = [hyperparameters(run) | settings(run) for run in runs]
+    keys = [_key(name, flat) for name in over] or _varying(flat)
+    found = {key: _lines(key, runs, flat) for key in keys}
+    found = {key: lines for key, lines in found.items() if any(len(values) > 1 for values in lines.values())}
+    if not found:
+        what = f"{', '.join(keys)} does not vary" if keys else "no setting varies"
+        raise UserError(
+            f"{what} among these runs while all else stays the same: give runs such as fedprox:mu=0.01 and "
+            "fedprox:mu=0.1."
+        )
+    total = width or (COLUMN if len(found) == 1 else PAGE)
+    columns = int(np.clip(total // 2.2, 1, len(found)))
+    rows = math.ceil(len(found) / columns)
+    words = heading(runs, title)
+    figure = blank(total, min(rows * 2.2, TALLEST - 1), words)
+    every = panels(figure, len(found), columns, sharey=True)
+    names = list(dict.fromkeys(name for lines in found.values() for name in lines))
+    handles: dict[str, Any] = {}
+    for place, ((key, lines), axes) in enumerate(zip(found.items(), every, strict=True)):
+        _panel(axes, key, lines, measure, names, handles, total / columns - 0.7)
+        if place % columns == 0:
+            axes.set_ylabel(measure.axis)
+    if len(names) > 1 or not words:
+        legend_below(figure, [handles[name] for name in names], names)
+    return figure
+
+
+def _key(name: str, flat: Sequence[Mapping[str, Setting]]) -> str:
+    known = dict.fromkeys(key for each in flat for key in each)
+    if name in known:
+        return name
+    short = [key for key in known if key.rpartition(".")[2] == name]
+    if not short:
+        raise unknown("setting", name, known)
+    if len(short) > 1:
+        raise UserError(f"--over {name} may be {' or '.join(short)}: write it out.")
+    return short[0]
+
+
+def _varying(flat: Sequence[Mapping[str, Setting]]) -> list[str]:
+    known = dict.fromkeys(key for each in flat for key in each if key != "method.name")
+    varying = [key for key in known if len({str(each[key]) for each in flat if key in each}) > 1]
+    return sorted(varying, key=lambda key: not key.startswith("method."))  # the method's own first
+
+
+def _lines(key: str, runs: Sequence[Run], flat: Sequence[Mapping[str, Setting]]) -> Lines:
+    """Runs that agree in all but this setting, and the seed; and those of methods that have no such setting,
+    under the same conditions."""
+    groups: dict[str, tuple[dict[str, Setting], dict[Setting, list[Run]]]] = {}
+    for run, mine in zip(runs, flat, strict=True):
+        rest = {name: value for name, value in mine.items() if name != key}
+        value = str(mine[key]) if isinstance(mine.get(key), list) else mine.get(key)
+        groups.setdefault(str(rest), (rest, {}))[1].setdefault(value, []).append(run)
+    lines = [(rest, values) for rest, values in groups.values() if len(values) > 1]
+    under = [_conditions(rest) for rest, _ in lines]
+    lines += [
+        (rest, values) for rest, values in groups.values() if None in values and _conditions(rest) in under
+    ]
+    named: Lines = {}
+    for rest, values in lines:
+        method = rest["method.name"]
+        apart = _varying([other for other, _ in lines if other["method.name"] == method])
+        differs = ",".join(f"{name.rpartition('.')[2]}={rest[name]}" for name in apart if name in rest)
+        named[f"{method} ({differs})" if differs else f"{method}"] = values
+    return named
+
+
+def _conditions(rest: Mapping[str, Setting]) -> dict[str, Setting]:
+    return {name: value for name, value in rest.items() if not name.startswith("method.")}
+
+
+def _panel(
+    axes: Axes,
+    key: str,
+    lines: Lines,
+    measure: Measure,
+    names: Sequence[str],
+    handles: dict[str, Any],
+    inches: float,
+) -> None:
+    values = list(dict.fromkeys(value for each in lines.values() for value in each if value is not None))
+    label, places, numeric = _places(key, values)
+    ends = {
+        name: {
+            value: metrics.over_seeds([_last(run, measure) for run in runs]) for value, runs in each.items()
+        }
+        for name, each in lines.items()
+    }
+    for name, each in ends.items():
+        look = line_style(names.index(name))
+        if (level := each.get(None)) is not None:
+            handles[name] = axes.axhline(
+                measure.scale * level.mean, color=look["color"], linestyle=look["linestyle"]
+            )
+            continue
+        known = {places[value]: end for value, end in each.items() if end is not None}
+        handles[name] = axes.errorbar(
+            sorted(known),
+            [measure.scale * known[place].mean for place in sorted(known)],
+            yerr=[measure.scale * (known[place].std or 0) for place in sorted(known)],
+            capsize=2,
+            elinewidth=0.7,
+            **look,
+        )
+    _ticks(axes, places, numeric, inches)
+    axes.set_xlabel(fit(label, inches, 8))
+
+
+def _last(run: Run, measure: Measure) -> float:
+    known = series(run, measure)
+    return known[max(known)]
+
+
+def _places(key: str, values: Sequence[Setting]) -> tuple[str, dict[Setting, float], bool]:
+    """The axis's name, where on it each value stands, and whether that is a number of its own: words stand
+    side by side. The number in dirichlet:0.1 is one."""
+    short = key.rpartition(".")[2]
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return short, {value: float(str(value)) for value in values}, True
+    heads = [re.fullmatch(r"([a-z-]+):([0-9.eE+-]*[0-9])", str(value)) for value in values]
+    found = [match for match in heads if match]
+    if len(found) == len(values) and len({match[1] for match in found}) == 1:
+        numbers = {value: float(match[2]) for value, match in zip(values, found, strict=True)}
+        return found[0][1], numbers, True
+    return short, {value: float(index) for index, value in enumerate(values)}, False
+
+
+def _ticks(axes: Axes, places: Mapping[Setting, float], numeric: bool, inches: float) -> None:
+    """At the values themselves, as far as their names have room."""
+    from matplotlib.ticker import NullLocator
+
+    values = sorted(places.values())
+    at = {place: place for place in values}
+    # Values chosen by factors stand evenly apart on a logarithmic axis.
+    if numeric and values[0] > 0 and values[-1] / values[0] >= 20:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        at = {place: math.log(place) for place in values}
+    inch = 0.9 * inches / max(at[values[-1]] - at[values[0]], 1e-12)  # 0.9: margins beside the outermost
+    names = {
+        place: f"{place:g}" if numeric else fit(str(value), inches / len(places) - 0.06)
+        for value, place in places.items()
+    }
+    kept = values[:1]
+    for place in values[1:]:
+        half = (text_width(names[place], SMALL) + text_width(names[kept[-1]], SMALL)) / 2
+        if (at[place] - at[kept[-1]]) * inch >= half + 0.06:
+            kept.append(place)
+    axes.set_xticks(kept, [names[place] for place in kept])

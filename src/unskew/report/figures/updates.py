@@ -1,0 +1,203 @@
+"""What a local update does to what a client holds much, little or nothing of (FedVLS, Fig. 1 and 9)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew import metrics
+from unskew.errors import UserError
+from unskew.report.figures.style import (
+    BLUE,
+    NORMAL,
+    PAGE,
+    RED,
+    SMALL,
+    TALLEST,
+    blank,
+    distinct,
+    fit,
+    legend_below,
+    name_below,
+    printed,
+    text_width,
+)
+from unskew.report.figures.words import heading, same_classes
+from unskew.report.measures import no_probe
+from unskew.report.read import Run, by_method
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NARROW = 0.09
+"""Inches for a class, below which three bars are too thin, and marks take their place."""
+GROUPS = ("majority", "minority", "vacant")
+STAGES = {
+    "before": ("received model", "#bdbdbd", "", "o"),
+    "after": ("after the local update", RED, "////", "v"),
+    "aggregated": ("after aggregation", BLUE, "....", "s"),
+}
+
+
+@printed
+def updates(
+    runs: Sequence[Run],
+    *,
+    client: int | None = None,
+    round: int | None = None,
+    width: float | None = None,
+    title: str | None = None,
+) -> Figure:
+    """Left, one client in one round, class by class: the model it received, its own after training, and the
+    next global one; classes in the order of how many samples it holds. Right, the same three for majority,
+    minority and vacant classes, the mean over the round's clients and over seeds. A row for each method.
+    Without `round` the last that was probed, without `client` the first that was."""
+    classes = same_classes(runs)
+    groups = by_method(runs)
+    probes = {name: _probe(members[0], round) for name, members in groups.items()}
+    found = {name: _client(members[0], probes[name], client) for name, members in groups.items()}
+    held = [members[0].counts[found[name]["client"]] for name, members in groups.items()]
+    orders = [np.argsort(-counts, kind="stable") for counts in held]
+    # Names stand under the last row, and under each whose classes come in another order than the next's.
+    named = [not np.array_equal(one, next_) for one, next_ in itertools.pairwise(orders)] + [True]
+
+    total = width or PAGE
+    right, cell = (1.9, (total - 2.8) / len(classes)) if total > 5 else (1.25, (total - 2.15) / len(classes))
+    names = distinct(classes, 0.9)
+    foot = sum(named) * (max(text_width(name, SMALL) for name in names) + 0.1)
+    body = min((TALLEST - 0.6 - foot) / len(groups) - 0.4, 1.4)
+    if body < 0.5:
+        raise UserError(f"{len(groups)} methods do not fit on a page: give fewer runs.")
+    figure = blank(total, len(groups) * (body + 0.4) + foot, heading(runs, title))
+    every = figure.subplots(len(groups), 2, squeeze=False, sharey=True, width_ratios=[total - right, right])
+    for row, (name, members) in enumerate(groups.items()):
+        left, means = every[row]
+        _classes(left, found[name], held[row], orders[row], names if named[row] else None, cell)
+        text = f"client {found[name]['client']}, round {probes[name]['round']}"
+        whose = f"{name}: {text}" if len(groups) > 1 else text
+        left.set_title(fit(whose, total - right - 0.6, NORMAL), pad=12)
+        left.set_ylabel("accuracy (%)")
+        seeds = [_probe(run, probes[name]["round"]) for run in members]
+        _groups(means, seeds, named[row], (right - 0.15) / len(GROUPS))
+        means.set_title("all clients", pad=12)
+    handles = list(every[0][0].containers or every[0][0].lines[: len(STAGES)])
+    legend_below(figure, handles, [label for label, *_ in STAGES.values()])
+    return figure
+
+
+def _probe(run: Run, round: int | None) -> Mapping[str, Any]:
+    if not run.probes:
+        raise no_probe(run, "class accuracies around a local update")
+    if round is None:
+        return run.probes[-1]
+    for probe in run.probes:
+        if probe["round"] == round:
+            return probe
+    known = ", ".join(str(probe["round"]) for probe in run.probes[:20])
+    raise UserError(f"{run.path} was not probed in round {round}: choose --round from {known}.")
+
+
+def _client(run: Run, probe: Mapping[str, Any], client: int | None) -> Mapping[str, Any]:
+    clients: list[Mapping[str, Any]] = probe["clients"]
+    if not clients:
+        raise UserError(f"no client of {run.path} trained in round {probe['round']}: choose another --round.")
+    if client is None:
+        return clients[0]
+    for each in clients:
+        if each["client"] == client:
+            return each
+    known = ", ".join(str(each["client"]) for each in clients[:20])
+    raise UserError(
+        f"client {client} of {run.path} took no part in round {probe['round']}: choose --client from {known}."
+    )
+
+
+def _classes(
+    axes: Axes,
+    found: Mapping[str, Any],
+    counts: NDArray[np.int64],
+    order: NDArray[np.int64],
+    names: Sequence[str] | None,
+    cell: float,
+) -> None:
+    _bars(axes, {stage: np.array(found[stage], dtype=float)[order] for stage in STAGES}, cell)
+    if names is None:
+        axes.set_xticks([])
+    else:
+        name_below(axes, [names[index] for index in order], cell)
+    start = 0
+    for name, mask in metrics.groups(counts[None]).items():
+        size = int(mask.sum())
+        if not size:
+            continue
+        if start:
+            axes.axvline(start - 0.5, color="#777777", linewidth=0.6, linestyle=":")
+        label = name if text_width(name, SMALL) < size * cell else name[:3] + "."
+        if text_width(label, SMALL) < size * cell + 0.05:
+            axes.text(start + size / 2 - 0.5, 1.02, label, transform=axes.get_xaxis_transform(),
+                      ha="center", va="bottom", fontsize=SMALL)  # fmt: skip
+        start += size
+    for index in np.flatnonzero(np.isnan(np.array(found["before"], dtype=float)[order])):
+        axes.text(float(index), 2, "no test samples", rotation=90, ha="center", va="bottom", fontsize=SMALL)
+
+
+def _groups(axes: Axes, probes: Sequence[Mapping[str, Any]], named: bool, cell: float) -> None:
+    means, spread = {}, {}
+    for stage in STAGES:
+        seeds = [
+            metrics.over_seeds([(probe["groups"][group] or {}).get(stage) for probe in probes])
+            for group in GROUPS
+        ]
+        means[stage] = np.array([np.nan if each is None else each.mean for each in seeds])
+        spread[stage] = np.array([0.0 if each is None or each.std is None else each.std for each in seeds])
+    _bars(axes, means, cell, spread if len(probes) > 1 else None)
+    if named:
+        name_below(axes, GROUPS, cell)
+    else:
+        axes.set_xticks([])
+    for index in np.flatnonzero(np.isnan(means["before"])):
+        axes.text(float(index), 2, "none", rotation=90, ha="center", va="bottom", fontsize=SMALL)
+
+
+def _bars(
+    axes: Axes,
+    values: Mapping[str, NDArray[np.float64]],
+    cell: float,
+    spread: Mapping[str, NDArray[np.float64]] | None = None,
+) -> None:
+    each = 0.84 / len(STAGES)
+    for index, (stage, (_, color, hatch, marker)) in enumerate(STAGES.items()):
+        if cell < NARROW:
+            # Smaller and smaller, so that all are seen where they meet.
+            axes.plot(
+                100 * values[stage],
+                linestyle="",
+                color=color,
+                marker=marker,
+                markersize=4.5 - 1.2 * index,
+                markeredgewidth=0,
+                clip_on=False,
+                zorder=3,
+            )
+            continue
+        places = np.arange(len(values[stage])) + (index - 1) * each
+        axes.bar(
+            places,
+            100 * values[stage],
+            each,
+            color=color,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0.2,
+            yerr=None if spread is None else 100 * spread[stage],
+            error_kw={"elinewidth": 0.7, "capsize": 1.2},
+        )
+    axes.set_ylim(0, 100)
+    axes.grid(False, axis="x")
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-0.6, len(values["before"]) - 0.4)

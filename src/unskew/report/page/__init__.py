@@ -1,0 +1,93 @@
+"""One self-contained, interactive page about runs: opens from disk, asks nothing of the network."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from unskew.errors import UserError
+from unskew.report.page.data import Json, page_data
+from unskew.report.read import Run
+
+__all__ = ["Json", "page_data", "policy", "render", "write_page"]
+
+
+def write_page(runs: Sequence[Run], path: Path) -> None:
+    """Write the page about these runs to a file."""
+    content = render(page_data(runs)).encode()
+    partial = path.with_name(path.name + ".part")  # a reader sees all of it or none of it
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise UserError(
+            f"cannot write the page {path} ({error.strerror}): choose another file with --out."
+        ) from None
+
+
+def render(data: Mapping[str, Json]) -> str:
+    """The page that shows this data, which is page_data's."""
+    return Template(_part("page.html")).substitute(
+        policy=policy(live="revision" in data),
+        title=html.escape(str(data["title"])),
+        answers=_answers(data["blocks"]),
+        style=_part("page.css"),
+        data=embed(data),
+        plotly=_plotly(),
+        script=_part("page.js"),
+    )
+
+
+def policy(*, live: bool) -> str:
+    """A browser may run the two scripts of the page and no other, and may ask the network for nothing; a live
+    page may ask for its data where it came from."""
+    network = "connect-src 'self'; " if live else ""
+    scripts = " ".join(_hash(script) for script in (_part("page.js"), _plotly()))
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"{network}base-uri 'none'; form-action 'none'"
+    )
+
+
+def embed(data: Mapping[str, Json]) -> str:
+    """JSON that can stand in a script element: no '<' to end it with, and ASCII alone."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+def _answers(blocks: Json) -> str:
+    """The sentences, for who reads the page without its script."""
+    assert isinstance(blocks, list)
+    return "".join(
+        f'<p class="answer">{html.escape(str(b["sentence"]))}</p>' for b in blocks if isinstance(b, dict)
+    )
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+@cache
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise UserError("the page needs plotly: install it with pip install 'unskew[report]'.") from None
+    return str(get_plotlyjs())

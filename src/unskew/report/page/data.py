@@ -1,0 +1,306 @@
+"""What a page shows, as JSON: every number once, accuracies as whole hundredths of a percent."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from unskew import metrics
+from unskew.report.measures import MEASURES, Measure
+from unskew.report.page.answer import BASELINE, GROUPS, answer, paired, stage
+from unskew.report.page.progress import progress
+from unskew.report.read import Run, by_method, settings
+from unskew.report.table import COLUMNS, NONE, tabulate
+from unskew.version import VERSION
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+# A page has 10 MB, of which plotly.js takes 4.8; a number takes five bytes, a cell of a matrix two.
+MOST_CLASS_VALUES = 250_000
+"""Accuracies of single classes over rounds; beyond this, rounds are left out."""
+MOST_PROBE_VALUES = 250_000
+"""Numbers about clients in probed rounds; beyond this, probed rounds are left out."""
+MOST_CONFUSIONS = 250_000
+"""Cells of confusion matrices; a run whose matrix would go beyond has none on the page."""
+
+HELP = {
+    "last": "accuracy of the final model",
+    "best": "of the tested rounds; chosen on the test set, so never read it alone",
+    "mean_last_10": "accuracy over the last ten tested rounds",
+    "worst_class": "accuracy of the final model on its worst class",
+    "majority": "classes of which a client has at least an even share, mean over clients",
+    "minority": "classes of which a client has less than an even share, mean over clients",
+    "vacant": "classes of which a client has nothing, mean over clients",
+    "rounds_to_target": "rounds until the reference's best accuracy on the same seed is reached",
+    "speed_up": "how many times sooner than the reference its best accuracy is reached",
+    "traffic": "between server and clients, up and down, the whole run",
+    "cost": "computation in FedAvg rounds",
+}
+COMPARED = 7
+"""Columns of the comparison; the rest of the table's are costs."""
+
+
+def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json]:
+    """All that the page's script reads. `coming` are the rounds of each run that has not begun."""
+    blocks = [by_method(block) for block in _blocks(runs)]
+    methods = [(block, name) for block, seeds in enumerate(blocks) for name in seeds]
+    owner = {
+        run.path: (b, name)
+        for b, seeds in enumerate(blocks)
+        for name, members in seeds.items()
+        for run in members
+    }
+    federations: dict[tuple[tuple[str, ...], bytes], Run] = {}
+    for run in runs:
+        federations.setdefault(_federation_key(run), run)
+    keep = _thin(sum(len(run.tested) * len(run.classes) for run in runs), MOST_CLASS_VALUES)
+    keep_probes = _thin(sum(_probe_values(run) for run in runs), MOST_PROBE_VALUES)
+    cells = 0
+    told: list[Json] = []
+    for run in runs:
+        cells += len(run.classes) ** 2
+        told.append(
+            {
+                "path": str(run.path),
+                "method": methods.index(owner[run.path]),
+                "seed": run.seed,
+                "federation": list(federations).index(_federation_key(run)),
+                "total": run.total_rounds,
+                "done": run.done,
+                "finished": run.finished,
+                **_curves(run, keep),
+                "probe_every": int(run.experiment.get("probe", {}).get("every", 0)),
+                "probes": [_probe(probe) for probe in _every(run.probes, keep_probes)],
+                "confusion": run.summary["confusion"] if run.summary and cells <= MOST_CONFUSIONS else None,
+                "experiment": tomli_w.dumps(run.experiment),
+                "environment": run.environment,
+            }
+        )
+    titles = _titles(blocks)
+    return {
+        "version": VERSION,
+        "written": time.strftime("%Y-%m-%d %H:%M"),
+        "title": titles[0]
+        if len(blocks) == 1
+        else f"Runs under {len(blocks)} conditions"
+        if blocks
+        else "No run yet",
+        "blocks": [
+            _block(seeds, title, [methods.index((block, name)) for name in seeds])
+            for block, (seeds, title) in enumerate(zip(blocks, titles, strict=True))
+        ],
+        "methods": [name if len(blocks) == 1 else f"{name} ({letter(block)})" for block, name in methods],
+        "measures": _measures(),
+        "federations": [_federation(run) for run in federations.values()],
+        "runs": told,
+        "notes": _notes(runs),
+        "progress": progress(runs, coming),
+    }
+
+
+def _notes(runs: Iterable[Run]) -> list[Json]:
+    """What the runs themselves say about their numbers."""
+    return list(dict.fromkeys(str(n) for run in runs for n in (run.summary or {}).get("notes", [])))
+
+
+# Blocks: runs that differ in method and seed alone, so that their numbers compare.
+
+
+def _blocks(runs: Sequence[Run]) -> list[list[Run]]:
+    blocks: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for run in runs:
+        key = tuple(sorted((name, str(value)) for name, value in settings(run).items()))
+        blocks.setdefault(key, []).append(run)
+    return list(blocks.values())
+
+
+def letter(block: int) -> str:
+    """A, B, ... Z, AA, AB and so on: by which blocks are told apart."""
+    return (letter(block // 26 - 1) if block >= 26 else "") + chr(ord("A") + block % 26)
+
+
+def _titles(blocks: Sequence[Mapping[str, Sequence[Run]]]) -> list[str]:
+    """The conditions of each block; of several, with a letter and with whatever else differs."""
+    firsts = [next(iter(seeds.values()))[0] for seeds in blocks]
+    if len(firsts) == 1:
+        return [firsts[0].conditions]
+    each = [settings(run) for run in firsts]
+    # What conditions say already, and what comes with another model, would be told twice.
+    said = {"data.name", "skew.recipe", "skew.clients", "budget.cohort", "model.name"}
+    models = len({run.experiment["model"]["name"] for run in firsts}) > 1
+    keys = [
+        key
+        for key in dict.fromkeys(key for one in each for key in one)
+        if key not in said
+        and not (models and key.startswith("model."))
+        and len({str(one.get(key)) for one in each}) > 1
+    ]
+    return [
+        ", ".join(
+            [f"{letter(block)}: {run.conditions}"]
+            + [f"{key.rpartition('.')[2]} {one[key]}" for key in keys if key in one]
+        )
+        for block, (run, one) in enumerate(zip(firsts, each, strict=True))
+    ]
+
+
+def _block(seeds: Mapping[str, Sequence[Run]], title: str, colours: Sequence[int]) -> dict[str, Json]:
+    told = answer(seeds)
+    reference = next((name for name, runs in seeds.items() if runs[0].label == BASELINE), next(iter(seeds)))
+    heads: list[Json] = [{"title": column.title, "help": HELP[column.name]} for column in COLUMNS]
+    return {
+        "title": title,
+        "sentence": told.sentence,
+        "notes": list(told.notes),
+        "reference": reference if len(seeds) > 1 else None,
+        "heads": heads[:COMPARED],
+        "costs": heads[COMPARED:],
+        "rows": _rows(seeds, reference, colours),
+    }
+
+
+def _rows(seeds: Mapping[str, Sequence[Run]], reference: str, colours: Sequence[int]) -> list[Json]:
+    """The comparison, with the cells of `unskew table`."""
+    names = [reference, *(name for name in seeds if name != reference)]  # a table's first is its reference
+    tested = [run for name in names for run in seeds[name] if run.tested]
+    rows = zip(tabulate(tested).rows, by_method(tested).values(), strict=True) if tested else ()
+    cells = {run.path: row.cells for row, members in rows for run in members}
+    ends = {tuple(sorted((run.seed, run.tested[-1]["round"] if run.tested else 0) for run in runs))
+            for runs in seeds.values()}  # fmt: skip
+    level = len(ends) == 1
+    return [
+        {
+            "name": name,
+            "method": colour,
+            "seeds": len(runs),
+            "rounds": _rounds(runs),
+            # None is best of other seeds or at another round.
+            "cells": [
+                [cell.text, level and cell.rank == "first"]
+                for cell in next((cells[run.path] for run in runs if run.path in cells), ())
+            ],
+            "against": None if name == reference else _against(runs, seeds[reference]),
+            "seconds": _short(sum(line["seconds"] for run in runs for line in run.rounds) / len(runs)),
+        }
+        for (name, runs), colour in zip(seeds.items(), colours, strict=True)
+    ]
+
+
+def _rounds(runs: Sequence[Run]) -> str:
+    """How far the runs are."""
+    if all(run.finished for run in runs):
+        return str(runs[0].total_rounds)
+    done = sorted({run.done for run in runs})
+    return f"{'–'.join(str(n) for n in dict.fromkeys((done[0], done[-1])))} of {runs[0].total_rounds}"
+
+
+def _against(mine: Sequence[Run], theirs: Sequence[Run]) -> str:
+    """The paired difference of accuracy in points, with its 95 % interval."""
+    both = [*mine, *theirs]
+    when = stage(both) if all(run.tested for run in both) else None
+    change = paired(mine, theirs, when.value("accuracy")) if when else None
+    if change is None:
+        return NONE
+    ends = "" if change.interval is None else f" [{', '.join(map(_signed, change.interval))}]"
+    return f"{_signed(change.difference)}{ends}"
+
+
+def _signed(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", "−")
+
+
+# Runs
+
+
+def _federation_key(run: Run) -> tuple[tuple[str, ...], bytes]:
+    return run.classes, run.counts.tobytes()
+
+
+def _federation(run: Run) -> dict[str, Json]:
+    masks = metrics.groups(run.counts)
+    kind = sum(number * masks[group] for number, group in enumerate(GROUPS))
+    assert isinstance(kind, np.ndarray)
+    return {
+        "classes": list(run.classes),
+        "counts": run.counts.tolist(),
+        "groups": ["".join(map(str, row)) for row in kind],
+    }
+
+
+def _measures() -> list[Json]:
+    """What can be chosen for the curves, beside single classes and domains."""
+    return [
+        {"key": key, "title": measure.title, "percent": measure.percent, "group": _group(key, measure)}
+        for key, measure in MEASURES.items()
+    ]
+
+
+def _group(key: str, measure: Measure) -> str:
+    if measure.probed:
+        return "In local updates, from probes"
+    return "Clients' classes" if key in GROUPS else "All classes"
+
+
+def _curves(run: Run, keep: int) -> dict[str, Json]:
+    """Every measure by round, and every class's accuracy in each `keep`-th tested round and the last. The
+    rounds stand apart: under `all` where a measure is of every round, `tested`, `probed` or `by_class`."""
+    some = _every(run.tested, keep)
+    lines = {"all": run.rounds, "tested": run.tested, "probed": run.probes, "by_class": some}
+    series: dict[str, Json] = {}
+    for key, measure in MEASURES.items():
+        kind = "probed" if measure.probed else "all" if key == "train-loss" else "tested"
+        values = [measure.of(line) for line in lines[kind]]
+        if any(value is not None for value in values):
+            series[key] = [kind, [_whole(value) if measure.percent else _short(value) for value in values]]
+    domains = dict.fromkeys(name for line in run.tested for name in line.get("domains", {}))
+    return {
+        "rounds": {kind: [line["round"] for line in those] for kind, those in lines.items()},
+        "series": series,
+        "domains": {name: [_whole(line["domains"].get(name)) for line in run.tested] for name in domains},
+        "by_class": [[_whole(line["class_accuracy"][c]) for line in some] for c in range(len(run.classes))],
+    }
+
+
+def _probe_values(run: Run) -> int:
+    return sum(len(probe["clients"]) for probe in run.probes) * (len(run.classes) + 12)
+
+
+def _probe(probe: Mapping[str, Any]) -> dict[str, Json]:
+    """The clients of a probed round, one value or list for each; a model that all have in common once."""
+    clients = probe["clients"]
+    told: dict[str, Json] = {"round": probe["round"], "clients": [client["client"] for client in clients]}
+    for name in ("before", "after", "aggregated"):
+        models = [client[name] for client in clients]
+        same = name != "after" and all(model == models[0] for model in models)
+        told[name] = [[_whole(value) for value in model] for model in (models[:1] if same else models)]
+    told["groups"] = [[_stages(client["groups"][group]) for group in GROUPS] for client in clients]
+    for key in ("in_local", "out_local", "deviation"):
+        told[key] = [_whole(client[key]) for client in clients]
+    return told
+
+
+def _stages(stages: Mapping[str, float | None] | None) -> Json:
+    return None if stages is None else [_whole(stages[key]) for key in ("before", "after", "aggregated")]
+
+
+def _thin(values: int, most: int) -> int:
+    """Which part of the rounds to keep: every 1st, 2nd, 3rd..."""
+    return max(1, math.ceil(values / most))
+
+
+def _every(lines: Sequence[dict[str, Any]], step: int) -> list[dict[str, Any]]:
+    """Each `step`-th, counted from the last."""
+    return list(lines[::-1][::step][::-1])
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(10_000 * value)
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")

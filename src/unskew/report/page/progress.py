@@ -1,0 +1,61 @@
+"""How far runs are, and how long they will take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unskew.report.read import Run
+
+if TYPE_CHECKING:
+    from unskew.report.page.data import Json
+
+RECENT = 10
+"""Rounds whose pace tells that of the next ones."""
+
+
+def progress(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json]:
+    """Runs in all, rounds done, rounds asked for, seconds that are left (None where nothing tells), when a
+    round was last written (None before the first file), and whether all runs have ended. `coming` are the
+    rounds of each run that has not begun."""
+    waiting = [run for run in runs if not run.finished]
+    paces = [pace for run in runs if (pace := _pace(run)) is not None]
+    left = [_left(run, runs) for run in waiting]
+    left += [rounds * sum(paces) / len(paces) if paces else None for rounds in coming]
+    known = [seconds for seconds in left if seconds is not None]
+    return {
+        "runs": len(runs) + len(coming),
+        "done": sum(run.done for run in runs),
+        "total": sum(run.total_rounds for run in runs) + sum(coming),
+        "finished": bool(runs) and not waiting and not coming,
+        "left": round(sum(known), 1) if len(known) == len(left) else None,
+        "pace": max((pace for run in waiting if (pace := _pace(run)) is not None), default=None),
+        "changed": max((time for run in runs if (time := _changed(run.path)) is not None), default=None),
+    }
+
+
+def _left(run: Run, runs: Sequence[Run]) -> float | None:
+    """By the run's own pace; before its first round, by that of the runs with the same method, or of all."""
+    pace = _pace(run)
+    if pace is None:
+        paces = [(other.label == run.label, pace) for other in runs if (pace := _pace(other)) is not None]
+        likely = [pace for same, pace in paces if same] or [pace for _, pace in paces]
+        pace = sum(likely) / len(likely) if likely else None
+    return None if pace is None else pace * (run.total_rounds - run.done)
+
+
+def _pace(run: Run) -> float | None:
+    """Seconds a round, with its share of probes."""
+    if not run.rounds:
+        return None
+    recent = [float(line["seconds"]) for line in run.rounds[-RECENT:]]
+    probing = sum(float(probe["seconds"]) for probe in run.probes) / run.done
+    return sum(recent) / len(recent) + probing
+
+
+def _changed(path: Path) -> float | None:
+    try:
+        return (path / "rounds.jsonl").stat().st_mtime
+    except OSError:
+        return None

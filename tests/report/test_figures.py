@@ -1,0 +1,602 @@
+"""Figures, by what they hold: lines, bars, images and the text that is drawn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import xml.etree.ElementTree as ET
+from itertools import combinations
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection, PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.text import Text
+
+from unskew import metrics
+from unskew.cli.figure import FIGURES
+from unskew.errors import UserError
+from unskew.report import figures
+from unskew.report.figures import style
+from unskew.report.measures import MEASURES, series
+from unskew.report.read import read_runs
+
+LONG = [f"class {index} with a rather long name" for index in range(100)]
+PLAIN = ("partition", "curves", "extremes", "confusion", "predictions", "features", "updates")
+
+
+@pytest.fixture
+def make(write_run):
+    """Several runs at once, each from its settings."""
+
+    def runs(*settings: dict):
+        return read_runs([write_run(f"run{number}", **each) for number, each in enumerate(settings)])
+
+    return runs
+
+
+def seeds_of(*methods: str, seeds=(1, 2, 3), **settings) -> list[dict]:
+    return [{"method": method, "seed": seed, **settings} for method in methods for seed in seeds]
+
+
+def drawn_texts(figure) -> list[Text]:
+    """What is really drawn: not the labels that shared axes or limits hide."""
+    seen = []
+    draw = Text.draw
+
+    def note(text, renderer, *rest):
+        if text.get_visible() and text.get_text().strip():
+            seen.append(text)
+        draw(text, renderer, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Text, "draw", note)
+        FigureCanvasAgg(figure).draw()
+    return seen
+
+
+def assert_legible(figure) -> None:
+    """Nothing runs into anything else or off the paper, and nothing is smaller than 7 points."""
+    texts = drawn_texts(figure)
+    width, height = figure.canvas.get_width_height()
+    boxes = [text.get_window_extent() for text in texts]
+    for text, box in zip(texts, boxes, strict=True):
+        assert text.get_fontsize() >= 7
+        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
+        assert inside, f"'{text.get_text()}' leaves the figure"
+    for (one, a), (other, b) in combinations(zip(texts, boxes, strict=True), 2):
+        across = min(a.x1, b.x1) - max(a.x0, b.x0)
+        down = min(a.y1, b.y1) - max(a.y0, b.y0)
+        assert across <= 0.5 or down <= 0.5, f"'{one.get_text()}' overlaps '{other.get_text()}'"
+    assert round(figure.get_figwidth(), 2) in (3.4, 7.2)
+    assert figure.get_figheight() <= 9
+
+
+SCENES = {
+    "two methods": seeds_of("fedavg", "fedvls", seeds=(1, 2), rounds=6, probe=6),
+    "long names": [
+        {"classes": [f"{name} 0123456789 " * 4 for name in "abcdefgh"], "probe": 6, "clients": 25}
+    ],
+    "100 classes": seeds_of("fedavg", "fedvls", seeds=[1], classes=LONG, clients=60, rounds=30, probe=15),
+    "one round": [{"rounds": 1, "probe": 1}],
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize("scene", SCENES)
+def test_no_text_overlaps(make, kind, scene):
+    runs = make(*SCENES[scene])
+    assert_legible(getattr(figures, kind)(runs))
+    if scene == "two methods":
+        narrow = getattr(figures, kind)(runs, width=figures.COLUMN)
+        assert narrow.get_figwidth() == figures.COLUMN
+        assert_legible(narrow)
+
+
+@pytest.mark.parametrize("kind", ["curves", "extremes", "predictions"])
+def test_no_text_overlaps_in_a_thousand_rounds(make, kind):
+    assert_legible(getattr(figures, kind)(make({"rounds": 1000, "every": 10})))
+
+
+@pytest.mark.parametrize("kind", ["curves", "extremes", "confusion", "predictions"])
+def test_no_text_overlaps_for_twenty_methods(make, kind):
+    runs = make(
+        *({"method": f"my-own-method-number-{n}", "options": {"alpha": n}, "rounds": 5} for n in range(20))
+    )
+    assert_legible(getattr(figures, kind)(runs))
+
+
+def test_updates_of_too_many_methods_say_so(make):
+    runs = make(*({"method": f"m{n}", "probe": 6} for n in range(20)))
+    with pytest.raises(UserError, match="20 methods do not fit on a page: give fewer runs"):
+        figures.updates(runs)
+
+
+def test_curves_are_means_over_seeds_with_bands_of_a_standard_deviation(make):
+    runs = make(*seeds_of("fedavg", "fedvls"))
+    figure = figures.curves(runs)
+    (axes,) = figure.axes
+    lines = axes.get_lines()
+    for line, members in zip(lines, (runs[:3], runs[3:]), strict=True):
+        values = 100 * np.array([[each["accuracy"] for each in run.rounds] for run in members])
+        np.testing.assert_allclose(line.get_xdata(), np.arange(1, 13))
+        np.testing.assert_allclose(line.get_ydata(), values.mean(axis=0))
+        band = axes.collections[list(lines).index(line)]
+        assert isinstance(band, PolyCollection)
+        low = values.mean(axis=0) - values.std(axis=0, ddof=1)
+        assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(low.min())
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["fedavg", "fedvls"]
+    assert axes.get_ylabel() == "accuracy (%)"
+    assert figure.get_suptitle() == "fashion-mnist, dirichlet:0.05, 6 clients, mlp-small"
+
+
+def test_one_seed_has_no_band(make):
+    figure = figures.curves(make({}))
+    assert not figure.axes[0].collections
+
+
+def test_curves_hold_only_the_rounds_that_all_seeds_have(make):
+    runs = make({"seed": 1}, {"seed": 2, "done": 5})
+    (line,) = figures.curves(runs).axes[0].get_lines()
+    assert list(line.get_xdata()) == [1, 2, 3, 4, 5]
+
+
+def test_every_metric_is_known_in_its_rounds(make):
+    (run,) = make({"probe": 3})
+    for name, measure in MEASURES.items():
+        if name == "deviation":  # null in these folders
+            with pytest.raises(UserError, match="choose another metric"):
+                figures.curves([run], metric=name)
+            continue
+        assert list(series(run, measure)) == ([3, 6, 9, 12] if measure.probed else list(range(1, 13)))
+    assert "training loss" in figures.curves([run], metric="train-loss").axes[0].get_ylabel()
+
+
+def test_metrics_read_what_they_say(make):
+    (run,) = make({"probe": 12})
+    last = run.rounds[-1]
+    expected = {
+        "worst": 100 * min(last["class_accuracy"]),
+        "vacant": 100 * last["groups"]["vacant"],
+        "class:coat": 100 * last["class_accuracy"][4],
+        "loss": last["loss"],
+        "vacant-drop": 100 * run.probes[-1]["groups"]["vacant"]["drop"],
+        "out-local": 100 * np.mean([each["out_local"] for each in run.probes[-1]["clients"]]),
+    }
+    for metric, value in expected.items():
+        (line,) = figures.curves([run], metric=metric).axes[0].get_lines()
+        assert line.get_ydata()[-1] == pytest.approx(value), metric
+
+
+def test_twenty_lines_differ_in_grey_and_seven_in_colour():
+    looks = [style.line_style(index) for index in range(20)]
+    assert len({(look["linestyle"], look["marker"]) for look in looks}) == 20
+    assert len({look["color"] for look in looks[:7]}) == 7
+
+
+def test_extremes_are_the_best_the_mean_and_the_worst_class(make):
+    runs = make(*seeds_of("fedavg", "fedvls", seeds=(1, 2)))
+    figure = figures.extremes(runs)
+    assert [axes.get_title() for axes in figure.axes] == ["fedavg", "fedvls"]
+    for axes, members in zip(figure.axes, (runs[:2], runs[2:]), strict=True):
+        for line, key in zip(axes.get_lines(), ("max_class", "macro_accuracy", "min_class"), strict=True):
+            expected = np.mean([[100 * each[key] for each in run.rounds] for run in members], axis=0)
+            np.testing.assert_allclose(line.get_ydata(), expected)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "best class",
+        "mean",
+        "worst class",
+    ]
+
+
+def test_confusion_is_the_share_of_each_class_over_all_seeds(make):
+    runs = make(*seeds_of("fedavg", "fedvls", seeds=(1, 2)))
+    figure = figures.confusion(runs)
+    for axes, members in zip(figure.axes, (runs[:2], runs[2:]), strict=True):
+        counts = np.sum([run.summary["confusion"] for run in members], axis=0)
+        expected = 100 * counts / counts.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(axes.images[0].get_array(), expected)
+        written = {tuple(map(int, text.get_position()))[::-1]: text.get_text() for text in axes.texts}
+        assert written == {
+            place: f"{value:.0f}" for place, value in np.ndenumerate(expected) if f"{value:.0f}" != "0"
+        }
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(runs[0].classes)
+
+
+def test_a_class_without_test_samples_is_hatched_not_white(make):
+    figure = figures.confusion(make({"untested": [3]}))
+    hatched = {(int(patch.get_x() + 0.5), int(patch.get_y() + 0.5)) for patch in figure.axes[0].patches}
+    assert hatched == {(column, 3) for column in range(10)}
+    assert_legible(figure)
+
+
+def test_features_are_distances_against_their_mean(make):
+    (run,) = make({"untested": [0]})
+    shown = figures.features([run]).axes[0].images[0].get_array()
+    distances = np.array(run.summary["feature_distances"], dtype=float)
+    known = ~np.isnan(distances) & ~np.eye(10, dtype=bool)
+    np.testing.assert_allclose(shown[known], distances[known] / distances[known].mean())
+    assert np.ma.masked_invalid(shown).mask[0].all()
+
+
+def test_predictions_are_shares_under_the_labels_of_the_cohort(make):
+    (run,) = make({"every": 3})
+    labels, answers = figures.predictions([run]).axes[:2]
+    shares = np.array([line["prediction_share"] for line in run.tested]).T
+    np.testing.assert_allclose(answers.images[0].get_array(), 100 * shares)
+    held = run.counts.sum(axis=0) / run.counts.sum()
+    np.testing.assert_allclose(labels.images[0].get_array()[:, 0], 100 * held)
+    assert answers.get_title() == "answers of fedavg"
+    assert [label.get_text() for label in answers.get_xticklabels()] == [
+        str(line["round"]) for line in run.tested
+    ]
+
+
+def test_updates_show_a_client_class_by_class_and_all_clients_by_group(make):
+    (run,) = make({"probe": 4})
+    figure = figures.updates([run], client=2, round=8)
+    left, right = figure.axes
+    probe = run.probes[1]
+    mine = probe["clients"][2]
+    order = np.argsort(-run.counts[2], kind="stable")
+    for bars, stage in zip(left.containers, ("before", "after", "aggregated"), strict=True):
+        heights = [bar.get_height() for bar in bars]
+        np.testing.assert_allclose(heights, 100 * np.array(mine[stage])[order])
+    assert [label.get_text() for label in left.get_xticklabels()] == [run.classes[c] for c in order]
+    for bars, stage in zip(right.containers, ("before", "after", "aggregated"), strict=True):
+        expected = [100 * probe["groups"][group][stage] for group in ("majority", "minority", "vacant")]
+        np.testing.assert_allclose([bar.get_height() for bar in bars], expected)
+    assert left.get_title() == "client 2, round 8"
+    assert len({bar.get_hatch() for bars in left.containers for bar in bars}) == 3  # told apart in grey
+    assert {text.get_text() for text in left.texts} >= {"majority", "vacant"}
+
+
+def test_updates_have_a_row_for_each_method_and_bars_with_the_spread_of_seeds(make):
+    runs = make(*seeds_of("fedavg", "fedvls", seeds=(1, 2), probe=12))
+    figure = figures.updates(runs)
+    assert [axes.get_title() for axes in figure.axes[::2]] == [
+        "fedavg: client 0, round 12",
+        "fedvls: client 0, round 12",
+    ]
+    bars = [each for each in figure.axes[1].containers if hasattr(each, "patches")]
+    vacant = [run.probes[-1]["groups"]["vacant"]["after"] for run in runs[:2]]
+    assert bars[1].patches[2].get_height() == pytest.approx(100 * np.mean(vacant))
+    ends = bars[1].errorbar.lines[2][0].get_segments()[2][:, 1]
+    assert np.ptp(ends) == pytest.approx(200 * np.std(vacant, ddof=1))
+
+
+def test_a_class_without_test_samples_is_named_in_updates(make):
+    figure = figures.updates(make({"probe": 12, "untested": [4]}))
+    assert "no test samples" in [text.get_text() for text in figure.axes[0].texts]
+    assert_legible(figure)
+
+
+def test_partition_areas_are_samples_and_each_partition_is_drawn_once(make):
+    runs = make(*seeds_of("fedavg", "fedvls", seeds=(1, 2)))
+    figure = figures.partition(runs)
+    assert [axes.get_title() for axes in figure.axes] == [f"dirichlet:0.05, seed {seed}" for seed in (1, 2)]
+    (discs,) = [each for each in figure.axes[0].collections if isinstance(each, PathCollection)]
+    held = runs[0].counts[np.nonzero(runs[0].counts)]
+    large = held > runs[0].counts.max() / 20
+    shown = discs.get_sizes()
+    np.testing.assert_allclose(shown[large] / shown.max(), held[large] / held.max())
+    assert len(shown) == len(held)
+
+
+def test_a_large_partition_is_a_heat_map(make):
+    (run,) = make({"clients": 60})
+    axes, bar = figures.partition([run]).axes
+    np.testing.assert_array_equal(axes.images[0].get_array().filled(0), run.counts.T)
+    assert bar.get_ylabel() == "samples"
+    assert all("$" not in label.get_text() for label in bar.get_yticklabels())
+
+
+def test_sensitivity_finds_what_varies_alone(make):
+    mus = (0.001, 0.01, 0.1)
+    runs = make(
+        {"method": "fedavg"},
+        *({"method": "fedprox", "options": {"mu": mu}, "seed": s} for mu in mus for s in (1, 2)),
+        *({"method": "fedprox", "options": {"mu": 0.01}, "budget__epochs": epochs} for epochs in (5, 10)),
+    )
+    figure = figures.sensitivity(runs)
+    mu, epochs = figure.axes
+    assert [axes.get_xlabel() for axes in figure.axes] == ["mu", "epochs"]
+    assert mu.get_xscale() == "log"
+    line = mu.containers[0].lines[0]
+    level = next(each for each in mu.get_lines() if list(each.get_xdata()) == [0, 1])
+    assert level.get_ydata()[0] == pytest.approx(100 * runs[0].tested[-1]["accuracy"])
+    assert tuple(line.get_xdata()) == mus
+    for place, value in zip(range(3), line.get_ydata(), strict=True):
+        ends = [run.tested[-1]["accuracy"] for run in runs[1 + 2 * place : 3 + 2 * place]]
+        assert value == pytest.approx(100 * np.mean(ends))
+    assert [label.get_text() for label in mu.get_xticklabels()] == ["0.001", "0.01", "0.1"]
+    assert list(epochs.containers[0].lines[0].get_xdata()) == [2, 5, 10]
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"fedprox", "fedavg"}
+    assert_legible(figure)
+    assert [axes.get_xlabel() for axes in figures.sensitivity(runs, over=["mu"]).axes] == ["mu"]
+
+
+def test_sensitivity_to_the_skew_is_by_its_number_and_to_words_side_by_side(make):
+    runs = make(*({"skew__recipe": f"dirichlet:{beta}"} for beta in (0.05, 0.1, 1.0)))
+    (axes,) = figures.sensitivity(runs).axes
+    assert axes.get_xlabel() == "dirichlet"
+    assert list(axes.containers[0].lines[0].get_xdata()) == [0.05, 0.1, 1]
+
+
+def test_sensitivity_of_words(make):
+    runs = make(*({"method": "fedvls", "options": {"form": form}} for form in ("official", "paper")))
+    figure = figures.sensitivity(runs)
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["official", "paper"]
+    assert_legible(figure)
+
+
+def test_sensitivity_says_what_it_cannot_find(make):
+    runs = make({"method": "fedavg"}, {"method": "fedprox", "options": {"mu": 0.1}})
+    with pytest.raises(UserError, match="no setting varies among these runs"):
+        figures.sensitivity(runs)
+    with pytest.raises(UserError, match=r"method\.mu does not vary"):
+        figures.sensitivity(runs, over=["mu"])
+    with pytest.raises(UserError, match="unknown setting 'nu'"):
+        figures.sensitivity(runs, over=["nu"])
+    with pytest.raises(UserError, match=r"--over name may be .*method\.name.*write it out"):
+        figures.sensitivity(runs, over=["name"])
+
+
+def test_experts_are_activations_against_samples_and_epochs(make):
+    (run,) = make({"method": "pkd", "activated": True})
+    (line,) = figures.experts([run]).axes[0].get_lines()
+    expected = metrics.activation_frequency([100 * t for t in range(1, 13)], int(run.counts.sum()), 2)
+    np.testing.assert_allclose(line.get_ydata(), 100 * expected)
+    np.testing.assert_allclose(run.summary["activation_frequency"], expected)
+
+
+def clusters(classes: int, seed: int = 0) -> figures.Features:
+    draw = np.random.default_rng(seed)
+    labels = np.arange(20 * classes) % classes
+    values = draw.normal(size=(len(labels), 8)) + 8 * draw.normal(size=(classes, 8))[labels]
+    return figures.Features(f"model {seed}", values.astype(np.float32), labels)
+
+
+def test_tsne_keeps_neighbours_together_and_names_classes():
+    model = clusters(5)
+    figure = figures.tsne([model, clusters(5, 1)], ["ant", "bee", "cat", "dog", "emu"])
+    assert [axes.get_title() for axes in figure.axes] == ["model 0", "model 1"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ant", "bee", "cat", "dog", "emu"]
+    points = [np.stack(line.get_data()) for line in figure.axes[0].get_lines()]
+    assert [each.shape for each in points] == [(2, 20)] * 5
+    spread = max(np.linalg.norm(each - each.mean(axis=1, keepdims=True), axis=0).max() for each in points)
+    centres = [each.mean(axis=1) for each in points]
+    assert min(np.linalg.norm(a - b) for a, b in combinations(centres, 2)) > spread
+    assert len({line.get_marker() for line in figure.axes[0].get_lines()}) == 5
+    assert_legible(figure)
+
+
+def test_tsne_refuses_what_nobody_could_read():
+    with pytest.raises(UserError, match="choose at most 21 with --classes"):
+        figures.tsne([clusters(30)], [str(n) for n in range(30)])
+    broken = figures.Features("x", np.full((50, 4), np.nan, np.float32), np.arange(50) % 3)
+    with pytest.raises(UserError, match="finite features"):
+        figures.tsne([broken], list("abc"))
+
+
+def test_colours_are_okabe_and_itos(make):
+    figure = figures.curves(make(*({"method": f"m{n}"} for n in range(7))))
+    shown = {to_hex(line.get_color()).upper() for line in figure.axes[0].get_lines()}
+    assert shown == {"#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"}
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_the_same_run_gives_the_same_bytes(make, tmp_path, ending):
+    (run,) = make({"probe": 6, "classes": ["a", "b", "c"]})
+    digests, kinds = set(), ("partition", "curves", "updates")
+    for number in range(2):
+        for kind in kinds:
+            path = tmp_path / f"{kind}{number}.{ending}"
+            figures.save(getattr(figures, kind)([run]), path)
+            digests.add(hashlib.sha256(path.read_bytes()).hexdigest())
+    assert len(digests) == len(kinds)
+
+
+def test_vector_text_stays_text_and_is_escaped(make, tmp_path):
+    (run,) = make({"classes": ["<b>&amp;</b>", "$x^2$", "a\x00b\nc", "日本", r"\frac", "50 % & _"]})
+    figures.save(figures.confusion([run]), tmp_path / "a.svg")
+    picture = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    root = ET.fromstring(picture)
+    words = {"".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"<b>&amp;</b>", "$x^2$", "a b c", "日本", r"\frac", "50 % & _"} <= words
+    assert "<dc:date>" not in picture
+    figures.save(figures.confusion([run]), tmp_path / "a.pdf")
+    content = (tmp_path / "a.pdf").read_bytes()
+    assert b"CreationDate" not in content
+    assert b"/Type3" not in content  # fonts of type 3 are refused by journals
+
+
+def test_a_persons_own_settings_neither_matter_nor_change(make, tmp_path):
+    (run,) = make({})
+    figures.save(figures.curves([run]), tmp_path / "a.svg")
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "svg.fonttype": "path"}):
+        figures.save(figures.curves([run]), tmp_path / "b.svg")
+        assert matplotlib.rcParams["font.size"] == 20
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_a_figure_that_cannot_be_written_says_why(make, tmp_path):
+    (run,) = make({})
+    figure = figures.curves([run])
+    with pytest.raises(UserError, match=r"end its name in \.png, \.svg or \.pdf"):
+        figures.save(figure, tmp_path / "a.bmp")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write the figure"):
+        figures.save(figure, tmp_path / "file" / "a.png")
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_what_is_missing_is_said_with_what_to_do(make):
+    (whole,) = make({})
+    with pytest.raises(UserError, match=r"has no probes, .*run it again with --probe every=10"):
+        figures.updates([whole])
+    with pytest.raises(UserError, match="give runs of pkd"):
+        figures.experts([whole])
+
+
+def test_a_run_under_way_says_what_it_lacks(make):
+    (begun,) = make({"done": 0, "probe": 4})
+    for kind in ("curves", "extremes", "predictions"):
+        with pytest.raises(UserError, match="has no tested round yet: wait for the first"):
+            getattr(figures, kind)([begun])
+    with pytest.raises(UserError, match="has not come to a probed round yet: wait for round 4"):
+        figures.updates([begun])
+    for kind in ("confusion", "features"):
+        with pytest.raises(UserError, match=r"has no summary\.json, .*wait for it"):
+            getattr(figures, kind)([begun])
+
+
+def test_clients_and_rounds_that_were_not_probed_are_named(make):
+    (run,) = make({"probe": 4})
+    with pytest.raises(UserError, match="not probed in round 5: choose --round from 4, 8, 12"):
+        figures.updates([run], round=5)
+    with pytest.raises(UserError, match=r"client 9 .* choose --client from 0, 1, 2, 3, 4, 5"):
+        figures.updates([run], client=9)
+
+
+def test_runs_on_other_classes_are_not_put_together(make):
+    runs = make({}, {"method": "fedvls", "classes": ["a", "b", "c"]})
+    for kind in ("confusion", "features", "predictions"):
+        with pytest.raises(UserError, match="have other classes"):
+            getattr(figures, kind)(runs)
+    with pytest.raises(UserError, match="unknown class"):
+        figures.curves(runs, metric="class:coat")
+
+
+# The command line.
+
+BRIEF = ["--rounds", "2", "--epochs", "1", "--clients", "3", "--quiet"]
+
+
+@pytest.fixture
+def compared(unskew, tmp_path):
+    answer = unskew(
+        "compare", "fedavg", "fedvls", *BRIEF, "--seeds", "1,2", "--probe", "every=2", "--out", "cmp"
+    )
+    assert answer.code == 0, answer.err
+    return tmp_path / "cmp"
+
+
+def test_every_figure_of_a_real_comparison(unskew, compared, tmp_path):
+    few = ["--classes", "0,1,2"]
+    for kind in (*PLAIN, "tsne"):
+        wishes = few if kind == "tsne" else []
+        answer = unskew("figure", kind, "cmp", *wishes, "--out", f"out/{kind}.svg")
+        assert answer.code == 0, answer.err
+        assert answer.out == f"written: out/{kind}.svg\n"
+        picture = (tmp_path / "out" / f"{kind}.svg").read_text()
+        if kind not in ("partition", "updates"):
+            assert ">fedvls<" in picture or "answers of fedvls" in picture
+    # The same picture again, from the model's file on.
+    before = (tmp_path / "out" / "tsne.svg").read_bytes()
+    assert unskew("figure", "tsne", "cmp", *few, "--out", "out/tsne.svg", "--overwrite").code == 0
+    assert (tmp_path / "out" / "tsne.svg").read_bytes() == before
+
+
+def test_options_reach_the_figure(unskew, compared, tmp_path):
+    assert unskew("figure", "curves", "cmp", "--metric", "vacant", "--title", "", "--width", "page").code == 0
+    assert (
+        unskew("figure", "curves", "cmp", "--metric", "vacant", "--title", "Mine", "--out", "a.svg").code == 0
+    )
+    picture = (tmp_path / "a.svg").read_text()
+    assert "Mine" in picture
+    assert "accuracy of vacant classes (%)" in picture
+    assert unskew("figure", "updates", "cmp", "--client", "1", "--round", "2", "--out", "b.svg").code == 0
+    assert "fedavg: client 1, round 2" in (tmp_path / "b.svg").read_text()
+    assert unskew("figure", "tsne", "cmp", "--classes", "3,8", "--out", "c.svg").code == 0
+    words = re.findall(r"<text[^>]*>([^<]+)</text>", (tmp_path / "c.svg").read_text())
+    assert {"3", "8"} <= set(words)
+    assert "1" not in words
+
+
+def test_sensitivity_and_experts_of_real_runs(unskew, tmp_path):
+    methods = ["fedprox:mu=0.1", "fedprox:mu=1"]
+    assert unskew("compare", *methods, *BRIEF, "--out", "mu").code == 0
+    assert unskew("figure", "sensitivity", "mu", "--metric", "worst", "--out", "mu.svg").code == 0
+    assert ">mu<" in (tmp_path / "mu.svg").read_text()
+    pkd = "pkd:warmup=1,expert_rounds=1"
+    assert unskew("run", "--method", pkd, *BRIEF, "--rounds", "4", "--out", "pkd").code == 0
+    lines = [json.loads(line) for line in (tmp_path / "pkd" / "rounds.jsonl").read_text().splitlines()]
+    assert any("activated" in line for line in lines)
+    assert unskew("figure", "experts", "pkd", "--out", "pkd.svg").code == 0
+
+
+def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):
+    answer = unskew("figure")
+    assert answer.code == 0
+    names = [line.split()[0] for line in answer.out.splitlines()]
+    assert set(names) == {*PLAIN, "tsne", "sensitivity", "experts"}
+    wrong = unskew("figure", "curve", "x")
+    assert (wrong.code, wrong.out) == (2, answer.out)
+    assert wrong.err == "unskew: unknown figure 'curve': did you mean 'curves'?\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["curves"], "no run is given: write unskew figure curves RUN"),
+        (["curves", "gone"], "there is no run folder gone: check the path."),
+        (["curves", "run", "--metric", "acuracy"], "unknown metric 'acuracy': did you mean 'accuracy'?"),
+        (["curves", "run", "--client", "1"], "--client is for updates: leave it out for curves."),
+        (["confusion", "run", "--metric", "loss"], "--metric is for curves and sensitivity: leave it out"),
+        (["curves", "run", "--width", "wide"], "unknown width 'wide': choose one of column, page."),
+        (["curves", "run", "--out", "a.bmp"], "cannot draw to 'a.bmp': end its name in .png, .svg or .pdf."),
+        (["curves", "run", "--out", "there.png"], "there.png is there already: choose another file"),
+        (["tsne", "run", "--classes", "boots"], "unknown class 'boots': did you mean 'boot'?"),
+        (["updates", "run"], "run has no probes"),
+        (["updates", "run", "--client", "x"], "--client is 'x' but should be a whole number."),
+    ],
+)
+def test_bad_input_is_answered_in_one_sentence(unskew, write_run, tmp_path, arguments, says):
+    write_run("run")
+    (tmp_path / "there.png").write_text("")
+    answer = unskew("figure", *arguments)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert says in answer.err
+    assert answer.err.count("\n") == 1
+    assert (tmp_path / "there.png").read_text() == ""
+
+
+def test_a_model_that_is_not_there_or_does_not_fit(unskew, compared):
+    model = compared / "fedavg-seed1" / "model.safetensors"
+    whole = model.read_bytes()
+    model.write_bytes(whole[:100])
+    assert "model.safetensors is damaged" in unskew("figure", "tsne", "cmp").err
+    model.unlink()
+    assert "lacks model.safetensors" in unskew("figure", "tsne", "cmp").err
+    other = compared.parent / "other"
+    assert unskew("run", *BRIEF, "--model", "mlp", "--out", "other").code == 0
+    model.write_bytes((other / "model.safetensors").read_bytes())
+    assert "is not the mlp-small of its experiment" in unskew("figure", "tsne", "cmp").err
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_on_figures_names_all_and_its_example_runs(write_run, tmp_path, monkeypatch):
+    page = (DOCS / "figures.md").read_text()
+    for name in (*FIGURES, *MEASURES):
+        assert f"`{name}`" in page
+    write_run("runs/mine")
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "docs/figures.md", "exec"), {})
+    assert (tmp_path / "vacant.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_gallery_has_every_figure():
+    page = (DOCS / "gallery" / "README.md").read_text()
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page)
+    assert {name.partition("-")[0].removesuffix(".png") for name in pictures} == set(FIGURES)
+    assert sum((DOCS / "gallery" / name).stat().st_size for name in pictures) < 2e6
