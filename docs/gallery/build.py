@@ -17,8 +17,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TRIAL = shlex.split(
-    "--dataset fashion-mnist --skew dirichlet:0.05 --clients 10 --model mlp --epochs 1 --batch-size 64 "
-    "--lr 0.05 --device cpu --quiet"
+    "--dataset fashion-mnist --skew dirichlet:0.05 --clients 10 --cohort 3 --model mlp --epochs 1 "
+    "--batch-size 64 --lr 0.05 --device cpu --quiet"
 )
 RUNS = {
     "compare": "compare fedavg fedlc fedvls --rounds 30 --seeds 1-3 --probe every=10",
@@ -66,8 +66,8 @@ def page(folder: Path, drawn: float, table: str) -> str:
     lines = [
         "# Gallery",
         "",
-        "What the figures look like: Fashion-MNIST among 10 clients by Dirichlet(0.05), a small MLP, seeds 1",
-        "to 3. Few rounds, to show the figures: the numbers are no benchmark.",
+        "What the figures look like: Fashion-MNIST among 10 clients by Dirichlet(0.05), 3 of them in a round, a",
+        "small MLP, seeds 1 to 3. Few rounds, to show the figures: the numbers are no benchmark.",
         "",
         f"Made by `python docs/gallery/build.py DATA` at commit {where['unskew_commit']}, on {device}:",
         f"{trained:.0f} s of training and probing, {drawn:.0f} s of drawing.",
