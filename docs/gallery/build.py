@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TRIAL = shlex.split(
     "--dataset fashion-mnist --skew dirichlet:0.05 --clients 10 --cohort 3 --model mlp --epochs 1 "
-    "--batch-size 64 --lr 0.05 --device cpu --quiet"
+    "--batch-size 64 --lr 0.02 --device cpu --quiet"
 )
 RUNS = {
     "compare": "compare fedavg fedlc fedvls --rounds 30 --seeds 1-3 --probe every=10",

@@ -83,7 +83,8 @@ def _relative(run: Run) -> Floats:
     known = distances[~np.isnan(distances)]
     if not known.size or not known.mean():
         raise UserError(
-            f"{run.path} has no two classes with features to compare: give a run that was tested on more."
+            f"{run.path} has no two classes with features to compare, because its training diverged or one "
+            "class alone was tested: give another run."
         )
     return np.asarray(distances / known.mean())
 
