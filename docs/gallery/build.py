@@ -66,8 +66,8 @@ def page(folder: Path, drawn: float, table: str) -> str:
     lines = [
         "# Gallery",
         "",
-        "What the figures look like: Fashion-MNIST among 10 clients by Dirichlet(0.05), 3 of them in a round, a",
-        "small MLP, seeds 1 to 3. Few rounds, to show the figures: the numbers are no benchmark.",
+        "What the figures look like: Fashion-MNIST among 10 clients by Dirichlet(0.05), 3 of them in a",
+        "round, a small MLP, seeds 1 to 3. Few rounds, to show the figures: the numbers are no benchmark.",
         "",
         f"Made by `python docs/gallery/build.py DATA` at commit {where['unskew_commit']}, on {device}:",
         f"{trained:.0f} s of training and probing, {drawn:.0f} s of drawing.",

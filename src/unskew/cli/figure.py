@@ -135,7 +135,7 @@ def figure(
     title: Annotated[
         str | None, options.option("--title", "TEXT", "'' for none.", "the runs' conditions")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Draw what label skew does, for print: colour-blind safe and readable in grey.
 

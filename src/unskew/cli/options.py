@@ -86,6 +86,7 @@ Data = Annotated[
     option("--data", "PATH", "Folder with the datasets; by default UNSKEW_DATA or the cache folder."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="The last line of stdout is one JSON object.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Set = Annotated[
     list[str] | None,

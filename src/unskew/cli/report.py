@@ -18,11 +18,12 @@ def report(
         list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of `unskew compare`.")
     ],
     out: Annotated[Path, options.option("--out", "PATH", "The .html file to write.")] = Path("report.html"),
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Write one page about runs: who gains, curves, clients, confusion. It needs no network to open."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"cannot write the page to '{out}': end its name in .html.")
-    if out.exists():
-        raise UserError(f"{out} is there already: choose another file with --out, or remove it.")
+    if out.exists() and not overwrite:
+        raise UserError(f"{out} is there already: choose another file with --out, or give --overwrite.")
     write_page(reading.read(runs), out)
     console().print(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)

@@ -39,11 +39,13 @@ class Grid:
     stand side by side and the others below them, the names repeated."""
 
     heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str | Text]]
     title: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = [max(map(cell_len, column)) for column in zip(self.heads, *self.rows, strict=True)]
+        widths = [
+            max(cell_len(str(cell)) for cell in column) for column in zip(self.heads, *self.rows, strict=True)
+        ]
         name = min(widths[0], options.max_width // 2)
         if self.title:
             yield Text(self.title)
@@ -63,7 +65,8 @@ class Grid:
         for column in columns:
             table.add_column(self.heads[column], justify="right", no_wrap=True)
         for row in self.rows:
-            table.add_row(Text(row[0]), *(Text(row[column]) for column in columns))
+            cells = (row[0], *(row[column] for column in columns))
+            table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
         return table
 
 

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from unskew.cli import options
 from unskew.cli.reading import read
-from unskew.cli.show import console
+from unskew.cli.show import Grid, console
 from unskew.errors import UserError
 from unskew.report.measures import MEASURES
-from unskew.report.table import COLUMNS, WRITERS, Comparison, Rank, tabulate
+from unskew.report.table import COLUMNS, WRITERS, Rank, tabulate
 from unskew.runs import write_whole
 
 STYLES: dict[Rank, str] = {"first": "bold", "second": "underline", "": ""}
@@ -42,7 +41,7 @@ def table(
         list[Path] | None,
         options.option("--out", "PATH", "Write it to this .md, .csv or .tex file; may be repeated."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Compare methods over their seeds: the best value bold, the second underlined, mean ± std."""
     for path in out or []:
@@ -60,7 +59,10 @@ def table(
     conditions = {run.conditions for run in found}
     if len(conditions) == 1:
         screen.print(f"{conditions.pop()}\n")
-    screen.print(_picture(made))
+    rows: list[list[str | Text]] = [
+        [row.method, *(Text(cell.text, STYLES[cell.rank]) for cell in row.cells)] for row in made.rows
+    ]
+    screen.print(Grid(["method", *(column.title for column in COLUMNS)], rows))
     screen.print()
     for note in made.notes:
         screen.print(f"note: {note}", soft_wrap=True)
@@ -76,13 +78,3 @@ def _fraction(text: str) -> float:
     if not 0 < percent <= 100:
         raise UserError(f"--target is {text} but should be a percentage above 0 and up to 100.")
     return percent / 100
-
-
-def _picture(made: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("method", no_wrap=True, overflow="fold")
-    for column in COLUMNS:
-        table.add_column(column.title, justify="right")
-    for row in made.rows:
-        table.add_row(Text(row.method), *(Text(cell.text, STYLES[cell.rank]) for cell in row.cells))
-    return table
