@@ -387,7 +387,7 @@ def test_a_phone_scrolls_down_only_and_the_page_is_dark_at_night(open_page, two_
 
 
 def test_twenty_long_runs_of_many_clients_fit_and_open(open_page, write_run, tmp_path):
-    names = [f"class {number}" for number in range(10)]
+    names = [f"class {number}" for number in range(100)]
     run = read_run(write_run(clients=100, rounds=200, probe=10, classes=names))
     runs = [
         replace(

@@ -267,17 +267,29 @@ def _curves(run: Run, keep: int) -> dict[str, Json]:
 
 
 def _probe_values(run: Run) -> int:
-    return sum(len(probe["clients"]) for probe in run.probes) * (len(run.classes) + 12)
+    return sum(
+        len(probe["clients"]) * 12 + sum(map(len, _models(probe).values())) * len(run.classes)
+        for probe in run.probes
+    )
+
+
+def _models(probe: Mapping[str, Any]) -> dict[str, list[list[float | None]]]:
+    """Class accuracies around the local updates: of every client, or once where all have the model in
+    common."""
+    told = {}
+    for name in ("before", "after", "aggregated"):
+        models = [client[name] for client in probe["clients"]]
+        same = name != "after" and all(model == models[0] for model in models)
+        told[name] = models[:1] if same else models
+    return told
 
 
 def _probe(probe: Mapping[str, Any]) -> dict[str, Json]:
     """The clients of a probed round, one value or list for each; a model that all have in common once."""
     clients = probe["clients"]
     told: dict[str, Json] = {"round": probe["round"], "clients": [client["client"] for client in clients]}
-    for name in ("before", "after", "aggregated"):
-        models = [client[name] for client in clients]
-        same = name != "after" and all(model == models[0] for model in models)
-        told[name] = [[_whole(value) for value in model] for model in (models[:1] if same else models)]
+    for name, models in _models(probe).items():
+        told[name] = [[_whole(value) for value in model] for model in models]
     told["groups"] = [[_stages(client["groups"][group]) for group in GROUPS] for client in clients]
     for key in ("in_local", "out_local", "deviation"):
         told[key] = [_whole(client[key]) for client in clients]
