@@ -17,7 +17,7 @@
     seeds: "band",
     hidden: new Set(),
     run: null,
-    client: 0,
+    client: null, // until one is chosen: the first of whom something can be told
     round: null,
     confusion: null,
     setup: null,
@@ -528,7 +528,8 @@
     const run = pick(chosen.run),
       federation = data.federations[run.federation];
     const clients = federation.counts.map((_, client) => [String(client), clientText(federation, client)]);
-    chosen.client = Number(fill($("client"), clients, chosen.client));
+    const shown = chosen.client ?? (run.probes.at(-1)?.clients[0] || 0);
+    chosen.client = Number(fill($("client"), clients, shown));
     const N = clients.length,
       C = federation.classes.length,
       rows = N <= 24 ? 22 : N <= 60 ? 12 : Math.max(3, 620 / N);
