@@ -362,20 +362,24 @@ class Stage:
         device = self.device
         if device.type != "cuda":
             return MOST_LANES
-        cost = 1
-        for _ in range(2):  # what is compiled for the first is there for all others
-            torch.cuda.empty_cache()
-            before = torch.cuda.memory_reserved(device)
-            self.lanes.append(lane := self._lane())
-            lane.room.line.wait(main_mark(device))
-            lane.steps[1] = self._record_steps(lane, 1)
-            cost = max(1, torch.cuda.memory_reserved(device) - before)
+        self._add_recorded_lane()  # what is compiled for it is there for all others
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved(device)
+        try:
+            self._add_recorded_lane()
+        except (UserError, torch.OutOfMemoryError):  # the first one could be recorded, so memory is short
+            return 1
+        cost = max(1, torch.cuda.memory_reserved(device) - before)
         return max(1, int(MEMORY_SHARE * torch.cuda.mem_get_info(device)[0] / (2 * cost)))
 
+    def _add_recorded_lane(self) -> None:
+        lane = self._lane()
+        lane.room.line.wait(main_mark(self.device))
+        lane.steps[1] = self._record_steps(lane, 1)
+        self.lanes.append(lane)
+
     def _lane(self) -> Lane:
-        number = len(
-            self.lanes
-        )  # the first ones get the clients that take longest: let nothing hold those up
+        number = len(self.lanes)  # the first get the clients that take longest: let nothing hold those up
         at = torch.zeros((), dtype=torch.int64, device=self.device)
         return Lane(self._room(number, urgency=2 if number < URGENT_LANES else 1), number, at)
 
