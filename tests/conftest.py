@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import torch
 from unskew.cli import main
 from unskew.data import Dataset, Federation, federate, load
 
+# What the tests start hears Ctrl-C, even where they run in the background of a shell, which ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # several test processes share the machine
 
 # No test fails for being slow, and the same examples are tried on every machine.

@@ -258,13 +258,9 @@ def test_names_with_brackets_are_shown_as_they_are(unskew):
 
 
 def process(*arguments: str, folder: Path, **streams: int) -> subprocess.Popen[str]:
-    """The command in a process of its own, which hears Ctrl-C even where the tests run in the background."""
-    code = (
-        "import signal, unskew.cli; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "unskew.cli.main()"
-    )
+    """The command in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-m", "unskew", *arguments],
         cwd=folder,
         text=True,
         stderr=subprocess.PIPE,

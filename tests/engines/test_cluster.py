@@ -289,13 +289,9 @@ def test_a_run_that_is_interrupted_holds_no_cpu(fleet, tmp_path):
     import ray
 
     until(lambda: cpus(ray, "available_resources") == 1)
-    code = (
-        "import signal, unskew.cli; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "unskew.cli.main()"
-    )
     command = ["run", "--rounds", "100000", "--engine", "ray", "--set", "workers=1", "--out", "out"]
     started = subprocess.Popen(
-        [sys.executable, "-c", code, *command], cwd=tmp_path, text=True, stderr=subprocess.PIPE
+        [sys.executable, "-m", "unskew", *command], cwd=tmp_path, text=True, stderr=subprocess.PIPE
     )
     rounds = tmp_path / "out" / "rounds.jsonl"
     until(lambda: started.poll() is not None or (rounds.exists() and rounds.read_text().count("\n") > 1))
