@@ -17,7 +17,8 @@
     seeds: "band",
     hidden: new Set(),
     run: null,
-    client: null, // until one is chosen: the first of whom something can be told
+    client: 0,
+    picked: false, // until then the client is the first of whom something can be told
     round: null,
     confusion: null,
     setup: null,
@@ -528,8 +529,8 @@
     const run = pick(chosen.run),
       federation = data.federations[run.federation];
     const clients = federation.counts.map((_, client) => [String(client), clientText(federation, client)]);
-    const shown = chosen.client ?? (run.probes.at(-1)?.clients[0] || 0);
-    chosen.client = Number(fill($("client"), clients, shown));
+    if (!chosen.picked) chosen.client = run.probes.at(-1)?.clients[0] || 0;
+    chosen.client = Number(fill($("client"), clients, chosen.client));
     const N = clients.length,
       C = federation.classes.length,
       rows = N <= 24 ? 22 : N <= 60 ? 12 : Math.max(3, 620 / N);
@@ -853,6 +854,7 @@
     const N = data.federations[pick(chosen.run).federation].counts.length;
     if (client < 0 || client >= N) return;
     chosen.client = client;
+    chosen.picked = true;
     showClients();
   }
 
