@@ -77,7 +77,13 @@ def write_folder(
     last = rounds if done is None else done
     lines, probes, confusion = [], [], np.zeros((C, C), np.int64)
     for t in range(1, last + 1):
-        line: dict = {"round": t, "cohort": list(range(clients)), "seconds": 0.5, "train_loss": 1 / t}
+        line: dict = {
+            "round": t,
+            "cohort": list(range(clients)),
+            "trained": list(range(clients)),
+            "seconds": 0.5,
+            "train_loss": 1 / t,
+        }
         line["traffic"] = {"up": 1000 * clients, "down": 1000 * clients}
         if activated:
             line["activated"] = 100 * t
@@ -207,9 +213,10 @@ def strict(value):
     return [strict(part) for part in value] if isinstance(value, list) else value
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """Debian's browser, without a window."""
+    """Debian's browser, without a window. Closed before other modules' tests: after a run of wandb in the
+    same process, playwright waits for its browser for ever."""
     tool = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'unskew[dev]'")
     path = shutil.which("chromium")
     if path is None:
