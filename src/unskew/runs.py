@@ -25,6 +25,7 @@ import unskew
 from unskew import metrics
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared
+from unskew.files import replacing
 from unskew.methods.assemble import passes as count_passes
 from unskew.methods.pkd import ACTIVATED
 from unskew.metrics import Comparison, Stages, Summary, Traffic
@@ -354,15 +355,8 @@ def _told(found: Summary | Comparison | None) -> Json:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """So that a reader sees all of it or none of it."""
-    partial = path.with_name(path.name + ".part")
-    try:
-        with writing(path):
-            partial.write_bytes(content.encode() if isinstance(content, str) else content)
-            partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
+    with writing(path), replacing(path) as partial:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,12 +64,7 @@ def execute(prepared: Prepared, path: Path, watch: Watcher, log: Sequence[str] =
     watch.say(prepared.method.notes)
     try:
         with _loggers(log, prepared, path, watch) as loggers:
-
-            def on_round(round: Round) -> None:
-                lines = folder.append(round)
-                loggers.round(*lines)
-                watch(*lines)
-
+            on_round = partial(_tell, folder, loggers, watch)
             result = train(prepared.trial, prepared.method, on_round=on_round)
             return _finish(folder, prepared, result, loggers)
     except KeyboardInterrupt:
@@ -85,6 +81,12 @@ def _loggers(names: Sequence[str], prepared: Prepared, path: Path, watch: Watche
         name=f"{experiment.method.brief()} seed {experiment.seed}",
         say=watch.say,
     )
+
+
+def _tell(folder: RunFolder, loggers: Log, watch: Watcher, round: Round) -> None:
+    lines = folder.append(round)
+    loggers.round(*lines)
+    watch(*lines)
 
 
 def _finish(folder: RunFolder, prepared: Prepared, result: Result, loggers: Log) -> Outcome:
@@ -115,9 +117,7 @@ def _side_by_side(cells: Sequence[Cell], watch: Watcher, log: Sequence[str]) -> 
                 watch.label(cells[number].name)
                 with _loggers(log, each[number], folders[number].path, watch) as loggers:
                     for round in result.rounds:
-                        lines = folders[number].append(round)
-                        loggers.round(*lines)
-                        watch(*lines)
+                        _tell(folders[number], loggers, watch, round)
                     _note_where(folders[number].path / "environment.json", where)
                     outcomes[number] = _finish(folders[number], each[number], result, loggers)
     except KeyboardInterrupt:

@@ -18,8 +18,8 @@ from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, Prepared, load_data, prepare
 from unskew.report.figures import Features
 from unskew.report.figures.tsne import MOST_CLASSES
-from unskew.report.figures.words import finished, same_classes
-from unskew.report.read import Run, by_method
+from unskew.report.figures.words import finished
+from unskew.report.read import Run, by_method, same_classes
 from unskew.trial import weights_of
 from unskew.types import Weights
 

@@ -10,6 +10,7 @@ import typer
 
 from unskew.errors import UserError
 from unskew.experiment import Experiment, assign, read
+from unskew.loggers import find
 
 DEFAULT = Experiment()
 
@@ -143,11 +144,7 @@ def probe_period(text: str | None) -> str | None:
 
 def loggers(text: str | None) -> tuple[str, ...]:
     """Such as tensorboard,wandb: all there, and their packages installed."""
-    if text is None:
-        return ()
-    from unskew.loggers import find
-
-    return find(part.strip() for part in text.split(","))
+    return () if text is None else find(part.strip() for part in text.split(","))
 
 
 def method_table(text: str) -> dict[str, Any]:

@@ -132,10 +132,11 @@ def expert_cost(
     return own / epochs * sum(group_sizes) / samples
 
 
-def activation_frequency(activated: Sequence[int], samples: int, epochs: float) -> Floats:
+def activation_frequency(activated: Sequence[int], samples: int | Sequence[int], epochs: float) -> Floats:
     """How often PKD's experts teach: n_KD^t / (E N) for each round t (Fig. 11), where n_KD^t counts the
-    samples that activated an expert, in each epoch anew."""
-    return np.asarray(activated, dtype=np.float64) / (epochs * samples)
+    samples that activated an expert, in each epoch anew, and N those of the clients that trained: one number,
+    or one for each round where other clients do."""
+    return np.asarray(activated, dtype=np.float64) / (epochs * np.asarray(samples))
 
 
 def distillation_cost(activated: int, samples: int, epochs: float) -> float:

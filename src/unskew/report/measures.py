@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unskew.errors import UserError, unknown
-from unskew.report.read import Run
+from unskew.report.read import Run, same_classes
 
 Line = Mapping[str, Any]
 
@@ -100,11 +100,7 @@ def find(name: str, runs: Sequence[Run]) -> Measure:
         for run in runs:
             if wanted not in run.classes:
                 raise unknown(f"class of {run.path}", wanted, run.classes)
-            if run.classes != runs[0].classes:
-                raise UserError(
-                    f"{runs[0].path} and {run.path} have other classes: give runs on one dataset."
-                )
-        return Measure(f"accuracy of {wanted}", partial(_class, runs[0].classes.index(wanted)))
+        return Measure(f"accuracy of {wanted}", partial(_class, same_classes(runs).index(wanted)))
     if name not in MEASURES:
         raise unknown("metric", name, [*MEASURES, "class:NAME"])
     return MEASURES[name]

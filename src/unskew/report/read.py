@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -145,6 +145,14 @@ def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
                 name = f"{name} [{run.path.name}]"
             told.setdefault(name, []).append(run)
     return told
+
+
+def same_classes(runs: Sequence[Run]) -> tuple[str, ...]:
+    """The classes, where all runs have the same."""
+    for run in runs:
+        if run.classes != runs[0].classes:
+            raise UserError(f"{runs[0].path} and {run.path} have other classes: give runs on one dataset.")
+    return runs[0].classes
 
 
 def settings(run: Run) -> dict[str, object]:

@@ -87,6 +87,7 @@ class Round(TypedDict):
     groups: NotRequired[Groups]
     prediction_share: NotRequired[ByClass]
     traffic: NotRequired[Traffic]
+    trained: NotRequired[list[int]]
     activated: NotRequired[int]
 
 

@@ -111,7 +111,9 @@ def _numbers(
     baseline = first.get(run.seed)
     goal = max(baseline.values()) if target is None and baseline else target
     summary = run.summary or {}
-    sent = [line["traffic"] for line in run.rounds if "traffic" in line]
+    # The summary has what was sent beside the rounds too, such as PKD's experts.
+    whole = [summary["traffic"]] if "traffic" in summary else []
+    sent = whole or [line["traffic"] for line in run.rounds if "traffic" in line]
     return {
         **ends,
         "worst_class": _last(run, "worst"),

@@ -64,7 +64,8 @@ def _activation(run: Run) -> dict[int, float]:
         raise UserError(
             f"{run.path} tells of no expert: give runs of pkd, and wait for its distilling stage."
         )
-    samples, epochs = int(run.counts.sum()), int(run.experiment["budget"]["epochs"])
+    samples = [int(run.counts[line["trained"]].sum()) for line in lines]
+    epochs = int(run.experiment["budget"]["epochs"])
     shares = metrics.activation_frequency([line["activated"] for line in lines], samples, epochs)
     return {line["round"]: float(share) for line, share in zip(lines, shares, strict=True)}
 

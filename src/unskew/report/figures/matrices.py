@@ -30,8 +30,8 @@ from unskew.report.figures.style import (
     text_width,
     tile,
 )
-from unskew.report.figures.words import finished, heading, same_classes
-from unskew.report.read import Run, by_method
+from unskew.report.figures.words import finished, heading
+from unskew.report.read import Run, by_method, same_classes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from unskew.errors import UserError
+from unskew.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,15 +107,11 @@ def save(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, SVG or PDF, by the ending of the name. The same figure gives the same bytes."""
     check_format(path)
     kind = path.suffix.lower()
-    partial = path.with_name(path.name + ".part")  # a reader sees all of it or none of it
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _style():
+        with _style(), replacing(path) as partial:
             figure.savefig(partial, format=kind[1:], metadata=NO_DATE[kind])
-        partial.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         raise UserError(
             f"cannot write the figure {path} ({error.strerror}): choose another place for it."
         ) from None

@@ -26,9 +26,9 @@ from unskew.report.figures.style import (
     printed,
     text_width,
 )
-from unskew.report.figures.words import heading, same_classes
+from unskew.report.figures.words import heading
 from unskew.report.measures import no_probe
-from unskew.report.read import Run, by_method
+from unskew.report.read import Run, by_method, same_classes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,13 +20,6 @@ def heading(runs: Sequence[Run], title: str | None) -> str:
     return conditions(runs) if title is None else title
 
 
-def same_classes(runs: Sequence[Run]) -> tuple[str, ...]:
-    for run in runs:
-        if run.classes != runs[0].classes:
-            raise UserError(f"{runs[0].path} and {run.path} have other classes: give runs on one dataset.")
-    return runs[0].classes
-
-
 def finished(run: Run) -> dict[str, Any]:
     """The summary of a run that has ended."""
     if run.summary is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import html
 import json
@@ -14,6 +13,7 @@ from pathlib import Path
 from string import Template
 
 from unskew.errors import UserError
+from unskew.files import replacing
 from unskew.report.page.data import Json, page_data
 from unskew.report.read import Run
 
@@ -23,14 +23,11 @@ __all__ = ["Json", "page_data", "policy", "render", "write_page"]
 def write_page(runs: Sequence[Run], path: Path) -> None:
     """Write the page about these runs to a file."""
     content = render(page_data(runs)).encode()
-    partial = path.with_name(path.name + ".part")  # a reader sees all of it or none of it
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        partial.replace(path)
+        with replacing(path) as partial:
+            partial.write_bytes(content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         raise UserError(
             f"cannot write the page {path} ({error.strerror}): choose another file with --out."
         ) from None
