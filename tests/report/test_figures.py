@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -353,6 +354,10 @@ def test_experts_are_activations_against_samples_and_epochs(make):
     expected = metrics.activation_frequency([100 * t for t in range(1, 13)], int(run.counts.sum()), 2)
     np.testing.assert_allclose(line.get_ydata(), 100 * expected)
     np.testing.assert_allclose(run.summary["activation_frequency"], expected)
+    some = replace(run, rounds=[line | {"trained": [0, 2]} for line in run.rounds])
+    (line,) = figures.experts([some]).axes[0].get_lines()
+    share = run.counts.sum() / run.counts[[0, 2]].sum()
+    np.testing.assert_allclose(line.get_ydata(), 100 * share * expected)
 
 
 def clusters(classes: int, seed: int = 0) -> figures.Features:

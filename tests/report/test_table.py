@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,6 +137,13 @@ def test_what_a_reader_should_know_is_noted(make, write_run):
     notes = tabulate([*runs[:1], *read_runs([begun])]).notes
     assert any(f"not finished: {begun}" in note for note in notes)
     assert any("different conditions" in note for note in notes)
+
+
+def test_traffic_is_that_of_the_whole_run(make):
+    run = make({("pkd", 1): [0.5, 0.6]})[0]
+    lent = {"up": 3_000_000, "down": 4_500_000}  # with experts, which no round of the main model sends
+    taught = replace(run, summary={**run.summary, "traffic": lent})
+    assert shown(tabulate([taught]), "traffic") == {"pkd": ("7.5", "")}
 
 
 def test_a_run_without_costs_or_rounds(make, write_run):
