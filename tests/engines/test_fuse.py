@@ -10,7 +10,7 @@ from torch.nn.functional import conv2d, cross_entropy
 
 from federations import flat
 from unskew import engines, train
-from unskew.engines.fuse import fuse
+from unskew.engines.fuse import fuse, fuse_any_size
 from unskew.engines.graphs import Graphs
 from unskew.errors import UserError
 from unskew.methods import METHODS
@@ -24,6 +24,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", ["fedvls", "scaffold"])
 def test_training_with_compiled_steps_stays_close(monkeypatch, name):
+    """Full batches, most of the others, and tests."""
     monkeypatch.setitem(engines.ENGINES, "graphs", engines.Kind(Graphs))
     trial = hard_trial(normed_model, device="cpu", engine="loop")
     plain = train(trial, METHODS[name]())
@@ -31,39 +32,61 @@ def test_training_with_compiled_steps_stays_close(monkeypatch, name):
     assert torch.allclose(flat(plain.weights), flat(fused.weights), rtol=1e-4, atol=1e-5)
     for key, value in plain.weights.buffers.items():
         assert torch.allclose(value, fused.weights.buffers[key], rtol=1e-4, atol=1e-5)
+    assert plain.final.loss == pytest.approx(fused.final.loss, rel=1e-3)
+
+
+def images(samples, generator):
+    x = torch.randn(samples, 3, 11, 10, generator=generator, dtype=torch.float64)
+    return x.contiguous(memory_format=torch.channels_last), torch.arange(samples) % 4
+
+
+def descend(weights, x, y):
+    """A stem of three channels with stride and padding, a pointwise layer, two that filter each channel, and
+    one that stays as it is."""
+    leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
+    h = conv2d(x, leaves["stem"], leaves["bias"], stride=(2, 1), padding=(2, 1)).relu()
+    h = conv2d(h, leaves["point"]).relu()
+    h = conv2d(h, leaves["deep"], leaves["shift"], stride=(1, 2), padding=(1, 2), groups=8).relu()
+    h = conv2d(h, leaves["wide"], padding=(0, 1), groups=8)
+    loss = cross_entropy(conv2d(h, leaves["last"]).mean(dim=(2, 3)), y)
+    slopes = torch.autograd.grad(loss, list(leaves.values()))
+    for value, slope in zip(weights.values(), slopes, strict=True):
+        value.sub_(slope)
 
 
 def test_convolutions_in_other_words_give_the_same_gradients():
-    """A stem of three channels with stride and padding, a pointwise layer, and one that stays as it is."""
     generator = torch.Generator().manual_seed(1)
-
-    def draw(*shape):
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    weights = {"stem": draw(6, 3, 5, 4), "bias": draw(6), "point": draw(8, 6, 1, 1), "last": draw(4, 8, 3, 3)}
-    x = draw(5, 3, 11, 10).contiguous(memory_format=torch.channels_last)
-    y = torch.tensor([0, 1, 2, 3, 0])
-
-    def step(weights, x, y):
-        leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
-        h = conv2d(x, leaves["stem"], leaves["bias"], stride=(2, 1), padding=(2, 1)).relu()
-        h = conv2d(conv2d(h, leaves["point"]).relu(), leaves["last"], groups=1)
-        loss = cross_entropy(h.mean(dim=(2, 3)), y)
-        for value, slope in zip(
-            weights.values(), torch.autograd.grad(loss, list(leaves.values())), strict=True
-        ):
-            value.sub_(slope)
+    shapes = {
+        "stem": (6, 3, 5, 4), "bias": (6,), "point": (8, 6, 1, 1), "deep": (8, 1, 3, 3), "shift": (8,),
+        "wide": (8, 1, 1, 2), "last": (4, 8, 3, 3),
+    }  # fmt: skip
+    weights = {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()
+    }
 
     def copied():
         return {name: value.clone() for name, value in weights.items()}
 
-    fused, expected = fuse(step, copied(), x, y), copied()
-    step(expected, x, y)
-    changed = copied()
-    fused(changed, x, y)
-    for name, value in expected.items():
-        assert not torch.equal(value, weights[name])
-        assert torch.allclose(changed[name], value, rtol=1e-9, atol=1e-12), name
+    x, y = images(5, generator)
+    fused = fuse(descend, copied(), x, y)
+    sized = fuse_any_size(descend, copied(), x, y, batch=(x, y), most=9)
+    assert sized is not None
+    for run, samples in ((fused, 5), (sized, 5), (sized, 2), (sized, 9)):
+        x, y = images(samples, generator)
+        expected, changed = copied(), copied()
+        descend(expected, x, y)
+        run(changed, x, y)
+        for name, value in expected.items():
+            assert not torch.equal(value, weights[name])
+            assert torch.allclose(changed[name], value, rtol=1e-9, atol=1e-12), name
+
+
+def test_a_step_that_depends_on_the_size_is_not_taken_for_others():
+    def step(weight, x):
+        weight.add_(x.sum() / len(x))  # a number, not a size, to the tracer
+
+    x = torch.ones(4)
+    assert fuse_any_size(step, torch.zeros(1), x, batch=(x,), most=5) is None
 
 
 def test_a_step_that_looks_at_values_is_refused():

@@ -22,8 +22,13 @@ class Exam:
     def __init__(self, dataset: Dataset, network: Network, device: torch.device, batch_size: int) -> None:
         self.dataset, self.network = dataset, network
         test = dataset.test
-        self.inputs, self.labels = test.inputs.to(device), test.labels.to(device)
-        self.domains = test.domains.to(device) if test.domains is not None else torch.zeros_like(self.labels)
+        self.labels = test.labels.to(device)
+        domains = test.domains.to(device) if test.domains is not None else torch.zeros_like(self.labels)
+        self.asked: Tensors = {
+            "inputs": test.inputs.to(device),
+            "labels": self.labels,
+            "domains": domains,
+        }
         order = torch.arange(len(test))
         if network.self_normalising:  # class-sorted files must not make batches of one class
             order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))
@@ -33,12 +38,15 @@ class Exam:
         """Batches."""
         return len(self.batches)
 
-    @torch.no_grad()
     def tally(self, weights: Weights, batch: int) -> Tensors:
         """What one batch adds to the result."""
-        rows = self.batches[batch]
-        y, C, D = self.labels[rows], len(self.dataset.classes), max(len(self.dataset.domains), 1)
-        x = normalise(self.inputs[rows], self.dataset.mean, self.dataset.std)
+        return self.count(weights, self.asked, self.batches[batch])
+
+    @torch.no_grad()
+    def count(self, weights: Weights, asked: Tensors, rows: Tensor) -> Tensors:
+        """The same of some rows of the test set."""
+        y, C, D = asked["labels"][rows], len(self.dataset.classes), max(len(self.dataset.domains), 1)
+        x = normalise(asked["inputs"][rows], self.dataset.mean, self.dataset.std)
         out = self.network.test(weights, x)
         logits = out.logits.float()
 
@@ -51,7 +59,7 @@ class Exam:
         cells = torch.zeros(D * C * C, dtype=torch.int64, device=y.device)
         return {
             "confusion": cells.index_add_(
-                0, (self.domains[rows] * C + y) * C + logits.argmax(dim=1), torch.ones_like(y)
+                0, (asked["domains"][rows] * C + y) * C + logits.argmax(dim=1), torch.ones_like(y)
             ),
             "loss": cross_entropy(logits, y, reduction="sum").double(),
             "probability": by_class(logits.softmax(dim=1)),

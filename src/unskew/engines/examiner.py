@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+from torch import Tensor
+
 from unskew.engines.arena import load_model, model_arena
+from unskew.engines.fuse import PAYS, fuse
 from unskew.engines.lines import Line, Step, download, main_mark
 from unskew.engines.loop import Loop
+from unskew.engines.numerics import kernels
 from unskew.metrics import Assessment
 from unskew.types import Tensors, Weights
 
@@ -15,7 +20,7 @@ class Examiner:
     """A model's test, recorded, on a line of its own: beside the next round's clients."""
 
     def __init__(self, loop: Loop, line: Line) -> None:
-        self.exam, self.line, self.device = loop.exam, line, loop.device
+        self.exam, self.trial, self.line, self.device = loop.exam, loop.trial, line, loop.device
         self.weights = model_arena(loop.initial, self.device)
         self._totals: Tensors = {}
         self._replay: Step | None = None
@@ -37,15 +42,34 @@ class Examiner:
     def _tested(self) -> Tensors:
         """The totals of the model in `weights`; overwritten by the next."""
         if self._replay is None:
-            self._totals = {name: value.clone() for name, value in self._count().items()}
-            self._replay = self.line.record(self._run)
+            self._replay = self._record()
         self._replay()
         return self._totals
 
-    def _count(self) -> Tensors:
-        weights = Weights(self.weights["params"], self.weights["buffers"])
-        return self.exam.total(self.exam.tally(weights, batch) for batch in range(len(self.exam)))
+    def _record(self) -> Step:
+        groups, batches = self.weights.groups, self.exam.batches
+        first = self.exam.tally(Weights(groups["params"], groups["buffers"]), 0)
+        self._totals = {name: torch.zeros_like(value) for name, value in first.items()}
+        held = groups, self._totals, self.exam.asked
+        fast = self.trial.fast and self._share() >= PAYS
+        with kernels(tf32=self.trial.precision == "tf32", fastest=fast):
+            fused = fuse(self._add, *held, batches[0]) if fast else self._add
 
-    def _run(self) -> None:
-        for name, value in self._count().items():
-            self._totals[name].copy_(value)
+            def run() -> None:
+                torch._foreach_zero_(list(self._totals.values()))
+                for rows in batches:
+                    add = fused if len(rows) == len(batches[0]) else self._add
+                    add(*held, rows)
+
+            return self.line.record(run)
+
+    def _add(self, weights: dict[str, Tensors], totals: Tensors, asked: Tensors, rows: Tensor) -> None:
+        counted = self.exam.count(Weights(weights["params"], weights["buffers"]), asked, rows)
+        for name, value in counted.items():
+            totals[name].add_(value)
+
+    def _share(self) -> float:
+        """Of the tests in all the work, where a step is three passes."""
+        trial = self.trial
+        trained = trial.budget.epochs * trial.cohort * float(trial.federation.sizes.double().mean())
+        return len(self.exam.labels) / (3 * trained * trial.evaluation.every)

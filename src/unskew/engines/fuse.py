@@ -8,31 +8,91 @@ words where that is faster.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import reduce
+from operator import add, mul
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils import _pytree as pytree
 
 from unskew.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
 
 aten = torch.ops.aten
 
 FEW = 8
 """Input channels below which cuDNN has no kernel for tensor cores: those of images."""
+PAYS = 0.05
+"""Share of all work below which something is not worth the time to compile it."""
+OPTIONS: dict[str, Any] = {
+    # One kernel for small things that do not depend on each other: 154 us instead of 176 for a step of
+    # FedLMD's network (H200, bf16, batch 50).
+    "combo_kernels": True,
+    # PyTorch 2.11 fails over it where an optimiser's update of many tensors is one kernel.
+    "loop_ordering_after_fusion": False,
+}
 
 
 def fuse(step: Callable[..., None], *example: Any) -> Callable[..., None]:
     """The same step, for arguments of the same shapes: what it does is change tensors among them. It runs
     once, on the example."""
-    # Imported here: they take a second.
-    import torch._inductor as inductor
-    from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.utils import _pytree as pytree
+    with _compiling():
+        leaves = pytree.tree_leaves(example)
+        return _compiled(_traced(step, example, leaves, "real"), leaves)
 
-    leaves, shape = pytree.tree_flatten(example)
+
+def fuse_any_size(
+    step: Callable[..., None], *example: Any, batch: Sequence[Tensor], most: int
+) -> Callable[..., None] | None:
+    """The same step for batches of 2 to `most` samples; None where it cannot be had for all of them. `batch`:
+    those tensors of the example whose first dimension that is."""
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    leaves = pytree.tree_leaves(example)
+    sizes = ShapeEnv()
+    mode = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True)
+    varying = {id(each) for each in batch}
+
+    def fake(leaf: Tensor) -> FakeTensor:
+        if id(leaf) not in varying:
+            return mode.from_tensor(leaf, static_shapes=True)
+        dims = [DimDynamic.DUCK, *[DimDynamic.STATIC] * (leaf.ndim - 1)]
+        return mode.from_tensor(leaf, symbolic_context=StatelessSymbolicContext(dynamic_sizes=dims))
+
+    def of(n: int, leaf: Tensor) -> Tensor:
+        return torch.empty_strided((n, *leaf.shape[1:]), leaf.stride(), dtype=leaf.dtype, device="meta")
+
+    def any_size() -> bool:
+        return all(
+            sizes.evaluate_guards_for_args(
+                fakes, [of(n, leaf) if id(leaf) in varying else leaf for leaf in leaves], ignore_static=False
+            )
+            for n in range(2, most + 1)
+        )
+
+    with suppress(UserError), _compiling():
+        fakes = [fake(leaf) for leaf in leaves]
+        traced = _traced(step, example, fakes, "symbolic")
+        if any_size():
+            program = _compiled(traced, fakes)
+            return program if any_size() else None
+    return None
+
+
+def _traced(
+    step: Callable[..., None], example: Any, leaves: Sequence[Tensor], mode: Literal["real", "symbolic"]
+) -> GraphModule:
+    """All that it does to the leaves of the example, gradients already taken."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    shape = pytree.tree_structure(example)
 
     def flat(*values: Tensor) -> tuple[()]:
         step(*pytree.tree_unflatten(values, shape))
@@ -43,17 +103,14 @@ def fuse(step: Callable[..., None], *example: Any) -> Callable[..., None]:
         aten.convolution.default: rewriting.convolution,
         aten.convolution_backward.default: rewriting.convolution_backward,
     }
-    with _quiet():
-        try:
-            traced = make_fx(flat, decomposition_table=table)(*leaves)
-            program = inductor.compile(traced, leaves, options=OPTIONS)
-        except UserError:
-            raise
-        except Exception as error:  # a compiler's errors are of any kind
-            reason = str(error).strip().splitlines()[0].rstrip(".")
-            raise UserError(
-                f"this method's step cannot be compiled ({reason}): leave fast=true out."
-            ) from error
+    traced: GraphModule = make_fx(flat, decomposition_table=table, tracing_mode=mode)(*leaves)
+    return traced
+
+
+def _compiled(traced: GraphModule, leaves: Sequence[Tensor]) -> Callable[..., None]:
+    import torch._inductor as inductor  # here: it takes a second
+
+    program = inductor.compile(traced, [*leaves], options=OPTIONS)
 
     def run(*arguments: Any) -> None:
         program(*pytree.tree_leaves(arguments))
@@ -61,16 +118,28 @@ def fuse(step: Callable[..., None], *example: Any) -> Callable[..., None]:
     return run
 
 
-OPTIONS: dict[str, Any] = {"combo_kernels": True}
-"""One kernel for small things that do not depend on each other: 154 us instead of 176 for a step of FedLMD's
-network (H200, bf16, batch 50)."""
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Without the compiler's advice, which is for those who use it directly."""
+    logger = logging.getLogger("torch._inductor")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a compiler's errors are of any kind
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise UserError(f"this method's step cannot be compiled ({reason}): leave fast=true out.") from error
+    finally:
+        logger.setLevel(before)
 
 
 class Rewriting:
     """Convolutions as matrix products, where these are faster."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+        self._known: dict[tuple[object, ...], tuple[Tensor, list[Tensor]]] = {}
 
     def convolution(
         self,
@@ -90,6 +159,8 @@ class Rewriting:
         elif kind == "stem":
             size = [x.shape[0], 0, *_size(x, weight, stride, padding)]
             y = _back(self.columns(x, weight, stride, padding) @ _matrix(weight), size)
+        elif kind == "depthwise":
+            y = _weighed(self.seen(x, weight, stride, padding), weight)
         else:
             return NotImplemented  # type: ignore[no-any-return]  # cuDNN's is as good
         return y if bias is None else y + bias[:, None, None]
@@ -121,26 +192,67 @@ class Rewriting:
             if output_mask[1]:
                 # By samples first: as one product it would be a few blocks with a very long sum each.
                 columns = self.columns(x, weight, stride, padding)
-                each = columns.view(len(x), -1, columns.shape[1]).transpose(1, 2) @ rows.view(
-                    len(x), -1, len(weight)
+                each = columns.view(x.shape[0], -1, columns.shape[1]).transpose(1, 2) @ rows.view(
+                    x.shape[0], -1, len(weight)
                 )
-                whole = each.sum(dim=0)
                 O, C, height, width = weight.shape
-                to_weight = whole[: C * height * width].view(height, width, C, O).permute(3, 2, 0, 1)
+                whole = each.sum(dim=0).view(height, -1, O)[:, : width * C]
+                to_weight = whole.reshape(height, width, C, O).permute(3, 2, 0, 1)
+        elif kind == "depthwise":
+            if output_mask[0]:
+                behind = [weight.shape[2 + n] - 1 - padding[n] for n in range(2)]
+                taps = _taps(_spread(grad, stride), weight, [1, 1], behind, list(x.shape[2:]))
+                to_x = _weighed(taps[::-1], weight)
+            if output_mask[1]:
+                sums = [(grad * tap).sum(dim=(0, 2, 3)) for tap in self.seen(x, weight, stride, padding)]
+                to_weight = torch.stack(sums, dim=1).view_as(weight)
         else:
             return NotImplemented  # type: ignore[no-any-return]
         return to_x, to_weight, rows.sum(dim=0) if output_mask[2] else None
 
     def columns(self, x: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> Tensor:
-        """What each output pixel sees of the input, a row each, filled up to a multiple of eight numbers. The
-        backward pass, and a teacher, get the same."""
-        key = (x.data_ptr(), x.shape, x.stride(), weight.shape[2:], tuple(stride), tuple(padding))
-        if key not in self._seen:
+        """What each output pixel sees of the input, a row each. Lines of windows first, filled up to a
+        multiple of eight numbers, then several lines below each other: moved in pieces, not one by one."""
+
+        def look() -> list[Tensor]:
+            N, (H, W) = x.shape[0], _size(x, weight, stride, padding)
             wide = pad(x, (padding[1], padding[1], padding[0], padding[0]))
-            seen = wide.unfold(2, weight.shape[2], stride[0]).unfold(3, weight.shape[3], stride[1])
-            rows = seen.permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(0, 2)
-            self._seen[key] = x, pad(rows, (0, -rows.shape[1] % 8))  # with x, so that its place is not reused
-        return self._seen[key][1]
+            lines = _laid_out(wide.unfold(3, weight.shape[3], stride[1]).permute(0, 2, 3, 4, 1)).flatten(3)
+            lines = _laid_out(pad(lines, (0, -lines.shape[3] % 8)))
+            image, line, pixel, _ = lines.stride()
+            seen = lines.as_strided(
+                (N, H, W, weight.shape[2], lines.shape[3]), (image, stride[0] * line, pixel, line, 1)
+            )
+            return [_laid_out(seen).view(N * H * W, -1)]
+
+        return self._once("columns", x, weight, stride, padding, look)[0]
+
+    def seen(self, x: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> list[Tensor]:
+        """What each weight of a kernel sees of the input."""
+        return self._once(
+            "seen",
+            x,
+            weight,
+            stride,
+            padding,
+            lambda: _taps(x, weight, stride, padding, _size(x, weight, stride, padding)),
+        )
+
+    def _once(
+        self,
+        what: str,
+        x: Tensor,
+        weight: Tensor,
+        stride: list[int],
+        padding: list[int],
+        look: Callable[[], list[Tensor]],
+    ) -> list[Tensor]:
+        """The backward pass, and a teacher, get the same as the first who asked."""
+        place = x.untyped_storage()._cdata, x.storage_offset()
+        key = (what, *place, str((x.shape, x.stride(), weight.shape[2:], stride, padding)))
+        if key not in self._known:
+            self._known[key] = x, look()  # with x, so that its place is not reused
+        return self._known[key][1]
 
 
 def _kind(
@@ -152,16 +264,57 @@ def _kind(
     transposed: bool,
     groups: int,
 ) -> str:
-    if weight.ndim != 4 or x.dtype == torch.float32 or transposed or groups > 1 or set(dilation) != {1}:
+    if weight.ndim != 4 or transposed or set(dilation) != {1}:
+        return "other"
+    if 1 < groups == x.shape[1] == len(weight):
+        return "depthwise"
+    if groups > 1 or x.dtype == torch.float32:
         return "other"
     if weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0} and x.stride(1) == 1:
         return "pointwise"
     return "stem" if weight.shape[1] < FEW else "other"
 
 
+def _taps(x: Tensor, weight: Tensor, stride: list[int], padding: list[int], size: list[int]) -> list[Tensor]:
+    """The input as each weight of a kernel sees it, in the size of the output."""
+    taps: list[Tensor] = []
+    for i in range(weight.shape[2]):
+        for j in range(weight.shape[3]):
+            # Each straight from the input: a padded copy in between would be written out.
+            edges: list[int] = []
+            for n, at in ((1, j), (0, i)):
+                before = padding[n] - at
+                edges += [before, stride[n] * (size[n] - 1) + 1 - x.shape[2 + n] - before]
+            tap = pad(x, edges)
+            taps.append(tap if set(stride) == {1} else tap[:, :, :: stride[0], :: stride[1]])
+    return taps
+
+
+def _weighed(taps: list[Tensor], weight: Tensor) -> Tensor:
+    """The sum of what a kernel of each channel's own sees."""
+    each = weight.view(len(weight), -1, 1, 1).unbind(dim=1)
+    total: Tensor = reduce(add, map(mul, taps, each))
+    return total
+
+
+def _spread(grad: Tensor, stride: list[int]) -> Tensor:
+    """The output's pixels where they lie in the input, zeros between them."""
+    if set(stride) == {1}:
+        return grad
+    N, C, height, width = grad.shape
+    apart = pad(_laid_out(grad)[:, :, :, None, :, None], (0, stride[1] - 1, 0, 0, 0, stride[0] - 1))
+    return apart.view(N, C, height * stride[0], width * stride[1])
+
+
 def _rows(x: Tensor) -> Tensor:
     """Images as the rows of a matrix, one for each pixel."""
-    return x.permute(0, 2, 3, 1).flatten(0, 2)
+    return _laid_out(x.permute(0, 2, 3, 1)).view(-1, x.shape[1])
+
+
+def _laid_out(x: Tensor) -> Tensor:
+    """Contiguous whatever it was, so that it can be seen in another shape: a compiler may lay out values in
+    other ways than they were when the step was traced. It leaves the copy out where it can."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _back(rows: Tensor, like: Any) -> Tensor:
@@ -174,18 +327,6 @@ def _size(x: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> l
 
 
 def _matrix(weight: Tensor) -> Tensor:
-    """The weights for `_columns`."""
-    flat = weight.permute(2, 3, 1, 0).flatten(0, 2)
-    return pad(flat, (0, 0, 0, -len(flat) % 8))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the compiler's advice, which is for those who use it directly."""
-    logger = logging.getLogger("torch._inductor")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+    """The weights for `columns`."""
+    lines = weight.permute(2, 3, 1, 0).flatten(1, 2)
+    return pad(lines, (0, 0, 0, -lines.shape[1] % 8)).flatten(0, 1)

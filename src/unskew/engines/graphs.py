@@ -27,7 +27,7 @@ from torch import Tensor
 from unskew.engines.arena import Arena, load_model, model_arena
 from unskew.engines.examiner import Examiner
 from unskew.engines.feed import Feed, Portion
-from unskew.engines.fuse import fuse
+from unskew.engines.fuse import PAYS, fuse, fuse_any_size
 from unskew.engines.job import Fit, Job
 from unskew.engines.lines import Line, Mark, Step, line_on, main_mark, main_wait, random_state
 from unskew.engines.loop import Loop, Training
@@ -235,6 +235,8 @@ class Stage:
         }
         self._places = torch.arange(budget.batch_size, device=self.device)
         self._fused: Callable[[Held, Tensors], None] | None = None
+        self._fused_parts: Callable[[Held, Tensor, Tensor], None] | None = None
+        self.compiled_parts = self.trial.fast and _partial_share(self.trial) >= PAYS
         self.lanes: list[Lane] = []
         self.spares: dict[int, Spare] = {}
         self.most = 0  # lanes that fit; 0: not known yet
@@ -435,9 +437,19 @@ class Stage:
     def _record_spare(self, spare: Spare, x: Tensor, y: Tensor) -> None:
         with spare.room.line.work():
             inputs, labels = torch.zeros_like(x), torch.zeros_like(y)
-        spare.inputs[len(x)] = inputs, labels
-        held = self._held(spare.room)
-        spare.steps[len(x)] = spare.room.line.record(lambda: self._step(held, inputs, labels, fused=False))
+            spare.inputs[len(x)] = inputs, labels
+            step = partial(self._partial_step(spare, inputs, labels), self._held(spare.room), inputs, labels)
+        spare.steps[len(x)] = spare.room.line.record(step)
+
+    def _partial_step(self, spare: Spare, x: Tensor, y: Tensor) -> Callable[[Held, Tensor, Tensor], None]:
+        plain = partial(self._step, fused=False)
+        if not self.compiled_parts or len(x) == 1:
+            return plain
+        if self._fused_parts is None:
+            held, most = self._held(spare.room), self.trial.budget.batch_size - 1
+            step = partial(self._step, fused=True)
+            self._fused_parts = fuse_any_size(step, held, x, y, batch=(x, y), most=most) or plain
+        return self._fused_parts
 
     def _held(self, room: Room) -> Held:
         anchor, scope = dict(self.floor.anchor.groups), dict(room.scope.groups)
@@ -475,6 +487,14 @@ class Stage:
 def _advance(line: Line, steps: Iterator[None]) -> bool:
     line.take()
     return next(steps, True) is None
+
+
+def _partial_share(trial: Trial) -> float:
+    """Of batches that are not full among all of them."""
+    sizes, full = trial.federation.sizes, trial.budget.batch_size
+    return float(
+        (sizes % full > 0).sum() / sizes.div(full, rounding_mode="floor").add(sizes % full > 0).sum()
+    )
 
 
 def _shapes(tensors: Tensors) -> tuple[object, ...]:

@@ -53,7 +53,7 @@ class Network:
 
     def train(self, weights: Weights, x: Tensor) -> Out:
         """In training mode: moves the running statistics in `weights.buffers`."""
-        if self.normed and len(x) == 1:
+        if self.normed and x.shape[0] == 1:
             # One sample has no batch statistics: normalise by the running ones, where there are any.
             return (
                 self._paired(self.student, weights, x)
@@ -69,7 +69,7 @@ class Network:
 
     def evaluate(self, weights: Weights, x: Tensor) -> Out:
         """In evaluation mode."""
-        if self.normed and self.statistics == "batch" and len(x) == 1:
+        if self.normed and self.statistics == "batch" and x.shape[0] == 1:
             return self._paired(self.teacher, weights, x)
         return self._run(self.teacher, weights, x)
 
@@ -90,7 +90,9 @@ class Network:
         """In evaluation mode, but normalised by the batch's statistics; the running ones stay as they are."""
         scratch = weights.scratch()
         return (
-            self._paired(self.by_batch, scratch, x) if len(x) == 1 else self._run(self.by_batch, scratch, x)
+            self._paired(self.by_batch, scratch, x)
+            if x.shape[0] == 1
+            else self._run(self.by_batch, scratch, x)
         )
 
     def _run(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
