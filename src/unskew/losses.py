@@ -153,7 +153,7 @@ def class_balanced_cross_entropy(
     weight = torch.where(n > 0, -1.0 / torch.expm1(_filled(n.to(z.dtype), 1.0) * log_beta), 0.0)
     classes = (n > 0).sum() if normalise == "present" else len(n)
     weight = weight * (classes / _filled(weight.sum(), 1.0))
-    return F.cross_entropy(z, y, weight=weight, reduction="sum") / len(y)
+    return F.cross_entropy(z, y, weight=weight, reduction="sum") / y.shape[0]
 
 
 def focal_loss(
@@ -179,7 +179,7 @@ def focal_loss(
         factor = torch.where(known, (1 - accuracy).clamp(min=0).pow(gamma), 0.0)
         mean = factor.sum() / known.sum().clamp(min=1)
         weight = torch.where(known & (mean > 0), factor / _filled(mean, 1.0), 1.0)
-        return F.cross_entropy(z, y, weight=weight, reduction="sum") / len(y)
+        return F.cross_entropy(z, y, weight=weight, reduction="sum") / y.shape[0]
     if gamma == 0:
         return F.cross_entropy(z, y)
     loss = F.cross_entropy(z, y, reduction="none")
@@ -328,7 +328,7 @@ def partial_distillation(
     loss, active = torch.zeros_like(z[:, 0]), torch.zeros_like(waiting)
     for i in sorted(range(len(groups)), key=lambda i: len(groups[i])):
         group = _group(i, groups[i], z.shape[1])
-        _fits(f"experts[{i}]", experts[i], z, (len(y), len(group)), "one column per class of the group")
+        _fits(f"experts[{i}]", experts[i], z, (y.shape[0], len(group)), "one column per class of the group")
         chosen = waiting & _is_in(y, group) & _is_in(predicted, group)
         # Columns one by one: indexing with a list would copy it to the device, which a graph cannot capture.
         student = (torch.stack([z[:, c] for c in group], 1) / t).log_softmax(1)
@@ -336,7 +336,7 @@ def partial_distillation(
         log_p, log_q = (expert, student) if direction == "forward" else (student, expert)
         loss = torch.where(chosen, (log_p.exp() * (log_p - log_q)).sum(1), loss)
         active, waiting = active | chosen, waiting & ~chosen
-    samples = active.sum().clamp(min=1) if mean == "active" else len(y)
+    samples = active.sum().clamp(min=1) if mean == "active" else y.shape[0]
     return (t**2 if squared_temperature else 1.0) * loss.sum() / samples
 
 
@@ -356,7 +356,7 @@ def logit_suppression(
     z, y, n = _logits(logits), _labels(labels, logits), _counts(counts, logits)
     _among("form", form, ("official", "paper"))
     share, label = _shares(n, z), _is_label(y, z.shape[1])
-    log_batch = math.log(len(y))
+    log_batch = z.new_full((), y.shape[0]).log()
     if form == "paper":
         others = ~label
         level = torch.where(others.any(0), _masked(z, others).logsumexp(0) - log_batch, 0.0)
@@ -487,7 +487,9 @@ def _masked(z: Tensor, mask: Tensor) -> Tensor:
 def _masked_cross_entropy(z: Tensor, labels: Tensor, present: Tensor) -> Tensor:
     """Cross-entropy over the present classes; a sample whose label is not among them contributes 0."""
     held = torch.where(present[labels], labels, _IGNORED)
-    return F.cross_entropy(_masked(z, present), held, ignore_index=_IGNORED, reduction="sum") / len(labels)
+    return (
+        F.cross_entropy(_masked(z, present), held, ignore_index=_IGNORED, reduction="sum") / labels.shape[0]
+    )
 
 
 def _kl(
@@ -583,7 +585,7 @@ def _features(features: Tensor) -> Tensor:
 
 
 def _labels(labels: Tensor, rows: Tensor) -> Tensor:
-    _fits("labels", labels, rows, (len(rows),), "one class index per sample")
+    _fits("labels", labels, rows, rows.shape[:1], "one class index per sample")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise UserError(f"labels are {labels.dtype}: pass class indices as integers.")
     return labels.long()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import conv2d, cross_entropy
+from torch.nn.functional import conv2d, cross_entropy, max_pool2d
 
 from federations import flat
 from unskew import engines, train
@@ -41,13 +41,13 @@ def images(samples, generator):
 
 
 def descend(weights, x, y):
-    """A stem of three channels with stride and padding, a pointwise layer, two that filter each channel, and
-    one that stays as it is."""
+    """A stem of three channels with stride and padding, a pointwise layer, two that filter each channel,
+    pooling, and one that stays as it is."""
     leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
     h = conv2d(x, leaves["stem"], leaves["bias"], stride=(2, 1), padding=(2, 1)).relu()
     h = conv2d(h, leaves["point"]).relu()
     h = conv2d(h, leaves["deep"], leaves["shift"], stride=(1, 2), padding=(1, 2), groups=8).relu()
-    h = conv2d(h, leaves["wide"], padding=(0, 1), groups=8)
+    h = max_pool2d(conv2d(h, leaves["wide"], padding=(0, 1), groups=8), (1, 2))
     loss = cross_entropy(conv2d(h, leaves["last"]).mean(dim=(2, 3)), y)
     slopes = torch.autograd.grad(loss, list(leaves.values()))
     for value, slope in zip(weights.values(), slopes, strict=True):
@@ -58,7 +58,7 @@ def test_convolutions_in_other_words_give_the_same_gradients():
     generator = torch.Generator().manual_seed(1)
     shapes = {
         "stem": (6, 3, 5, 4), "bias": (6,), "point": (8, 6, 1, 1), "deep": (8, 1, 3, 3), "shift": (8,),
-        "wide": (8, 1, 1, 2), "last": (4, 8, 3, 3),
+        "wide": (8, 1, 1, 3), "last": (4, 8, 3, 3),
     }  # fmt: skip
     weights = {
         name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()
@@ -69,9 +69,10 @@ def test_convolutions_in_other_words_give_the_same_gradients():
 
     x, y = images(5, generator)
     fused = fuse(descend, copied(), x, y)
-    sized = fuse_any_size(descend, copied(), x, y, batch=(x, y), most=9)
+    sized = fuse_any_size(descend, copied(), x, y, batch=(x, y))
     assert sized is not None
-    for run, samples in ((fused, 5), (sized, 5), (sized, 2), (sized, 9)):
+    assert all(sized.fits(samples) for samples in (2, 5, 9))
+    for run, samples in ((fused, 5), (sized.run, 5), (sized.run, 2), (sized.run, 9)):
         x, y = images(samples, generator)
         expected, changed = copied(), copied()
         descend(expected, x, y)
@@ -86,7 +87,10 @@ def test_a_step_that_depends_on_the_size_is_not_taken_for_others():
         weight.add_(x.sum() / len(x))  # a number, not a size, to the tracer
 
     x = torch.ones(4)
-    assert fuse_any_size(step, torch.zeros(1), x, batch=(x,), most=5) is None
+    sized = fuse_any_size(step, torch.zeros(1), x, batch=(x,))
+    assert sized is not None
+    assert sized.fits(4)
+    assert not sized.fits(3)
 
 
 def test_a_step_that_looks_at_values_is_refused():

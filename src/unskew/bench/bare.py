@@ -18,7 +18,6 @@ from unskew.engines.loop import Loop
 from unskew.engines.numerics import kernels
 from unskew.engines.plan import cohort
 from unskew.trial import Budget, Trial
-from unskew.types import Out
 
 Batches = list[tuple[Tensor, Tensor]]
 """Of one client in one round."""
@@ -112,17 +111,16 @@ def _work(line: Connection, model: nn.Module, budget: Budget) -> None:
 
 def dense_rate(trial: Trial, batch_size: int) -> float:
     """Samples per second of one model that is trained plainly on random batches of this size: on a GPU as a
-    CUDA graph, on a CPU with PyTorch's own number of threads; where models are not compiled, the faster of
-    PyTorch's two memory layouts."""
+    CUDA graph, on a CPU with PyTorch's own number of threads; the faster of PyTorch's two memory layouts."""
     device, dataset = trial.pick_device(), trial.federation.dataset
     x = torch.randn(batch_size, *dataset.inputs.shape, device=device)
     y = torch.randint(len(dataset.classes), (batch_size,), device=device)
     rates = []
-    with kernels(tf32=trial.precision != "fp32", fastest=True):
-        layouts = [torch.contiguous_format, torch.channels_last]
-        if trial.fast:  # to compile takes long: the one that a GPU prefers
-            layouts = [layouts[trial.precision == "bf16"]]
-        for layout in layouts:
+    tf32 = trial.precision != "fp32"
+    # The kernels that PyTorch takes by itself: a race among cuDNN's for a deep network lasts minutes.
+    usual = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32)
+    with kernels(tf32=tf32), usual:
+        for layout in (torch.contiguous_format, torch.channels_last):
             model = trial.build().to(device).train()
             model.to(memory_format=layout)  # type: ignore[call-overload]  # PyTorch's stub lacks it
             step = _step(model, trial, x.contiguous(memory_format=layout), y)
@@ -132,14 +130,13 @@ def dense_rate(trial: Trial, batch_size: int) -> float:
 
 def _step(model: nn.Module, trial: Trial, x: Tensor, y: Tensor) -> Callable[[], None]:
     optimizer = _sgd(model, trial.budget)
-    forward: Callable[[Tensor], Out] = torch.compile(model) if trial.fast else model
     narrow = trial.precision == "bf16"
 
     def step() -> None:
         optimizer.zero_grad()
         # Under capture, autocast's cache of cast weights would outlive the step it belongs to.
         with torch.autocast(x.device.type, torch.bfloat16, enabled=narrow, cache_enabled=False):
-            out = forward(x)
+            out = model(x)
         torch.autograd.backward(cross_entropy(out.logits.float(), y))
         optimizer.step()
 

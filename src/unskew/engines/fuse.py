@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import reduce
 from operator import add, mul
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from unskew.errors import UserError
 
 if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.fx import GraphModule
 
 aten = torch.ops.aten
@@ -42,22 +43,27 @@ OPTIONS: dict[str, Any] = {
 def fuse(step: Callable[..., None], *example: Any) -> Callable[..., None]:
     """The same step, for arguments of the same shapes: what it does is change tensors among them. It runs
     once, on the example."""
+    leaves, mode = pytree.tree_leaves(example), _fake_mode()
     with _compiling():
-        leaves = pytree.tree_leaves(example)
-        return _compiled(_traced(step, example, leaves, "real"), leaves)
+        fakes = [mode.from_tensor(leaf, static_shapes=True) for leaf in leaves]
+        return _compiled(_traced(step, example, leaves, "real"), fakes, mode)
 
 
-def fuse_any_size(
-    step: Callable[..., None], *example: Any, batch: Sequence[Tensor], most: int
-) -> Callable[..., None] | None:
-    """The same step for batches of 2 to `most` samples; None where it cannot be had for all of them. `batch`:
-    those tensors of the example whose first dimension that is."""
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+class Sized(NamedTuple):
+    """A step for batches of any number of samples that fits."""
 
-    leaves = pytree.tree_leaves(example)
-    sizes = ShapeEnv()
-    mode = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True)
+    run: Callable[..., None]
+    fits: Callable[[int], bool]
+
+
+def fuse_any_size(step: Callable[..., None], *example: Any, batch: Sequence[Tensor]) -> Sized | None:
+    """The same step for batches of other sizes too, if it can be had. `batch`: those tensors of the example
+    whose first dimension that is."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    leaves, mode = pytree.tree_leaves(example), _fake_mode()
+    sizes = mode.shape_env
+    assert sizes is not None
     varying = {id(each) for each in batch}
 
     def fake(leaf: Tensor) -> FakeTensor:
@@ -69,21 +75,22 @@ def fuse_any_size(
     def of(n: int, leaf: Tensor) -> Tensor:
         return torch.empty_strided((n, *leaf.shape[1:]), leaf.stride(), dtype=leaf.dtype, device="meta")
 
-    def any_size() -> bool:
-        return all(
-            sizes.evaluate_guards_for_args(
-                fakes, [of(n, leaf) if id(leaf) in varying else leaf for leaf in leaves], ignore_static=False
-            )
-            for n in range(2, most + 1)
-        )
+    def fits(n: int) -> bool:
+        """Whether nothing that was taken for granted is otherwise for such a batch."""
+        given = [of(n, leaf) if id(leaf) in varying else leaf for leaf in leaves]
+        return sizes.evaluate_guards_for_args(fakes, given, ignore_static=False)
 
     with suppress(UserError), _compiling():
         fakes = [fake(leaf) for leaf in leaves]
-        traced = _traced(step, example, fakes, "symbolic")
-        if any_size():
-            program = _compiled(traced, fakes)
-            return program if any_size() else None
+        return Sized(_compiled(_traced(step, example, fakes, "symbolic"), fakes, mode), fits)
     return None
+
+
+def _fake_mode() -> FakeTensorMode:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
 
 def _traced(
@@ -102,15 +109,19 @@ def _traced(
     table: dict[Any, Callable[..., Any]] = {
         aten.convolution.default: rewriting.convolution,
         aten.convolution_backward.default: rewriting.convolution_backward,
+        aten.max_pool2d_with_indices.default: rewriting.max_pool,
+        aten.max_pool2d_with_indices_backward.default: rewriting.max_pool_backward,
     }
     traced: GraphModule = make_fx(flat, decomposition_table=table, tracing_mode=mode)(*leaves)
     return traced
 
 
-def _compiled(traced: GraphModule, leaves: Sequence[Tensor]) -> Callable[..., None]:
+def _compiled(traced: GraphModule, leaves: Sequence[Tensor], mode: FakeTensorMode) -> Callable[..., None]:
     import torch._inductor as inductor  # here: it takes a second
+    from torch._guards import TracingContext, tracing
 
-    program = inductor.compile(traced, [*leaves], options=OPTIONS)
+    with tracing(TracingContext(mode)):  # without which the compiler does not look into its cache
+        program = inductor.compile(traced, [*leaves], options=OPTIONS)
 
     def run(*arguments: Any) -> None:
         program(*pytree.tree_leaves(arguments))
@@ -136,7 +147,8 @@ def _compiling() -> Iterator[None]:
 
 
 class Rewriting:
-    """Convolutions as matrix products, where these are faster."""
+    """Convolutions and pooling in words for which a compiler makes faster programs; NotImplemented where it
+    does well already."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], tuple[Tensor, list[Tensor]]] = {}
@@ -162,7 +174,7 @@ class Rewriting:
         elif kind == "depthwise":
             y = _weighed(self.seen(x, weight, stride, padding), weight)
         else:
-            return NotImplemented  # type: ignore[no-any-return]  # cuDNN's is as good
+            return NotImplemented  # type: ignore[no-any-return]
         return y if bias is None else y + bias[:, None, None]
 
     def convolution_backward(
@@ -180,6 +192,8 @@ class Rewriting:
         output_mask: list[bool],
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         kind = _kind(x, weight, stride, padding, dilation, transposed, groups)
+        if kind == "other" or (kind == "stem" and output_mask[0]):
+            return NotImplemented  # type: ignore[no-any-return]
         to_x: Tensor | None = None
         to_weight: Tensor | None = None
         rows = _rows(grad)
@@ -188,7 +202,7 @@ class Rewriting:
                 to_x = _back(rows @ weight.flatten(1), x.shape)
             if output_mask[1]:
                 to_weight = (rows.t() @ _rows(x)).view_as(weight)
-        elif kind == "stem" and not output_mask[0]:
+        elif kind == "stem":
             if output_mask[1]:
                 # By samples first: as one product it would be a few blocks with a very long sum each.
                 columns = self.columns(x, weight, stride, padding)
@@ -198,17 +212,61 @@ class Rewriting:
                 O, C, height, width = weight.shape
                 whole = each.sum(dim=0).view(height, -1, O)[:, : width * C]
                 to_weight = whole.reshape(height, width, C, O).permute(3, 2, 0, 1)
-        elif kind == "depthwise":
+        else:
             if output_mask[0]:
                 behind = [weight.shape[2 + n] - 1 - padding[n] for n in range(2)]
                 taps = _taps(_spread(grad, stride), weight, [1, 1], behind, list(x.shape[2:]))
                 to_x = _weighed(taps[::-1], weight)
             if output_mask[1]:
-                sums = [(grad * tap).sum(dim=(0, 2, 3)) for tap in self.seen(x, weight, stride, padding)]
+                pixels = grad.permute(0, 2, 3, 1)
+                sums = [(pixels * tap).sum(dim=(0, 1, 2)) for tap in self.seen(x, weight, stride, padding)]
                 to_weight = torch.stack(sums, dim=1).view_as(weight)
-        else:
-            return NotImplemented  # type: ignore[no-any-return]
         return to_x, to_weight, rows.sum(dim=0) if output_mask[2] else None
+
+    def max_pool(
+        self,
+        x: Tensor,
+        kernel: list[int],
+        stride: list[int] | None = None,
+        padding: list[int] | int = 0,
+        dilation: list[int] | int = 1,
+        ceil_mode: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        if not _tiles(x, kernel, stride, padding, dilation):
+            return NotImplemented  # type: ignore[no-any-return]
+        pixels, (height, width) = x.permute(0, 2, 3, 1), kernel
+        taps = [pixels[:, i::height, j::width] for i in range(height) for j in range(width)]
+        most, which = taps[0], torch.zeros_like(taps[0], dtype=torch.int8)
+        for n, tap in enumerate(taps[1:], start=1):
+            more = (tap > most) | tap.isnan()
+            most, which = torch.where(more, tap, most), torch.where(more, n, which)
+        # What PyTorch gives: where in the image the largest one lies. `which` is enough for the gradient.
+        _, H, W, _ = which.shape
+        line = height * torch.arange(H, device=x.device)[:, None, None] + which // width
+        index = x.shape[3] * line + width * torch.arange(W, device=x.device)[:, None] + which % width
+        index = index.permute(0, 3, 1, 2)
+        self._known[index.untyped_storage()._cdata,] = index, [which]
+        return most.permute(0, 3, 1, 2), index
+
+    def max_pool_backward(
+        self,
+        grad: Tensor,
+        x: Tensor,
+        kernel: list[int],
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        ceil_mode: bool,
+        index: Tensor,
+    ) -> Tensor:
+        known = self._known.get((index.untyped_storage()._cdata,))
+        if known is None:
+            return NotImplemented  # type: ignore[no-any-return]
+        which, (height, width) = known[1][0], kernel
+        windows = _laid_out(grad.permute(0, 2, 3, 1))[:, :, None, :, None]
+        here = torch.arange(height * width, device=x.device, dtype=torch.int8).view(height, 1, width, 1)
+        apart = torch.where(which[:, :, None, :, None] == here, windows, 0)
+        return _laid_out(apart).flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
 
     def columns(self, x: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> Tensor:
         """What each output pixel sees of the input, a row each. Lines of windows first, filled up to a
@@ -275,35 +333,56 @@ def _kind(
     return "stem" if weight.shape[1] < FEW else "other"
 
 
+def _tiles(
+    x: Tensor,
+    kernel: list[int],
+    stride: list[int] | None,
+    padding: list[int] | int,
+    dilation: list[int] | int,
+) -> bool:
+    """Whether pooling windows lie side by side and cover images that are channels last."""
+    windows = len(kernel) == 2 and list(stride or kernel) == list(kernel)
+    plain = padding in (0, [0, 0]) and dilation in (1, [1, 1])
+    return (
+        windows
+        and plain
+        and x.ndim == 4
+        and x.stride(1) == 1
+        and not any(x.shape[2 + n] % kernel[n] for n in range(2))
+    )
+
+
 def _taps(x: Tensor, weight: Tensor, stride: list[int], padding: list[int], size: list[int]) -> list[Tensor]:
-    """The input as each weight of a kernel sees it, in the size of the output."""
+    """The input as each weight of a kernel sees it, in the size of the output, channels last: a compiler lays
+    out in the order of the dimensions what is made here."""
     taps: list[Tensor] = []
     for i in range(weight.shape[2]):
         for j in range(weight.shape[3]):
             # Each straight from the input: a padded copy in between would be written out.
-            edges: list[int] = []
+            edges = [0, 0]
             for n, at in ((1, j), (0, i)):
                 before = padding[n] - at
                 edges += [before, stride[n] * (size[n] - 1) + 1 - x.shape[2 + n] - before]
-            tap = pad(x, edges)
-            taps.append(tap if set(stride) == {1} else tap[:, :, :: stride[0], :: stride[1]])
+            tap = pad(x.permute(0, 2, 3, 1), edges)
+            taps.append(tap if set(stride) == {1} else tap[:, :: stride[0], :: stride[1]])
     return taps
 
 
 def _weighed(taps: list[Tensor], weight: Tensor) -> Tensor:
     """The sum of what a kernel of each channel's own sees."""
-    each = weight.view(len(weight), -1, 1, 1).unbind(dim=1)
-    total: Tensor = reduce(add, map(mul, taps, each))
-    return total
+    each = weight.view(len(weight), -1).unbind(dim=1)
+    total = _laid_out(reduce(add, map(mul, taps, each)))
+    # Seen so, a compiler writes it out as it is: else in float32, into which batch normalisation turns it.
+    return total.as_strided(total.shape, total.stride()).permute(0, 3, 1, 2)
 
 
 def _spread(grad: Tensor, stride: list[int]) -> Tensor:
     """The output's pixels where they lie in the input, zeros between them."""
     if set(stride) == {1}:
         return grad
-    N, C, height, width = grad.shape
-    apart = pad(_laid_out(grad)[:, :, :, None, :, None], (0, stride[1] - 1, 0, 0, 0, stride[0] - 1))
-    return apart.view(N, C, height * stride[0], width * stride[1])
+    pixels = _laid_out(grad.permute(0, 2, 3, 1))
+    apart = pad(pixels[:, :, None, :, None], (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1))
+    return apart.flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
 
 
 def _rows(x: Tensor) -> Tensor:

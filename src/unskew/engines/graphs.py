@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
+from types import EllipsisType
 from typing import NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ from torch import Tensor
 from unskew.engines.arena import Arena, load_model, model_arena
 from unskew.engines.examiner import Examiner
 from unskew.engines.feed import Feed, Portion
-from unskew.engines.fuse import PAYS, fuse, fuse_any_size
+from unskew.engines.fuse import PAYS, Sized, fuse, fuse_any_size
 from unskew.engines.job import Fit, Job
 from unskew.engines.lines import Line, Mark, Step, line_on, main_mark, main_wait, random_state
 from unskew.engines.loop import Loop, Training
@@ -235,8 +236,7 @@ class Stage:
         }
         self._places = torch.arange(budget.batch_size, device=self.device)
         self._fused: Callable[[Held, Tensors], None] | None = None
-        self._fused_parts: Callable[[Held, Tensor, Tensor], None] | None = None
-        self.compiled_parts = self.trial.fast and _partial_share(self.trial) >= PAYS
+        self._sized: Sized | EllipsisType | None = ...  # not asked for yet
         self.lanes: list[Lane] = []
         self.spares: dict[int, Spare] = {}
         self.most = 0  # lanes that fit; 0: not known yet
@@ -438,18 +438,23 @@ class Stage:
         with spare.room.line.work():
             inputs, labels = torch.zeros_like(x), torch.zeros_like(y)
             spare.inputs[len(x)] = inputs, labels
-            step = partial(self._partial_step(spare, inputs, labels), self._held(spare.room), inputs, labels)
+            step = partial(self._partial_step(len(x)), self._held(spare.room), inputs, labels)
         spare.steps[len(x)] = spare.room.line.record(step)
 
-    def _partial_step(self, spare: Spare, x: Tensor, y: Tensor) -> Callable[[Held, Tensor, Tensor], None]:
-        plain = partial(self._step, fused=False)
-        if not self.compiled_parts or len(x) == 1:
-            return plain
-        if self._fused_parts is None:
-            held, most = self._held(spare.room), self.trial.budget.batch_size - 1
-            step = partial(self._step, fused=True)
-            self._fused_parts = fuse_any_size(step, held, x, y, batch=(x, y), most=most) or plain
-        return self._fused_parts
+    def _partial_step(self, size: int) -> Callable[[Held, Tensor, Tensor], None]:
+        if self._sized is ...:
+            self._sized = self._fuse_any_size()
+        if self._sized and self._sized.fits(size):
+            return self._sized.run
+        return partial(self._step, fused=False)
+
+    def _fuse_any_size(self) -> Sized | None:
+        if not self.trial.fast or _partial_share(self.trial) < PAYS:
+            return None
+        feed, usual = self.floor.feed, max(2, self.trial.budget.batch_size // 2)
+        x, y = feed.x[:usual], feed.y[:usual]
+        step = partial(self._step, fused=True)
+        return fuse_any_size(step, self._held(self.lanes[0].room), x, y, batch=(x, y))
 
     def _held(self, room: Room) -> Held:
         anchor, scope = dict(self.floor.anchor.groups), dict(room.scope.groups)
