@@ -32,7 +32,7 @@ from unskew.engines.fuse import PAYS, Sized, fuse, fuse_any_size
 from unskew.engines.job import Fit, Job
 from unskew.engines.lines import Line, Mark, Step, line_on, main_mark, main_wait, random_state
 from unskew.engines.loop import Loop, Training
-from unskew.engines.numerics import kernels
+from unskew.engines.numerics import kernels, seed
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment
@@ -188,9 +188,10 @@ class Graphs:
                 fits[place] = Fit(received, 0, 0, nothing, job.memory, {})
                 continue
             scope = Scope(received, self._counts[job.client], job.memory, shared)
-            random: Tensor | int = draw_seed(self.trial.seed, Purpose.CLIENT, job.round, job.client)
+            drawn = draw_seed(self.trial.seed, Purpose.CLIENT, job.round, job.client)
+            random: Tensor | int = drawn
             if method.memory.prepare is not PLAIN.prepare:
-                torch.manual_seed(random)
+                seed(drawn, self.device)
                 prepared = method.memory.prepare(scope, partial(self.look, job.client))
                 scope = replace(scope, memory={**scope.memory, **prepared})
                 random = random_state(self.device)

@@ -15,7 +15,7 @@ from unskew.engines.assess import Exam
 from unskew.engines.job import Fit, Job
 from unskew.engines.lines import upload
 from unskew.engines.network import Network
-from unskew.engines.numerics import keep_freed_memory, steady
+from unskew.engines.numerics import keep_freed_memory, seed, steady
 from unskew.engines.plan import Epoch, epochs
 from unskew.errors import UserError
 from unskew.method import Method
@@ -81,7 +81,7 @@ class Loop:
         if not len(mine):
             return Fit(anchor, 0, 0, torch.zeros((), device=self.device), job.memory, {})
         # For dropout and methods that draw.
-        torch.manual_seed(draw_seed(trial.seed, Purpose.CLIENT, job.round, job.client))
+        seed(draw_seed(trial.seed, Purpose.CLIENT, job.round, job.client), self.device)
         scope = Scope(anchor, trial.federation.counts[job.client].to(self.device), job.memory, shared)
         look = partial(self.look, job.client)
         scope = replace(scope, memory={**scope.memory, **method.memory.prepare(scope, look)})

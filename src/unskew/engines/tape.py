@@ -40,6 +40,13 @@ FORMATS = {
 }
 """As TorchScript numbers them: c10/core/MemoryFormat.h."""
 
+POOLED = (
+    ("aten::max_pool2d_with_indices", 0),
+    ("aten::max_pool2d_with_indices_backward", 1),
+    ("aten::threshold_backward", 1),
+)
+"""Who looks at the output of a ReLU, as which argument, when max pooling follows it."""
+
 Kind = tuple[object, ...]
 Replay = Callable[..., Tensor]
 
@@ -231,9 +238,36 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for node in reversed(self.views):
             if not node.hasUses():
                 node.destroy()
+        for relu in self.graph.findAllNodes("aten::relu"):
+            _pool_first(relu)
         torch._C._set_graph_executor_optimize(False)
         replay: Replay = torch._C._create_function_from_graph("step", self.graph)
         return replay
+
+
+def _pool_first(relu: Any) -> None:
+    """Where max pooling follows a ReLU: pool first, and take the ReLU of what is left, as a rule a quarter.
+    No bit of either pass depends on which is first: where the largest of a window is positive it is the same
+    one, and where it is not, the result is 0 and no gradient goes through."""
+    before, after = relu.inputsAt(0), relu.output()
+    users = {(use.user.kind(), use.offset): use.user for use in after.uses()}
+    if len(after.uses()) != 3 or users.keys() != set(POOLED):
+        return
+    pool, pool_backward, relu_backward = (users[each] for each in POOLED)
+    pooled, slope = pool.outputsAt(0), pool_backward.output()
+    if [use.user for use in slope.uses()] != [relu_backward] or relu_backward.inputsAt(2).toIValue() != 0:
+        return
+    if any(use.user.kind().endswith("_") for value in (before, pooled) for use in value.uses()):
+        return  # changed in place, while the backward pass is still to look at it
+    relu.moveAfter(pool)
+    pooled.replaceAllUsesWith(after)
+    relu.replaceInput(0, pooled)
+    pool.replaceInput(0, before)
+    pool_backward.moveAfter(relu_backward)
+    relu_backward.output().replaceAllUsesWith(slope)
+    relu_backward.replaceInput(0, pool_backward.inputsAt(0))
+    pool_backward.replaceInput(0, relu_backward.output())
+    pool_backward.replaceInput(1, before)
 
 
 def _place(value: Tensor) -> tuple[object, ...]:
