@@ -1,8 +1,8 @@
 """A step made over by a compiler: its forward and backward passes, loss and optimiser as one program.
 
 The step is traced once, at the level of PyTorch's operators, gradients already taken, so a method needs to
-know nothing of it. TorchInductor makes the program; convolutions it would leave to cuDNN are put in other
-words where that is faster.
+know nothing of it. TorchInductor makes the program; convolutions it would leave to cuDNN, and pooling, are
+put in other words where that is faster.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Rewriting:
         line = height * torch.arange(H, device=x.device)[:, None, None] + which // width
         index = x.shape[3] * line + width * torch.arange(W, device=x.device)[:, None] + which % width
         index = index.permute(0, 3, 1, 2)
-        self._known[index.untyped_storage()._cdata,] = index, [which]
+        self._known["which", index.untyped_storage()._cdata] = index, [which]
         return most.permute(0, 3, 1, 2), index
 
     def max_pool_backward(
@@ -259,7 +259,7 @@ class Rewriting:
         ceil_mode: bool,
         index: Tensor,
     ) -> Tensor:
-        known = self._known.get((index.untyped_storage()._cdata,))
+        known = self._known.get(("which", index.untyped_storage()._cdata))
         if known is None:
             return NotImplemented  # type: ignore[no-any-return]
         which, (height, width) = known[1][0], kernel
@@ -306,7 +306,7 @@ class Rewriting:
         look: Callable[[], list[Tensor]],
     ) -> list[Tensor]:
         """The backward pass, and a teacher, get the same as the first who asked."""
-        place = x.untyped_storage()._cdata, x.storage_offset()
+        place = x.untyped_storage()._cdata, x.storage_offset(), x._version
         key = (what, *place, str((x.shape, x.stride(), weight.shape[2:], stride, padding)))
         if key not in self._known:
             self._known[key] = x, look()  # with x, so that its place is not reused
@@ -324,11 +324,12 @@ def _kind(
 ) -> str:
     if weight.ndim != 4 or transposed or set(dilation) != {1}:
         return "other"
-    if 1 < groups == x.shape[1] == len(weight):
+    channels_last = x.stride(1) == 1
+    if 1 < groups == x.shape[1] == len(weight) and channels_last:
         return "depthwise"
     if groups > 1 or x.dtype == torch.float32:
         return "other"
-    if weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0} and x.stride(1) == 1:
+    if weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0} and channels_last:
         return "pointwise"
     return "stem" if weight.shape[1] < FEW else "other"
 
@@ -341,15 +342,13 @@ def _tiles(
     dilation: list[int] | int,
 ) -> bool:
     """Whether pooling windows lie side by side and cover images that are channels last."""
-    windows = len(kernel) == 2 and list(stride or kernel) == list(kernel)
-    plain = padding in (0, [0, 0]) and dilation in (1, [1, 1])
-    return (
-        windows
-        and plain
-        and x.ndim == 4
-        and x.stride(1) == 1
-        and not any(x.shape[2 + n] % kernel[n] for n in range(2))
-    )
+
+    def only(number: int, given: list[int] | int) -> bool:
+        return all(each == number for each in (given if isinstance(given, list) else [given]))
+
+    side_by_side = list(stride or kernel) == list(kernel) and only(0, padding) and only(1, dilation)
+    covered = x.ndim == 4 and not any(x.shape[2 + n] % kernel[n] for n in range(2))
+    return side_by_side and covered and x.stride(1) == 1
 
 
 def _taps(x: Tensor, weight: Tensor, stride: list[int], padding: list[int], size: list[int]) -> list[Tensor]:
