@@ -48,6 +48,18 @@ def test_a_cell_gives_a_table_and_two_dated_files(unskew) -> None:
     assert "| fedavg, loop, fp32 | ~" in page.read_text()
 
 
+def test_any_method_can_be_measured(unskew) -> None:
+    short = ("--rounds", "2", "--repeats", "1", "--engine", "loop", "--quiet")
+    answer = unskew("bench", "digits", "--method", "scaffold, fedlc", *short)
+    assert answer.code == 0
+    assert "scaffold, loop, fp32" in answer.out
+    assert "fedlc, loop, fp32" in answer.out
+    assert "fedavg" not in answer.out
+    answer = unskew("bench", "digits", "--method", "scafold", *short)
+    assert answer.code == 2
+    assert "did you mean 'scaffold'" in answer.err
+
+
 def test_json_is_the_last_line_and_the_file(unskew) -> None:
     answer = unskew(
         "bench", "idle", "--rounds", "2", "--repeats", "1", "--engine", "loop", "--json", "--quiet"

@@ -206,6 +206,11 @@ def test_a_pipe_gets_plain_lines(unskew):
     assert "\x1b" not in answer.err + answer.out
 
 
+def test_a_setting_that_changes_nothing_is_said(unskew):
+    answer = unskew("run", *BRIEF, "--set", "fast=true", "--set", "device=cpu")
+    assert "note: fast=true changes nothing here: it is for the graphs engine on a GPU.\n" in answer.err
+
+
 def test_methods_are_compared_with_the_first_on_the_same_seeds(unskew, tmp_path):
     methods = ["fedavg", "fedprox:mu=0", "fedprox:mu=5"]
     answer = unskew("compare", *methods, *BRIEF, "--rounds", "3", "--seeds", "1-3", "--out", "all", "--quiet")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from unskew.engines import choose
 from unskew.engines.cluster import Call, connect, fleet, for_worker
 from unskew.engines.parcel import Parcel, pack, pack_code, unpack
 from unskew.errors import Interrupted
@@ -61,7 +62,7 @@ def execute(prepared: Prepared, path: Path, watch: Watcher, log: Sequence[str] =
     """Train in a new run folder, with the loggers named; a run that is interrupted keeps the rounds it
     finished."""
     folder = RunFolder(path, prepared)
-    watch.say(prepared.method.notes)
+    watch.say(_beforehand(prepared))
     try:
         with _loggers(log, prepared, path, watch) as loggers:
             on_round = partial(_tell, folder, loggers, watch)
@@ -69,6 +70,19 @@ def execute(prepared: Prepared, path: Path, watch: Watcher, log: Sequence[str] =
             return _finish(folder, prepared, result, loggers)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the rounds that were finished are in {path}.") from None
+
+
+def _beforehand(prepared: Prepared) -> Iterator[str]:
+    """What to know before the numbers come."""
+    trial = prepared.trial
+    yield from prepared.method.notes
+    if trial.fast and trial.pick_device().type == "cuda" and choose(trial) != "loop":
+        yield (
+            "fast=true compiles the step in the first round, for minutes if the network is deep; later runs "
+            "find it in PyTorch's cache."
+        )
+    elif trial.fast:
+        yield "fast=true changes nothing here: it is for the graphs engine on a GPU."
 
 
 def _loggers(names: Sequence[str], prepared: Prepared, path: Path, watch: Watcher) -> Log:
@@ -107,7 +121,7 @@ def _side_by_side(cells: Sequence[Cell], watch: Watcher, log: Sequence[str]) -> 
     each = [_for_worker(cell.prepared) for cell in cells]
     folders = [RunFolder(cell.folder, mine) for cell, mine in zip(cells, each, strict=True)]
     for mine in each:
-        watch.say(mine.method.notes)
+        watch.say(_beforehand(mine))
     calls = [Call(_train, [ray.put(pack_code(mine, "method"))], None) for mine in each]
     outcomes: dict[int, Outcome] = {}
     try:

@@ -110,8 +110,8 @@ class Trial:
     it."""
     precision: Precision = "fp32"
     fast: bool = False
-    """Whether a GPU may take its fastest kernels: fused by torch.compile, and of cuDNN's those that win a
-    race. Last bits then differ from run to run."""
+    """Whether a GPU may take its fastest kernels: steps compiled as a whole, and of cuDNN's kernels those
+    that win a race. Last bits then differ from run to run."""
     probe: Probe = Probe()
 
     def __post_init__(self) -> None:

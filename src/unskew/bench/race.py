@@ -21,6 +21,7 @@ from unskew.data import Augment, Federation, federate
 from unskew.engines import choose
 from unskew.engines.loop import Loop
 from unskew.engines.pool import cores
+from unskew.errors import unknown
 from unskew.method import Method
 from unskew.methods import METHODS
 from unskew.train import Program, Round, train
@@ -40,6 +41,7 @@ class Settings:
 
     rounds: int | None = None
     repeats: int | None = None
+    methods: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
     precisions: tuple[Precision, ...] = ()
     device: str | None = None
@@ -133,12 +135,16 @@ def enter(cell: Cell, federation: Federation, settings: Settings) -> list[Entry]
         workers=settings.workers,
         fast=settings.fast,
     )
+    methods = settings.methods or tuple(cell.methods)
+    for name in methods:
+        if name not in METHODS:
+            raise unknown("method", name, METHODS)
     asked = settings.engines or COMPARED[first.pick_device().type]
     engines = dict.fromkeys(choose(replace(first, engine=engine)) for engine in asked)
     return [
         Entry(method, METHODS[method](), replace(first, engine=engine, precision=precision))
         for precision in settings.precisions or cell.precisions
-        for method in cell.methods
+        for method in methods
         for engine in engines
     ]
 
@@ -201,7 +207,7 @@ def _line(entry: Entry, runs: Sequence[Run], cell: Cell, rounds: int, dense: flo
         dense_share=rate / dense,
         memory_bytes=max(run.memory.used or 0 for run in runs) or None,
         reserved_bytes=max(run.memory.reserved or 0 for run in runs) or None,
-        target=cell.methods[entry.name],
+        target=cell.methods.get(entry.name),
     )
 
 

@@ -30,6 +30,9 @@ def bench(
     repeats: Annotated[
         str | None, options.option("--repeats", "NUMBER", "Runs of each competitor.", "the cell's")
     ] = None,
+    method: Annotated[
+        str | None, options.option("--method", "NAMES", "Such as fedavg,scaffold.", "the cell's")
+    ] = None,
     engine: Annotated[
         str | None,
         options.option("--engine", "NAMES", "Such as loop,pool.", "loop,auto; on a GPU auto"),
@@ -74,7 +77,8 @@ def bench(
     settings = Settings(
         rounds=None if rounds is None else _number("rounds", rounds, 2),  # the first is measured apart
         repeats=None if repeats is None else _number("repeats", repeats, 1),
-        engines=tuple(part.strip() for part in engine.split(",")) if engine else (),
+        methods=_names(method),
+        engines=_names(engine),
         precisions=_precisions(precision),
         device=device,
         workers=_number("workers", workers, 0),
@@ -105,6 +109,10 @@ def bench(
         screen.print(f"written: {path}", soft_wrap=True)
 
 
+def _names(given: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in given.split(",")) if given else ()
+
+
 def table(section: Section) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in COLUMNS:
@@ -116,7 +124,7 @@ def table(section: Section) -> Table:
 
 def _precisions(text: str | None) -> tuple[Precision, ...]:
     known: tuple[Precision, ...] = typing.get_args(Precision)
-    named = [part.strip() for part in text.split(",")] if text else []
+    named = _names(text)
     for name in named:
         if name not in known:
             raise unknown("precision", name, known)
