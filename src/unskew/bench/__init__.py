@@ -68,7 +68,8 @@ def conditions() -> dict[str, Json]:
         }
     kept = ("platform", "python", "versions", "unskew_commit")
     told |= {name: cpu[name] for name in kept}
-    command = shlex.join([Path(sys.argv[0]).stem, *sys.argv[1:]])
+    program = Path(sys.argv[0]).stem.replace("__main__", "unskew")  # python -m unskew
+    command = shlex.join([program, *sys.argv[1:]])
     return told | {"command": command, "threads": "1 per process, unless a line says else"}
 
 
