@@ -4,21 +4,17 @@ import gc
 import importlib.util
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from clusters import free_port, has, running, until
 from unskew import Budget, Evaluation, Method, Trial, UserError, methods, train
 from unskew.engines import Job, start
 from unskew.methods.assemble import assemble
@@ -30,73 +26,14 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 
-NODE = "from ray.scripts.scripts import main; main()"
 BUDGET = Budget(rounds=2, epochs=1, lr=0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Its address. Three CPUs on two nodes, each a process that takes its own along when it ends."""
-    import ray
-
-    folder = tempfile.mkdtemp(prefix="ray")  # short: it holds sockets, whose paths may have 107 characters
-    address = f"127.0.0.1:{free_port()}"
-    head = ["--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false", "--num-cpus=2"]
-    nodes = []
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ADDRESS", address)
-        try:
-            for options in ([*head, f"--temp-dir={folder}"], [f"--address={address}", "--num-cpus=1"]):
-                command = [sys.executable, "-c", NODE, "start", "--block", *options]
-                log = (Path(folder) / f"node{len(nodes)}.log").open("w")
-                with log:
-                    nodes.append(
-                        subprocess.Popen(
-                            [*command, "--node-ip-address=127.0.0.1", "--object-store-memory=200000000"],
-                            env=environment,
-                            stdout=log,
-                            stderr=log,
-                        )
-                    )
-                if len(nodes) == 1:
-                    until(lambda: reached(address))
-            until(lambda: cpus(ray) == 3)
-            yield address
-        finally:
-            ray.shutdown()
-            for node in reversed(nodes):
-                node.terminate()
-            for node in nodes:
-                node.wait(60)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def until(true, seconds: float = 120) -> None:
-    """Wait; the limit is there only so that what is broken does not hang the tests."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
-def reached(address: str) -> bool:
-    from unskew.engines.cluster import _answers
-
-    return _answers(address)
-
-
-def cpus(ray, kind: str = "cluster_resources") -> float:
-    from unskew.engines.cluster import connect
-
-    connect()
-    return getattr(ray, kind)().get("CPU", 0)
+    """The address of three CPUs on two nodes."""
+    with running(["--num-cpus=2"], ["--num-cpus=1"], CPU=3) as address:
+        yield address
 
 
 @pytest.fixture
@@ -273,22 +210,18 @@ def test_a_cell_that_fails_says_why(unskew, fleet, tmp_path):
 
 @needs_ray
 def test_an_engine_that_is_gone_holds_no_cpu(trial, fleet):
-    import ray
-
-    until(lambda: cpus(ray, "available_resources") == 1)
+    until(lambda: has("CPU", "available_resources") == 1)
     engine = start(replace(trial, workers=1))
     engine.fit(Method(), engine.initial, {}, [Job(0, 0, {})])
-    until(lambda: cpus(ray, "available_resources") == 0)
+    until(lambda: has("CPU", "available_resources") == 0)
     del engine
     gc.collect()
-    until(lambda: cpus(ray, "available_resources") == 1)
+    until(lambda: has("CPU", "available_resources") == 1)
 
 
 @needs_ray
 def test_a_run_that_is_interrupted_holds_no_cpu(fleet, tmp_path):
-    import ray
-
-    until(lambda: cpus(ray, "available_resources") == 1)
+    until(lambda: has("CPU", "available_resources") == 1)
     command = ["run", "--rounds", "100000", "--engine", "ray", "--set", "workers=1", "--out", "out"]
     started = subprocess.Popen(
         [sys.executable, "-m", "unskew", *command], cwd=tmp_path, text=True, stderr=subprocess.PIPE
@@ -299,7 +232,7 @@ def test_a_run_that_is_interrupted_holds_no_cpu(fleet, tmp_path):
     _, err = started.communicate(timeout=120)
     assert started.returncode == 130
     assert err.splitlines()[-1] == "unskew: stopped; the rounds that were finished are in out."
-    until(lambda: cpus(ray, "available_resources") == 1)
+    until(lambda: has("CPU", "available_resources") == 1)
 
 
 @needs_ray
@@ -317,6 +250,29 @@ def test_where_no_cluster_answers(unskew, monkeypatch, tmp_path):
         assert sentence in answer.err
         assert answer.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@needs_ray
+def test_a_cluster_that_asks_for_a_token(tmp_path):
+    token = 64 * "7"
+    with running(["--num-cpus=1"], token=token):
+
+        def run(**environment: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "unskew", "run", "--rounds", "1", "--engine", "ray", "--quiet"]
+            patience = {"RAY_NUM_REDIS_GET_RETRIES": "2"}
+            return subprocess.run(
+                command,
+                cwd=tmp_path,
+                env={**os.environ, **patience, **environment},
+                capture_output=True,
+                text=True,
+            )
+
+        without = run()
+        assert without.returncode == 2
+        assert "asks for a token: set RAY_AUTH_MODE=token" in without.stderr.splitlines()[-1]
+        assert "Traceback" not in without.stderr
+        assert run(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token).returncode == 0
 
 
 def test_without_ray_installed(unskew, monkeypatch):

@@ -138,7 +138,16 @@ def connect() -> Any:
         raise UserError(f"engine 'ray' finds no Ray cluster {where}: {START}.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # tips on coming releases of Ray
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        try:
+            # Ray finds this machine's cluster by itself, and its token then too.
+            ray.init(address=wanted or "auto", log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError as error:
+            if "AuthToken" not in f"{error}{error.__cause__}":
+                raise
+            raise UserError(
+                f"the Ray cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
+                "to what `ray get-auth-token` prints there."
+            ) from error
     return ray
 
 

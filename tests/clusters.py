@@ -1,0 +1,94 @@
+"""Ray clusters on this machine."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+NODE = "from ray.scripts.scripts import main; main()"
+
+
+@contextmanager
+def running(*nodes: list[str], token: str = "", **resources: float) -> Iterator[str]:
+    """The address of a cluster of nodes with these options, once it has these resources. Each node is a
+    process that takes its own along when it ends."""
+    import ray
+
+    folder = tempfile.mkdtemp(prefix="ray")  # short: it holds sockets, whose paths may have 107 characters
+    address = f"127.0.0.1:{free_port()}"
+    head = ["--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false"]
+    started = []
+    environment = {
+        **os.environ,
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+    if token:
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", address)
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # whether or not this user has a token
+        try:
+            for n, options in enumerate(nodes):
+                place = [f"--address={address}"] if n else [*head, f"--temp-dir={folder}"]
+                command = [sys.executable, "-c", NODE, "start", "--block", *place, *options]
+                with (Path(folder) / f"node{n}.log").open("w") as log:
+                    started.append(
+                        subprocess.Popen(
+                            [*command, "--node-ip-address=127.0.0.1", "--object-store-memory=200000000"],
+                            env=environment,
+                            stdout=log,
+                            stderr=log,
+                        )
+                    )
+                if n == 0:
+                    until(lambda: reached(address))
+            for kind, number in resources.items():
+                until(lambda kind=kind, number=number: has(kind) == number)
+            yield address
+        finally:
+            ray.shutdown()
+            for node in reversed(started):
+                node.terminate()
+            for node in started:
+                node.wait(60)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def until(true, seconds: float = 120) -> None:
+    """Wait; the limit is there only so that what is broken does not hang the tests."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def reached(address: str) -> bool:
+    from unskew.engines.cluster import _answers
+
+    return _answers(address)
+
+
+def has(kind: str, of: str = "cluster_resources") -> float:
+    """How many CPUs or GPUs there are, or are free with `of="available_resources"`."""
+    import ray
+
+    from unskew.engines.cluster import connect
+
+    connect()
+    return getattr(ray, of)().get(kind, 0)
