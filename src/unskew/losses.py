@@ -356,7 +356,7 @@ def logit_suppression(
     z, y, n = _logits(logits), _labels(labels, logits), _counts(counts, logits)
     _among("form", form, ("official", "paper"))
     share, label = _shares(n, z), _is_label(y, z.shape[1])
-    log_batch = z.new_full((), y.shape[0]).log()
+    log_batch = z.new_full((), y.shape[0]).log()  # a compiler may leave the size open in a tensor
     if form == "paper":
         others = ~label
         level = torch.where(others.any(0), _masked(z, others).logsumexp(0) - log_batch, 0.0)

@@ -116,10 +116,8 @@ def dense_rate(trial: Trial, batch_size: int) -> float:
     x = torch.randn(batch_size, *dataset.inputs.shape, device=device)
     y = torch.randint(len(dataset.classes), (batch_size,), device=device)
     rates = []
-    tf32 = trial.precision != "fp32"
-    # The kernels that PyTorch takes by itself: a race among cuDNN's for a deep network lasts minutes.
-    usual = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32)
-    with kernels(tf32=tf32), usual:
+    # No race among cuDNN's kernels: for a deep network it lasts minutes.
+    with kernels(tf32=trial.precision != "fp32", taken="usual"):
         for layout in (torch.contiguous_format, torch.channels_last):
             model = trial.build().to(device).train()
             model.to(memory_format=layout)  # type: ignore[call-overload]  # PyTorch's stub lacks it

@@ -21,9 +21,8 @@ from unskew.data import Augment, Federation, federate
 from unskew.engines import choose
 from unskew.engines.loop import Loop
 from unskew.engines.pool import cores
-from unskew.errors import unknown
 from unskew.method import Method
-from unskew.methods import METHODS
+from unskew.methods.assemble import assemble
 from unskew.train import Program, Round, train
 from unskew.trial import Evaluation, Precision, Trial
 
@@ -135,16 +134,15 @@ def enter(cell: Cell, federation: Federation, settings: Settings) -> list[Entry]
         workers=settings.workers,
         fast=settings.fast,
     )
-    methods = settings.methods or tuple(cell.methods)
-    for name in methods:
-        if name not in METHODS:
-            raise unknown("method", name, METHODS)
+    methods = {
+        name: assemble({part: {} for part in name.split("+")})[0] for name in settings.methods or cell.methods
+    }
     asked = settings.engines or COMPARED[first.pick_device().type]
     engines = dict.fromkeys(choose(replace(first, engine=engine)) for engine in asked)
     return [
-        Entry(method, METHODS[method](), replace(first, engine=engine, precision=precision))
+        Entry(name, method, replace(first, engine=engine, precision=precision))
         for precision in settings.precisions or cell.precisions
-        for method in methods
+        for name, method in methods.items()
         for engine in engines
     ]
 

@@ -22,13 +22,9 @@ class Exam:
     def __init__(self, dataset: Dataset, network: Network, device: torch.device, batch_size: int) -> None:
         self.dataset, self.network = dataset, network
         test = dataset.test
-        self.labels = test.labels.to(device)
-        domains = test.domains.to(device) if test.domains is not None else torch.zeros_like(self.labels)
-        self.asked: Tensors = {
-            "inputs": test.inputs.to(device),
-            "labels": self.labels,
-            "domains": domains,
-        }
+        domains = torch.zeros_like(test.labels) if test.domains is None else test.domains
+        asked = {"inputs": test.inputs, "labels": test.labels, "domains": domains}
+        self.asked = {name: value.to(device) for name, value in asked.items()}
         order = torch.arange(len(test))
         if network.self_normalising:  # class-sorted files must not make batches of one class
             order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))
@@ -80,7 +76,7 @@ class Exam:
         return Assessment(
             confusion=per_domain.sum(dim=0).numpy(),
             domains=per_domain.numpy() if self.dataset.domains else None,
-            loss=float(total["loss"]) / len(self.labels),
+            loss=float(total["loss"]) / len(self.asked["labels"]),
             mean_probability=(total["probability"].cpu() / seen).numpy(),
             mean_features=(total["features"].cpu() / seen).numpy(),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -11,7 +12,6 @@ from unskew.engines.arena import load_model, model_arena
 from unskew.engines.fuse import PAYS, fuse
 from unskew.engines.lines import Line, Step, download, main_mark
 from unskew.engines.loop import Loop
-from unskew.engines.numerics import kernels
 from unskew.metrics import Assessment
 from unskew.types import Tensors, Weights
 
@@ -20,7 +20,7 @@ class Examiner:
     """A model's test, recorded, on a line of its own: beside the next round's clients."""
 
     def __init__(self, loop: Loop, line: Line) -> None:
-        self.exam, self.trial, self.line, self.device = loop.exam, loop.trial, line, loop.device
+        self.loop, self.exam, self.line, self.device = loop, loop.exam, line, loop.device
         self.weights = model_arena(loop.initial, self.device)
         self._totals: Tensors = {}
         self._replay: Step | None = None
@@ -51,8 +51,8 @@ class Examiner:
         first = self.exam.tally(Weights(groups["params"], groups["buffers"]), 0)
         self._totals = {name: torch.zeros_like(value) for name, value in first.items()}
         held = groups, self._totals, self.exam.asked
-        fast = self.trial.fast and self._share() >= PAYS
-        with kernels(tf32=self.trial.precision == "tf32", fastest=fast):
+        fast = self.loop.trial.fast and self._share() >= PAYS
+        with self.loop.raced() if fast else nullcontext():
             fused = fuse(self._add, *held, batches[0]) if fast else self._add
 
             def run() -> None:
@@ -70,6 +70,6 @@ class Examiner:
 
     def _share(self) -> float:
         """Of the tests in all the work, where a step is three passes."""
-        trial = self.trial
+        trial = self.loop.trial
         trained = trial.budget.epochs * trial.cohort * float(trial.federation.sizes.double().mean())
-        return len(self.exam.labels) / (3 * trained * trial.evaluation.every)
+        return len(self.exam.asked["labels"]) / (3 * trained * trial.evaluation.every)

@@ -151,7 +151,9 @@ class Rewriting:
     does well already."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], tuple[Tensor, list[Tensor]]] = {}
+        # By the place in memory of a tensor, which is kept beside it so that its place is not reused.
+        self._looks: dict[tuple[object, ...], tuple[Tensor, list[Tensor]]] = {}
+        self._which: dict[int, tuple[Tensor, Tensor]] = {}
 
     def convolution(
         self,
@@ -245,7 +247,7 @@ class Rewriting:
         line = height * torch.arange(H, device=x.device)[:, None, None] + which // width
         index = x.shape[3] * line + width * torch.arange(W, device=x.device)[:, None] + which % width
         index = index.permute(0, 3, 1, 2)
-        self._known["which", index.untyped_storage()._cdata] = index, [which]
+        self._which[index.untyped_storage()._cdata] = index, which
         return most.permute(0, 3, 1, 2), index
 
     def max_pool_backward(
@@ -259,14 +261,13 @@ class Rewriting:
         ceil_mode: bool,
         index: Tensor,
     ) -> Tensor:
-        known = self._known.get(("which", index.untyped_storage()._cdata))
-        if known is None:
+        place = index.untyped_storage()._cdata
+        if place not in self._which:
             return NotImplemented  # type: ignore[no-any-return]
-        which, (height, width) = known[1][0], kernel
+        (_, which), (height, width) = self._which[place], kernel
         windows = _laid_out(grad.permute(0, 2, 3, 1))[:, :, None, :, None]
         here = torch.arange(height * width, device=x.device, dtype=torch.int8).view(height, 1, width, 1)
-        apart = torch.where(which[:, :, None, :, None] == here, windows, 0)
-        return _laid_out(apart).flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
+        return _joined(torch.where(which[:, :, None, :, None] == here, windows, 0))
 
     def columns(self, x: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> Tensor:
         """What each output pixel sees of the input, a row each. Lines of windows first, filled up to a
@@ -283,34 +284,23 @@ class Rewriting:
             )
             return [_laid_out(seen).view(N * H * W, -1)]
 
-        return self._once("columns", x, weight, stride, padding, look)[0]
+        return self._once(x, f"columns {weight.shape[2:]} {stride} {padding}", look)[0]
 
     def seen(self, x: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> list[Tensor]:
         """What each weight of a kernel sees of the input."""
-        return self._once(
-            "seen",
-            x,
-            weight,
-            stride,
-            padding,
-            lambda: _taps(x, weight, stride, padding, _size(x, weight, stride, padding)),
-        )
 
-    def _once(
-        self,
-        what: str,
-        x: Tensor,
-        weight: Tensor,
-        stride: list[int],
-        padding: list[int],
-        look: Callable[[], list[Tensor]],
-    ) -> list[Tensor]:
+        def look() -> list[Tensor]:
+            return _taps(x, weight, stride, padding, _size(x, weight, stride, padding))
+
+        return self._once(x, f"taps {weight.shape[2:]} {stride} {padding}", look)
+
+    def _once(self, x: Tensor, what: str, look: Callable[[], list[Tensor]]) -> list[Tensor]:
         """The backward pass, and a teacher, get the same as the first who asked."""
         place = x.untyped_storage()._cdata, x.storage_offset(), x._version
-        key = (what, *place, str((x.shape, x.stride(), weight.shape[2:], stride, padding)))
-        if key not in self._known:
-            self._known[key] = x, look()  # with x, so that its place is not reused
-        return self._known[key][1]
+        key = (*place, f"{x.shape} {x.stride()}", what)  # a text, because sizes may be symbols
+        if key not in self._looks:
+            self._looks[key] = x, look()
+        return self._looks[key][1]
 
 
 def _kind(
@@ -380,8 +370,12 @@ def _spread(grad: Tensor, stride: list[int]) -> Tensor:
     if set(stride) == {1}:
         return grad
     pixels = _laid_out(grad.permute(0, 2, 3, 1))
-    apart = pad(pixels[:, :, None, :, None], (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1))
-    return apart.flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
+    return _joined(pad(pixels[:, :, None, :, None], (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1)))
+
+
+def _joined(windows: Tensor) -> Tensor:
+    """Images of the windows that they are made of, [N, H, height, W, width, C]."""
+    return _laid_out(windows).flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
 
 
 def _rows(x: Tensor) -> Tensor:

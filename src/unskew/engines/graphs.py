@@ -15,11 +15,10 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
-from types import EllipsisType
 from typing import NamedTuple
 
 import torch
@@ -32,7 +31,7 @@ from unskew.engines.fuse import PAYS, Sized, fuse, fuse_any_size
 from unskew.engines.job import Fit, Job
 from unskew.engines.lines import Line, Mark, Step, line_on, main_mark, main_wait, random_state
 from unskew.engines.loop import Loop, Training
-from unskew.engines.numerics import kernels, seed
+from unskew.engines.numerics import seed
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment
@@ -237,7 +236,6 @@ class Stage:
         }
         self._places = torch.arange(budget.batch_size, device=self.device)
         self._fused: Callable[[Held, Tensors], None] | None = None
-        self._sized: Sized | EllipsisType | None = ...  # not asked for yet
         self.lanes: list[Lane] = []
         self.spares: dict[int, Spare] = {}
         self.most = 0  # lanes that fit; 0: not known yet
@@ -410,7 +408,8 @@ class Stage:
 
     def _record_steps(self, lane: Lane, steps: int) -> Step:
         held = self._held(lane.room), {"at": lane.at, "x": self.floor.feed.x, "y": self.floor.feed.y}
-        with lane.room.line.work(), self._kernels():
+        # Other batches than these are too rare for the time that a race takes.
+        with lane.room.line.work(), self.loop.raced() if self.trial.fast else nullcontext():
             if self.trial.fast and self._fused is None:
                 self._fused = fuse(self._fetch_and_step, *held)
             step = self._fused or self._fetch_and_step
@@ -429,12 +428,6 @@ class Stage:
         self._step(held, x, y, fused=self.trial.fast)
         feed["at"].add_(len(rows))
 
-    def _kernels(self) -> AbstractContextManager[object]:
-        """Of full batches: others are too rare for the time that a race takes."""
-        if not self.trial.fast:
-            return nullcontext()
-        return kernels(tf32=self.trial.precision == "tf32", fastest=True)
-
     def _record_spare(self, spare: Spare, x: Tensor, y: Tensor) -> None:
         with spare.room.line.work():
             inputs, labels = torch.zeros_like(x), torch.zeros_like(y)
@@ -443,13 +436,13 @@ class Stage:
         spare.steps[len(x)] = spare.room.line.record(step)
 
     def _partial_step(self, size: int) -> Callable[[Held, Tensor, Tensor], None]:
-        if self._sized is ...:
-            self._sized = self._fuse_any_size()
         if self._sized and self._sized.fits(size):
             return self._sized.run
         return partial(self._step, fused=False)
 
-    def _fuse_any_size(self) -> Sized | None:
+    @cached_property
+    def _sized(self) -> Sized | None:
+        """For partial batches, where these are worth it."""
         if not self.trial.fast or _partial_share(self.trial) < PAYS:
             return None
         feed, usual = self.floor.feed, max(2, self.trial.budget.batch_size // 2)
@@ -498,9 +491,8 @@ def _advance(line: Line, steps: Iterator[None]) -> bool:
 def _partial_share(trial: Trial) -> float:
     """Of batches that are not full among all of them."""
     sizes, full = trial.federation.sizes, trial.budget.batch_size
-    return float(
-        (sizes % full > 0).sum() / sizes.div(full, rounding_mode="floor").add(sizes % full > 0).sum()
-    )
+    left_over = sizes % full > 0
+    return float(left_over.sum() / (sizes // full + left_over).sum())
 
 
 def _shapes(tensors: Tensors) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from unskew.engines.assess import Exam
 from unskew.engines.job import Fit, Job
 from unskew.engines.lines import upload
 from unskew.engines.network import Network
-from unskew.engines.numerics import keep_freed_memory, seed, steady
+from unskew.engines.numerics import keep_freed_memory, kernels, seed, steady
 from unskew.engines.plan import Epoch, epochs
 from unskew.errors import UserError
 from unskew.method import Method
@@ -58,7 +58,15 @@ class Loop:
             return [self._fit_one(method, anchor, shared, job) for job in jobs]
 
     def steady(self) -> AbstractContextManager[None]:
-        return steady(self.device, self.trial.threads, tf32=self.trial.precision == "tf32")
+        return steady(self.device, self.trial.threads, tf32=self._tf32)
+
+    def raced(self) -> AbstractContextManager[None]:
+        """The fastest kernels, within `steady`."""
+        return kernels(tf32=self._tf32, taken="fastest")
+
+    @property
+    def _tf32(self) -> bool:
+        return self.trial.precision == "tf32"
 
     def look(
         self, client: int, weights: Weights, /, *, grad: bool = False, batch_size: int | None = None

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Literal
 
 import torch
 
@@ -38,13 +39,17 @@ def seed(value: int, device: torch.device) -> None:
 
 
 @contextmanager
-def kernels(*, tf32: bool, fastest: bool = False) -> Iterator[None]:
-    """Which of its kernels a GPU takes: those that give the same bits again, or those that win a race."""
+def kernels(*, tf32: bool, taken: Literal["same", "usual", "fastest"] = "same") -> Iterator[None]:
+    """Which of its kernels a GPU takes: those that give the same bits again, those that PyTorch takes by
+    itself, or those that win a race."""
     products = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
     try:
         with torch.backends.cudnn.flags(
-            enabled=True, benchmark=fastest, deterministic=not fastest, allow_tf32=tf32
+            enabled=True,
+            benchmark=taken == "fastest",
+            deterministic=taken == "same",
+            allow_tf32=tf32,
         ):
             yield
     finally:
