@@ -98,10 +98,18 @@ def test_a_profile_names_what_ran(tmp_path: Path) -> None:
     settings = Settings(rounds=2, repeats=1, workers=1, engines=("loop",), profile=path)
     race("short", short, settings, lambda _: None)
     text = path.read_text()
-    assert text.startswith("## short: fedavg, loop, fp32, 3 rounds")
+    assert text.startswith("## short: fedavg, loop, fp32, 3 rounds of 1 epoch\n")
     (row,) = (line for line in text.splitlines() if line.startswith("| `aten::addmm` | "))
     # Forward passes of two layers: 10 clients, 3 batches each, 3 rounds; and the test after the last.
     assert int(row.split(" | ")[1].replace(",", "")) == 10 * 3 * 3 * 2 + 2
+
+
+def test_a_long_round_is_profiled_by_a_part_of_it(tmp_path: Path) -> None:
+    cell = CELLS["digits"]
+    long = replace(cell, budget=cell.budget.model_copy(update={"epochs": 60, "batch_size": 100}), every=2)
+    path = tmp_path / "rounds.md"
+    race("long", long, Settings(rounds=2, repeats=1, engines=("loop",), profile=path), lambda _: None)
+    assert path.read_text().startswith("## long: fedavg, loop, fp32, 3 rounds of 50 epochs\n")
 
 
 def test_the_bare_steps_are_those_of_the_engine() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from unskew.bench.cells import CELLS
 from unskew.bench.idle import idle
-from unskew.bench.race import Settings, race
+from unskew.bench.race import Settings, find, race
 from unskew.bench.report import COLUMNS, LEGEND, Report, Section
 from unskew.bench.start import loading, startup
 from unskew.engines import ENGINES
@@ -47,6 +47,8 @@ def measure(names: Sequence[str], settings: Settings, tell: Tell = lambda _: Non
     for engine in settings.engines:
         if engine not in ("auto", *ENGINES):
             raise unknown("engine", engine, ["auto", *ENGINES])
+    for method in settings.methods:
+        find(method)  # now, not after the minutes that come first
     sections = [
         race(name, CELLS[name], settings, tell) if name in CELLS else OTHERS[name](name, settings, tell)
         for name in names

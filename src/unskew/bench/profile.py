@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ WARM_UP, LOOKED_AT = 2, 3
 """Rounds. Several are looked at, because an engine may begin one before the last has ended."""
 MOST = 25
 """Rows of the table."""
+STEPS = 1000
+"""In a round that is looked at, about: a profiler keeps every kernel of each."""
 
 
 def profile(trial: Trial, method: Method | Program, title: str, path: Path) -> None:
@@ -32,14 +35,25 @@ def profile(trial: Trial, method: Method | Program, title: str, path: Path) -> N
         if round.number == WARM_UP:
             profiler.start()
 
-    budget = trial.budget.model_copy(update={"rounds": WARM_UP + LOOKED_AT})
-    train(replace(trial, budget=budget), method, on_round=on_round)
+    epochs, every = shortened(trial)
+    budget = trial.budget.model_copy(update={"rounds": WARM_UP + LOOKED_AT, "epochs": epochs})
+    evaluation = trial.evaluation.model_copy(update={"every": every})
+    train(replace(trial, budget=budget, evaluation=evaluation), method, on_round=on_round)
     if cuda:
         torch.cuda.synchronize(device)
     profiler.stop()
     text = _kernels(profiler) if cuda else _operators(profiler)
     with writing(path), path.open("a", encoding="utf-8") as file:
-        file.write(f"## {title}, {LOOKED_AT} rounds\n\n{text}\n")
+        file.write(f"## {title}, {LOOKED_AT} rounds of {epochs} epoch{'s' * (epochs > 1)}\n\n{text}\n")
+
+
+def shortened(trial: Trial) -> tuple[int, int]:
+    """Epochs of a round that is not too long to look at, and after how many such a model is tested: tests
+    keep their part in the work."""
+    budget, batches = trial.budget, (trial.federation.sizes / trial.budget.batch_size).ceil()
+    steps = max(1.0, trial.cohort * float(batches.mean()))
+    epochs = min(budget.epochs, max(1, int(STEPS / steps)))
+    return epochs, trial.evaluation.every * math.ceil(budget.epochs / epochs)
 
 
 def _kernels(profiler: Profiler) -> str:

@@ -134,9 +134,7 @@ def enter(cell: Cell, federation: Federation, settings: Settings) -> list[Entry]
         workers=settings.workers,
         fast=settings.fast,
     )
-    methods = {
-        name: assemble({part: {} for part in name.split("+")})[0] for name in settings.methods or cell.methods
-    }
+    methods = {name: find(name) for name in settings.methods or cell.methods}
     asked = settings.engines or COMPARED[first.pick_device().type]
     engines = dict.fromkeys(choose(replace(first, engine=engine)) for engine in asked)
     return [
@@ -145,6 +143,11 @@ def enter(cell: Cell, federation: Federation, settings: Settings) -> list[Entry]
         for name, method in methods.items()
         for engine in engines
     ]
+
+
+def find(name: str) -> Method | Program:
+    """The method, or parts joined by +, of this name."""
+    return assemble({part: {} for part in name.split("+")})[0]
 
 
 def run(entry: Entry, rounds: int, bare: Bare | None) -> Run:
