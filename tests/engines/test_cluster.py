@@ -17,6 +17,7 @@ from torch import nn
 from clusters import free_port, has, running, until
 from unskew import Budget, Evaluation, Method, Trial, UserError, methods, train
 from unskew.engines import Job, start
+from unskew.engines.parcel import pack_code
 from unskew.methods.assemble import assemble
 from unskew.types import Memory
 
@@ -98,6 +99,17 @@ def test_a_method_in_a_file_travels_with_what_it_imports(trial, fleet, tmp_path,
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert_same(trial, assemble({str(tmp_path / "mine_alone.py"): {}})[0])
+
+
+@needs_ray
+def test_what_is_installed_in_a_folder_of_its_own_goes_by_name(tmp_path, monkeypatch):
+    """As with pip install --target, where Ray itself may lie."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "aside.py").write_text("def said(value):\n    return 'in the code'\n")
+    said = importlib.import_module("aside").said
+    assert b"in the code" in pack_code(said, "method").letter
+    (tmp_path / "aside-1.0.dist-info").mkdir()
+    assert b"in the code" not in pack_code(said, "method").letter
 
 
 def where(scope, end):

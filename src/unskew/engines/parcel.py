@@ -198,9 +198,11 @@ def _own_modules_by_value() -> Iterator[None]:
     """Functions and classes of modules that are installed nowhere are sent as code, not by name."""
     from ray import cloudpickle
 
-    known = cloudpickle.list_registry_pickle_by_value()
+    known, installed = cloudpickle.list_registry_pickle_by_value(), _installed()
     own = [
-        module for name, module in list(sys.modules.items()) if name not in known and _is_own(name, module)
+        module
+        for name, module in list(sys.modules.items())
+        if name not in known and _is_own(name, module, installed)
     ]
     for module in own:
         cloudpickle.register_pickle_by_value(module)
@@ -211,9 +213,14 @@ def _own_modules_by_value() -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _is_own(name: str, module: ModuleType) -> bool:
+def _installed() -> tuple[str, ...]:
+    """What is in the path of every module that another machine has too."""
+    told = (folder for folder in sys.path if folder and any(Path(folder).glob("*.dist-info")))
+    return "site-packages", "dist-packages", STANDARD_LIBRARY, *told
+
+
+def _is_own(name: str, module: ModuleType, installed: tuple[str, ...]) -> bool:
     file = getattr(module, "__file__", None)
     if not file or module.__name__ != name or name.partition(".")[0] in ("unskew", "__main__"):
         return False  # unskew is there already, and what is in __main__ is sent as code anyway
-    places = ("site-packages", "dist-packages", STANDARD_LIBRARY)
-    return Path(file).is_absolute() and not any(place in file for place in places)
+    return Path(file).is_absolute() and not any(place in file for place in installed)
