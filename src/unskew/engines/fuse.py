@@ -111,6 +111,7 @@ def _traced(
         aten.convolution_backward.default: rewriting.convolution_backward,
         aten.max_pool2d_with_indices.default: rewriting.max_pool,
         aten.max_pool2d_with_indices_backward.default: rewriting.max_pool_backward,
+        aten.threshold_backward.default: rewriting.threshold_backward,
     }
     traced: GraphModule = make_fx(flat, decomposition_table=table, tracing_mode=mode)(*leaves)
     return traced
@@ -152,7 +153,8 @@ class Rewriting:
 
     def __init__(self) -> None:
         # By the place in memory of a tensor, which is kept beside it so that its place is not reused.
-        self._looks: dict[tuple[object, ...], tuple[Tensor, list[Tensor]]] = {}
+        self._looks: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+        self._inner: dict[int, tuple[Tensor, Tensor]] = {}
         self._which: dict[int, tuple[Tensor, Tensor]] = {}
 
     def convolution(
@@ -174,7 +176,8 @@ class Rewriting:
             size = [x.shape[0], 0, *_size(x, weight, stride, padding)]
             y = _back(self.columns(x, weight, stride, padding) @ _matrix(weight), size)
         elif kind == "depthwise":
-            y = _weighed(self.seen(x, weight, stride, padding), weight)
+            taps = _taps(self.framed(x, padding), weight, stride, _size(x, weight, stride, padding))
+            y = _weighed(taps, self.by_tap(weight))
         else:
             return NotImplemented  # type: ignore[no-any-return]
         return y if bias is None else y + bias[:, None, None]
@@ -215,14 +218,18 @@ class Rewriting:
                 whole = each.sum(dim=0).view(height, -1, O)[:, : width * C]
                 to_weight = whole.reshape(height, width, C, O).permute(3, 2, 0, 1)
         else:
+            # Both products see the slopes in one frame, which is all that is written of them.
+            frame = [x.shape[2 + n] + weight.shape[2 + n] - 1 for n in range(2)]
+            before = [weight.shape[2 + n] - 1 - padding[n] for n in range(2)]
+            slopes = _framed(_spread(grad, stride).permute(0, 2, 3, 1), before, frame)
             if output_mask[0]:
-                behind = [weight.shape[2 + n] - 1 - padding[n] for n in range(2)]
-                taps = _taps(_spread(grad, stride), weight, [1, 1], behind, list(x.shape[2:]))
-                to_x = _weighed(taps[::-1], weight)
+                taps = _taps(slopes, weight, [1, 1], list(x.shape[2:]))
+                to_x = _weighed(taps[::-1], self.by_tap(weight))
             if output_mask[1]:
-                pixels = grad.permute(0, 2, 3, 1)
-                sums = [(pixels * tap).sum(dim=(0, 1, 2)) for tap in self.seen(x, weight, stride, padding)]
-                to_weight = torch.stack(sums, dim=1).view_as(weight)
+                pixels = _window(slopes, before, stride, list(grad.shape[2:]))
+                taps = _taps(self.framed(x, padding), weight, stride, list(grad.shape[2:]))
+                to_weight = torch.stack([(pixels * tap).sum(dim=(0, 1, 2)) for tap in taps], dim=1)
+                to_weight = to_weight.view_as(weight)
         return to_x, to_weight, rows.sum(dim=0) if output_mask[2] else None
 
     def max_pool(
@@ -273,7 +280,7 @@ class Rewriting:
         """What each output pixel sees of the input, a row each. Lines of windows first, filled up to a
         multiple of eight numbers, then several lines below each other: moved in pieces, not one by one."""
 
-        def look() -> list[Tensor]:
+        def look() -> Tensor:
             N, (H, W) = x.shape[0], _size(x, weight, stride, padding)
             wide = pad(x, (padding[1], padding[1], padding[0], padding[0]))
             lines = _laid_out(wide.unfold(3, weight.shape[3], stride[1]).permute(0, 2, 3, 4, 1)).flatten(3)
@@ -282,19 +289,34 @@ class Rewriting:
             seen = lines.as_strided(
                 (N, H, W, weight.shape[2], lines.shape[3]), (image, stride[0] * line, pixel, line, 1)
             )
-            return [_laid_out(seen).view(N * H * W, -1)]
+            return _laid_out(seen).view(N * H * W, -1)
 
-        return self._once(x, f"columns {weight.shape[2:]} {stride} {padding}", look)[0]
+        return self._once(x, f"columns {weight.shape[2:]} {stride} {padding}", look)
 
-    def seen(self, x: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> list[Tensor]:
-        """What each weight of a kernel sees of the input."""
+    def framed(self, x: Tensor, padding: list[int]) -> Tensor:
+        """Images in a frame of zeros, channels last, all that is written of them."""
 
-        def look() -> list[Tensor]:
-            return _taps(x, weight, stride, padding, _size(x, weight, stride, padding))
+        def look() -> Tensor:
+            size = [x.shape[2 + n] + 2 * padding[n] for n in range(2)]
+            framed = _framed(x.permute(0, 2, 3, 1), padding, size)
+            inner = _window(framed, padding, [1, 1], list(x.shape[2:])).permute(0, 3, 1, 2)
+            self._inner[x.untyped_storage()._cdata] = x, inner
+            return framed
 
-        return self._once(x, f"taps {weight.shape[2:]} {stride} {padding}", look)
+        return self._once(x, f"frame {padding}", look)
 
-    def _once(self, x: Tensor, what: str, look: Callable[[], list[Tensor]]) -> list[Tensor]:
+    def by_tap(self, weight: Tensor) -> Tensor:
+        """The kernels' weights, those of all channels beside each other."""
+        return self._once(weight, "by tap", lambda: _written(weight.view(len(weight), -1).t()))
+
+    def threshold_backward(self, grad: Tensor, result: Tensor, threshold: float) -> Tensor:
+        """Of a ReLU, by what there is of its result."""
+        whole, inner = self._inner.get(result.untyped_storage()._cdata, (None, None))
+        if whole is None or inner is None or whole.shape != result.shape or threshold != 0:
+            return NotImplemented  # type: ignore[no-any-return]
+        return torch.where(inner <= 0, 0, grad)
+
+    def _once(self, x: Tensor, what: str, look: Callable[[], Tensor]) -> Tensor:
         """The backward pass, and a teacher, get the same as the first who asked."""
         place = x.untyped_storage()._cdata, x.storage_offset(), x._version
         key = (*place, f"{x.shape} {x.stride()}", what)  # a text, because sizes may be symbols
@@ -316,7 +338,7 @@ def _kind(
         return "other"
     channels_last = x.stride(1) == 1
     if 1 < groups == x.shape[1] == len(weight) and channels_last:
-        return "depthwise"
+        return "depthwise" if all(padding[n] < weight.shape[2 + n] for n in range(2)) else "other"
     if groups > 1 or x.dtype == torch.float32:
         return "other"
     if weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0} and channels_last:
@@ -341,28 +363,34 @@ def _tiles(
     return side_by_side and covered and x.stride(1) == 1
 
 
-def _taps(x: Tensor, weight: Tensor, stride: list[int], padding: list[int], size: list[int]) -> list[Tensor]:
-    """The input as each weight of a kernel sees it, in the size of the output, channels last: a compiler lays
-    out in the order of the dimensions what is made here."""
-    taps: list[Tensor] = []
-    for i in range(weight.shape[2]):
-        for j in range(weight.shape[3]):
-            # Each straight from the input: a padded copy in between would be written out.
-            edges = [0, 0]
-            for n, at in ((1, j), (0, i)):
-                before = padding[n] - at
-                edges += [before, stride[n] * (size[n] - 1) + 1 - x.shape[2 + n] - before]
-            tap = pad(x.permute(0, 2, 3, 1), edges)
-            taps.append(tap if set(stride) == {1} else tap[:, :: stride[0], :: stride[1]])
-    return taps
+def _taps(framed: Tensor, weight: Tensor, stride: list[int], size: list[int]) -> list[Tensor]:
+    """Framed images as each weight of a kernel sees them, in the size of the output."""
+    places = ([i, j] for i in range(weight.shape[2]) for j in range(weight.shape[3]))
+    return [_window(framed, place, stride, size) for place in places]
 
 
-def _weighed(taps: list[Tensor], weight: Tensor) -> Tensor:
+def _window(images: Tensor, place: list[int], stride: list[int], size: list[int]) -> Tensor:
+    """Pixels of images, channels last, from a place on."""
+    rows, columns = (slice(place[n], place[n] + stride[n] * (size[n] - 1) + 1, stride[n]) for n in range(2))
+    return images[:, rows, columns]
+
+
+def _framed(images: Tensor, before: list[int], size: list[int]) -> Tensor:
+    """Images, channels last, in larger ones of zeros."""
+    after = [size[n] - before[n] - images.shape[1 + n] for n in range(2)]
+    return _written(pad(images, (0, 0, before[1], after[1], before[0], after[0])))
+
+
+def _weighed(taps: list[Tensor], weights: Tensor) -> Tensor:
     """The sum of what a kernel of each channel's own sees."""
-    each = weight.view(len(weight), -1).unbind(dim=1)
-    total = _laid_out(reduce(add, map(mul, taps, each)))
-    # Seen so, a compiler writes it out as it is: else in float32, into which batch normalisation turns it.
-    return total.as_strided(total.shape, total.stride()).permute(0, 3, 1, 2)
+    # Written, because batch normalisation turns it into float32 next, and would have it written so.
+    return _written(reduce(add, map(mul, taps, weights.unbind()))).permute(0, 3, 1, 2)
+
+
+def _written(x: Tensor) -> Tensor:
+    """Seen like this, a compiler writes it into memory as it is, and makes it only once."""
+    x = x.contiguous()
+    return x.as_strided(x.shape, x.stride())
 
 
 def _spread(grad: Tensor, stride: list[int]) -> Tensor:
