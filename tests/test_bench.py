@@ -14,7 +14,7 @@ from unskew.bench import Settings, measure, suited
 from unskew.bench.bare import round_batches
 from unskew.bench.cells import CELLS, cnn_28
 from unskew.bench.data import dataset, made
-from unskew.bench.race import enter, race
+from unskew.bench.race import enter
 from unskew.bench.report import Line, Target
 from unskew.data import federate
 from unskew.engines.loop import Loop
@@ -91,25 +91,25 @@ def test_startup_and_loading_are_measured_in_processes_of_their_own(tmp_path: Pa
     assert "took its place" in load.notes[0]
 
 
-def test_a_profile_names_what_ran(tmp_path: Path) -> None:
+def profiled(epochs: int, batch_size: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     cell = CELLS["digits"]
-    short = replace(cell, budget=cell.budget.model_copy(update={"epochs": 1, "batch_size": 50}))
-    path = tmp_path / "rounds.md"
-    settings = Settings(rounds=2, repeats=1, workers=1, engines=("loop",), profile=path)
-    race("short", short, settings, lambda _: None)
-    text = path.read_text()
-    assert text.startswith("## short: fedavg, loop, fp32, 3 rounds of 1 epoch\n")
+    budget = cell.budget.model_copy(update={"epochs": epochs, "batch_size": batch_size})
+    monkeypatch.setitem(CELLS, "digits", replace(cell, budget=budget))
+    measure(["digits"], Settings(rounds=2, repeats=1, workers=1, engines=("loop",), profile=path))
+    return path.read_text()
+
+
+def test_a_profile_names_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = profiled(1, 50, tmp_path / "rounds.md", monkeypatch)
+    assert text.startswith("## digits: fedavg, loop, fp32, 3 rounds of 1 epoch\n")
     (row,) = (line for line in text.splitlines() if line.startswith("| `aten::addmm` | "))
     # Forward passes of two layers: 10 clients, 3 batches each, 3 rounds; and the test after the last.
     assert int(row.split(" | ")[1].replace(",", "")) == 10 * 3 * 3 * 2 + 2
 
 
-def test_a_long_round_is_profiled_by_a_part_of_it(tmp_path: Path) -> None:
-    cell = CELLS["digits"]
-    long = replace(cell, budget=cell.budget.model_copy(update={"epochs": 60, "batch_size": 100}), every=2)
-    path = tmp_path / "rounds.md"
-    race("long", long, Settings(rounds=2, repeats=1, engines=("loop",), profile=path), lambda _: None)
-    assert path.read_text().startswith("## long: fedavg, loop, fp32, 3 rounds of 50 epochs\n")
+def test_a_long_round_is_profiled_by_a_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = profiled(60, 100, tmp_path / "rounds.md", monkeypatch)
+    assert text.startswith("## digits: fedavg, loop, fp32, 3 rounds of 50 epochs\n")
 
 
 def test_the_bare_steps_are_those_of_the_engine() -> None:

@@ -22,7 +22,7 @@ from unskew.method import Method
 from unskew.metrics import Assessment, Traffic
 from unskew.probe import Findings, observe
 from unskew.trial import Trial
-from unskew.types import Params, ServerState, Tensors, Updates, Weights
+from unskew.types import FORGETFUL, Params, ServerState, Tensors, Updates, Weights
 
 NOTHING_SENT = Traffic(up=0, down=0)
 
@@ -318,6 +318,8 @@ def advance(trial: Trial, method: Method, engine: engines.Engine, state: State) 
 def _memory(method: Method, engine: engines.Engine, state: State, client: int, counts: Tensor) -> Tensors:
     if client in state.memories:
         return state.memories[client]
+    if method.memory.init is FORGETFUL.init:
+        return {}
     return method.memory.init(engine.initial, upload(counts, _device(engine.initial)))
 
 

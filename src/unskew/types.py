@@ -190,6 +190,9 @@ class Memory:
     """To (kept, reported): what stays at the client, and what it sends to the server."""
 
 
+FORGETFUL = Memory()
+
+
 @dataclass(frozen=True)
 class Updates:
     """What the cohort sent, one row per client that trained (axis 0 of every tensor)."""

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import conv2d
 
 from federations import flat
 from unskew import Method, train
+from unskew.engines.fuse import fuse
 from unskew.errors import UserError
 from unskew.methods import METHODS
 from unskew.testing import check_method, hard_trial, normed_model
@@ -86,6 +88,36 @@ def test_the_fastest_kernels_stay_close(images, model, precision):
         flat(train(replace(trial, fast=fast), METHODS["fedvls"]()).weights).cpu() for fast in (False, True)
     )
     assert (plain - fused).norm() < (0.01 if precision == "fp32" else 0.1) * (plain - start).norm()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("channels", "size", "stride"),
+    [(20, (7, 5), (1, 1)), (64, (8, 8), (1, 1)), (33, (9, 6), (2, 1)), (96, (8, 16), (2, 2))],
+)
+def test_compiled_filters_of_each_channel_have_their_gradients(channels, size, stride, kind):
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(channels, 1, 3, 3, generator=generator)
+    x = torch.randn(5, channels, *size, generator=generator).to(kind)
+
+    def step(weight, x, to_weight, to_x):
+        leaves = weight.to(x.dtype).requires_grad_(), x.detach().requires_grad_()
+        y = conv2d(leaves[1], leaves[0], stride=stride, padding=1, groups=channels).relu()
+        for held, slope in zip((to_weight, to_x), torch.autograd.grad(y.sum(), leaves), strict=True):
+            held.copy_(slope)
+
+    def given(device, kind):
+        images = x.to(device, kind, memory_format=torch.channels_last)
+        return weight.to(device), images, torch.zeros_like(weight, device=device), torch.zeros_like(images)
+
+    there, here = given("cuda", kind), given("cpu", torch.float64)
+    weight = weight.to(kind).double()
+    fuse(step, *there)(*there)
+    step(weight, *here[1:])
+    near = {"rtol": 1e-4, "atol": 1e-4} if kind == torch.float32 else {"rtol": 0.05, "atol": 0.1}
+    for mine, theirs in zip(there[2:], here[2:], strict=True):
+        assert torch.allclose(mine.cpu().double(), theirs.double(), **near)
 
 
 def test_a_gpu_gives_what_a_cpu_gives(images):

@@ -12,7 +12,8 @@ import torch
 
 from unskew.bench.cells import CELLS
 from unskew.bench.idle import idle
-from unskew.bench.race import Settings, find, race
+from unskew.bench.profile import profile
+from unskew.bench.race import Entry, Settings, find, race
 from unskew.bench.report import COLUMNS, LEGEND, Report, Section
 from unskew.bench.start import loading, startup
 from unskew.engines import ENGINES
@@ -49,10 +50,19 @@ def measure(names: Sequence[str], settings: Settings, tell: Tell = lambda _: Non
             raise unknown("engine", engine, ["auto", *ENGINES])
     for method in settings.methods:
         find(method)  # now, not after the minutes that come first
-    sections = [
-        race(name, CELLS[name], settings, tell) if name in CELLS else OTHERS[name](name, settings, tell)
-        for name in names
-    ]
+    sections, raced = list[Section](), list[tuple[str, Entry]]()
+    for name in names:
+        if name in CELLS:
+            section, entries = race(name, CELLS[name], settings, tell)
+            raced += [(f"{name}: {entry.what}", entry) for entry in entries]
+        else:
+            section = OTHERS[name](name, settings, tell)
+        sections.append(section)
+    if settings.profile:
+        # When all is measured: on a GPU, a process that was looked into once stays slower.
+        for title, entry in raced:
+            tell(f"{title}, profile")
+            profile(entry.trial, entry.method, title, settings.profile)
     return Report(conditions(), sections)
 
 

@@ -15,7 +15,6 @@ from unskew.bench.bare import Processes, dense_rate, round_batches, train_bare
 from unskew.bench.cells import Cell
 from unskew.bench.data import dataset, made
 from unskew.bench.memory import Peak, forget, peak
-from unskew.bench.profile import profile
 from unskew.bench.report import Line, Section
 from unskew.data import Augment, Federation, federate
 from unskew.engines import choose
@@ -77,7 +76,10 @@ class Run:
     """Each round after the first as bare training steps, right after it, where that was asked for."""
 
 
-def race(name: str, cell: Cell, settings: Settings, tell: Callable[[str], None]) -> Section:
+def race(
+    name: str, cell: Cell, settings: Settings, tell: Callable[[str], None]
+) -> tuple[Section, list[Entry]]:
+    """What it took, and who took part."""
     data, notes = (
         (made("images", (1, 28, 28), 10_000, 2_000), ())
         if cell.data == "images"
@@ -96,10 +98,6 @@ def race(name: str, cell: Cell, settings: Settings, tell: Callable[[str], None])
             done.append(last := run(entry, rounds, bare))
             middle, _ = middle_of(last.rounds[1:])
             tell(f"{name}: {entry.what}: {last.whole:.2f} s, {1000 * middle:.1f} ms a round")
-    if settings.profile:
-        for entry in entries:
-            tell(f"{name}: {entry.what}, profile")
-            profile(entry.trial, entry.method, f"{name}: {entry.what}", settings.profile)
     dense: dict[Precision, float] = {}
     batch_size = min(cell.dense_batch, MOST_ON_CPU) if on_cpu else cell.dense_batch
     for entry in entries:
@@ -116,7 +114,7 @@ def race(name: str, cell: Cell, settings: Settings, tell: Callable[[str], None])
     for precision, rate in dense.items():
         what = f"dense limit, batch {batch_size}, {precision}"
         lines.append(Line(what, precision=precision, samples_per_second=rate))
-    return Section(name, cell.title, lines, notes)
+    return Section(name, cell.title, lines, notes), entries
 
 
 def enter(cell: Cell, federation: Federation, settings: Settings) -> list[Entry]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils import _pytree as pytree
 
+from unskew.engines.kernels import tap_slopes
 from unskew.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ OPTIONS: dict[str, Any] = {
     # PyTorch 2.11 fails over it where an optimiser's update of many tensors is one kernel.
     "loop_ordering_after_fusion": False,
 }
+
+READ_AGAIN = {"realize_reads_threshold": 8}
+"""What is made of so many values is made again by all who need it, not written: a normalised value is made of
+five, and 4 is the default."""
 
 
 def fuse(step: Callable[..., None], *example: Any) -> Callable[..., None]:
@@ -111,7 +116,6 @@ def _traced(
         aten.convolution_backward.default: rewriting.convolution_backward,
         aten.max_pool2d_with_indices.default: rewriting.max_pool,
         aten.max_pool2d_with_indices_backward.default: rewriting.max_pool_backward,
-        aten.threshold_backward.default: rewriting.threshold_backward,
     }
     traced: GraphModule = make_fx(flat, decomposition_table=table, tracing_mode=mode)(*leaves)
     return traced
@@ -121,13 +125,30 @@ def _compiled(traced: GraphModule, leaves: Sequence[Tensor], mode: FakeTensorMod
     import torch._inductor as inductor  # here: it takes a second
     from torch._guards import TracingContext, tracing
 
+    options = OPTIONS | (READ_AGAIN if _look_before_relus(traced) else {})
     with tracing(TracingContext(mode)):  # without which the compiler does not look into its cache
-        program = inductor.compile(traced, [*leaves], options=OPTIONS)
+        program = inductor.compile(traced, [*leaves], options=options)
 
     def run(*arguments: Any) -> None:
         program(*pytree.tree_leaves(arguments))
 
     return run
+
+
+def _look_before_relus(traced: GraphModule) -> bool:
+    """Let the gradient of a ReLU that follows a batch normalisation ask for the sign of what went in, not of
+    what came out: all that this is made of is read there anyway. Whether there was any."""
+    found = False
+    for node in traced.graph.nodes:
+        if node.target is aten.threshold_backward.default:
+            grad, result, threshold = node.args
+            while result.target is aten.detach.default:
+                result = result.args[0]
+            if result.target is aten.relu.default and "batch_norm" in str(result.args[0].args[0]):
+                node.args, found = (grad, result.args[0], threshold), True
+    if found:
+        traced.recompile()
+    return found
 
 
 @contextmanager
@@ -154,7 +175,6 @@ class Rewriting:
     def __init__(self) -> None:
         # By the place in memory of a tensor, which is kept beside it so that its place is not reused.
         self._looks: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
-        self._inner: dict[int, tuple[Tensor, Tensor]] = {}
         self._which: dict[int, tuple[Tensor, Tensor]] = {}
 
     def convolution(
@@ -178,6 +198,9 @@ class Rewriting:
         elif kind == "depthwise":
             taps = _taps(self.framed(x, padding), weight, stride, _size(x, weight, stride, padding))
             y = _weighed(taps, self.by_tap(weight))
+            # Written, because batch normalisation turns it into float32 next, and would have it written so.
+            # Not for a teacher, whose statistics are known: what follows is done at once.
+            y = (_written(y) if torch.is_grad_enabled() else y).permute(0, 3, 1, 2)
         else:
             return NotImplemented  # type: ignore[no-any-return]
         return y if bias is None else y + bias[:, None, None]
@@ -224,12 +247,16 @@ class Rewriting:
             slopes = _framed(_spread(grad, stride).permute(0, 2, 3, 1), before, frame)
             if output_mask[0]:
                 taps = _taps(slopes, weight, [1, 1], list(x.shape[2:]))
-                to_x = _weighed(taps[::-1], self.by_tap(weight))
+                to_x = _written(_weighed(taps[::-1], self.by_tap(weight))).permute(0, 3, 1, 2)
             if output_mask[1]:
-                pixels = _window(slopes, before, stride, list(grad.shape[2:]))
-                taps = _taps(self.framed(x, padding), weight, stride, list(grad.shape[2:]))
-                to_weight = torch.stack([(pixels * tap).sum(dim=(0, 1, 2)) for tap in taps], dim=1)
-                to_weight = to_weight.view_as(weight)
+                framed, size = self.framed(x, padding), list(grad.shape[2:])
+                if x.is_cuda and x.dtype != torch.float64 and weight.shape[2:] == (3, 3):
+                    sums = tap_slopes(framed, slopes, before, stride, size)
+                else:
+                    pixels = _window(slopes, before, stride, size)
+                    taps = _taps(framed, weight, stride, size)
+                    sums = torch.stack([(pixels * tap).sum(dim=(0, 1, 2)) for tap in taps])
+                to_weight = sums.t().reshape(weight.shape).to(weight.dtype)
         return to_x, to_weight, rows.sum(dim=0) if output_mask[2] else None
 
     def max_pool(
@@ -298,23 +325,13 @@ class Rewriting:
 
         def look() -> Tensor:
             size = [x.shape[2 + n] + 2 * padding[n] for n in range(2)]
-            framed = _framed(x.permute(0, 2, 3, 1), padding, size)
-            inner = _window(framed, padding, [1, 1], list(x.shape[2:])).permute(0, 3, 1, 2)
-            self._inner[x.untyped_storage()._cdata] = x, inner
-            return framed
+            return _framed(x.permute(0, 2, 3, 1), padding, size)
 
         return self._once(x, f"frame {padding}", look)
 
     def by_tap(self, weight: Tensor) -> Tensor:
         """The kernels' weights, those of all channels beside each other."""
         return self._once(weight, "by tap", lambda: _written(weight.view(len(weight), -1).t()))
-
-    def threshold_backward(self, grad: Tensor, result: Tensor, threshold: float) -> Tensor:
-        """Of a ReLU, by what there is of its result."""
-        whole, inner = self._inner.get(result.untyped_storage()._cdata, (None, None))
-        if whole is None or inner is None or whole.shape != result.shape or threshold != 0:
-            return NotImplemented  # type: ignore[no-any-return]
-        return torch.where(inner <= 0, 0, grad)
 
     def _once(self, x: Tensor, what: str, look: Callable[[], Tensor]) -> Tensor:
         """The backward pass, and a teacher, get the same as the first who asked."""
@@ -383,8 +400,8 @@ def _framed(images: Tensor, before: list[int], size: list[int]) -> Tensor:
 
 def _weighed(taps: list[Tensor], weights: Tensor) -> Tensor:
     """The sum of what a kernel of each channel's own sees."""
-    # Written, because batch normalisation turns it into float32 next, and would have it written so.
-    return _written(reduce(add, map(mul, taps, weights.unbind()))).permute(0, 3, 1, 2)
+    total: Tensor = reduce(add, map(mul, taps, weights.unbind()))
+    return total
 
 
 def _written(x: Tensor) -> Tensor:

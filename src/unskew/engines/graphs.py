@@ -38,14 +38,13 @@ from unskew.metrics import Assessment
 from unskew.parts.optimizers import fused_sgd, sgd
 from unskew.randomness import Purpose, draw_seed
 from unskew.trial import Trial
-from unskew.types import End, Memory, Optimizer, Params, Scope, Tensors, View, Weights
+from unskew.types import FORGETFUL, End, Optimizer, Params, Scope, Tensors, View, Weights
 
 URGENT_LANES = 3
 LEAP = 4  # steps in one recording: between two recordings a GPU rests for five microseconds
 MOST_LANES = 25  # with as many spare rooms, what PyTorch has streams for; CUDA keeps 32 queues apart
 MEMORY_SHARE = 0.6  # of the free memory that lanes may take together; the rest is for data and evaluation
 STAGES_KEPT = 4
-PLAIN = Memory()
 
 Signature = tuple[object, ...]
 
@@ -189,7 +188,7 @@ class Graphs:
             scope = Scope(received, self._counts[job.client], job.memory, shared)
             drawn = draw_seed(self.trial.seed, Purpose.CLIENT, job.round, job.client)
             random: Tensor | int = drawn
-            if method.memory.prepare is not PLAIN.prepare:
+            if method.memory.prepare is not FORGETFUL.prepare:
                 seed(drawn, self.device)
                 prepared = method.memory.prepare(scope, partial(self.look, job.client))
                 scope = replace(scope, memory={**scope.memory, **prepared})
@@ -338,7 +337,7 @@ class Stage:
         weights = Weights(after["params"], after["buffers"])
         loss = room.moving["loss"]["sum"] / steps
         memory, reported = Tensors(), Tensors()
-        if self.method.memory.update is not PLAIN.update:
+        if self.method.memory.update is not FORGETFUL.update:
             look = partial(self.loop.look, work.job.client)
             ended = End(weights, steps, budget.lr_at(work.job.round), budget.momentum, look)
             with room.line.chance():
