@@ -102,6 +102,49 @@ def test_a_step_that_looks_at_values_is_refused():
         fuse(step, torch.ones(3), torch.ones(3))
 
 
+@pytest.mark.parametrize("shape", [(6, 4, 5, 3), (8, 4), (2, 4, 1, 1)])
+@pytest.mark.parametrize("training", [True, False])
+def test_normalisation_in_other_words_gives_the_same(shape, training):
+    """Of values far from zero, close to it, and all the same; also what a ReLU leaves of them."""
+    norm = nn.BatchNorm2d(4) if len(shape) == 4 else nn.BatchNorm1d(4)
+    across = (1, 4, *[1] * (len(shape) - 2))
+    where = torch.tensor([1000.0, -3.0, 0.0, 0.5]).view(across)
+    width = torch.tensor([1.0, 0.01, 5.0, 0.0]).view(across)
+    generator = torch.Generator().manual_seed(1)
+    x = where + width * torch.randn(shape, generator=generator)
+    given = {name: torch.rand(4, generator=generator) + 0.5 for name in ("weight", "bias", "mean", "var")}
+    asked = torch.randn(shape, generator=generator)
+
+    def step(values, x, slopes):
+        leaves = [values["weight"].detach(), values["bias"].detach(), x.detach()]
+        for leaf in leaves:
+            leaf.requires_grad_()
+        buffers = {"running_mean": values["mean"], "running_var": values["var"]}
+        y = torch.func.functional_call(
+            norm.train(training), {"weight": leaves[0], "bias": leaves[1], **buffers}, (leaves[2],)
+        )
+        out = y.relu()
+        slopes["out"].copy_(out.detach())
+        for name, slope in zip(
+            ("weight", "bias", "x"), torch.autograd.grad((out * asked.to(x.dtype)).sum(), leaves), strict=True
+        ):
+            slopes[name].copy_(slope)
+
+    def fresh(kind):
+        slopes = {"weight": torch.zeros(4), "bias": torch.zeros(4), "x": x.clone(), "out": x.clone()}
+        return [{name: value.to(kind, copy=True) for name, value in each.items()} for each in (given, slopes)]
+
+    values, slopes = fresh(torch.float32)
+    fused = fuse(step, dict(values), x.clone(), dict(slopes))
+    values, slopes = fresh(torch.float32)
+    fused(values, x, slopes)
+    expected, true = fresh(torch.float64)
+    step(expected, x.double(), true)
+    for name, value in (expected | true).items():
+        found = (values | slopes)[name].double()
+        assert torch.allclose(found, value, rtol=2e-3, atol=2e-3 * float(value.abs().max())), name
+
+
 def test_a_model_keeps_its_buffers_in_place():
     norm = nn.BatchNorm1d(3)
     buffers = dict(norm.named_buffers())

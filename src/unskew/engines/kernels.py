@@ -1,20 +1,50 @@
-"""Programs for a GPU, where a compiler's own are slow."""
+"""Convolutions with a kernel for each channel alone, on a GPU: programs of our own, where a compiler's take
+twice the instructions. Images are [N, H, W, C] and lie in a frame of zeros."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-PIXELS, CHANNELS, WARPS = 16, 32, 2
-"""Pairs of pixels and channels that a program sees at once, and who look: the fastest of seven on an H200."""
-PROGRAMS = 512
+# Pairs of pixels and channels that a program sees at once, and its warps: of seven choices the fastest on an
+# H200, over the layers of MobileNetV2.
+CHANNELS = 32
+WEIGH_PIXELS, WEIGH_WARPS = 32, 4
+SLOPES_PIXELS, SLOPES_WARPS, SLOPES_PROGRAMS = 16, 2, 512
+
+
+@torch.library.custom_op("unskew::weigh", mutates_args=(), device_types="cuda")
+def weigh(
+    images: Tensor, weights: Tensor, kernel: list[int], stride: list[int], size: list[int], turned: bool
+) -> Tensor:
+    """The convolution, in images of this size. Weights [height * width, C] in float32; `turned` takes them
+    last to first."""
+    from unskew.engines import triton_kernels
+
+    (N, HF, WF, C), (H, W) = images.shape, size
+    out = images.new_empty(N, H, W, C)
+    pairs = N * H * _times(W, 2)
+    full = C % CHANNELS == 0 and W % 2 == 0 and pairs % WEIGH_PIXELS == 0
+    with torch.cuda.device(images.device):
+        triton_kernels.weigh[(_times(pairs, WEIGH_PIXELS) * _times(C, CHANNELS),)](
+            images, weights, out, pairs,
+            H, W, HF, WF, *kernel, *stride, C, turned, full, WEIGH_PIXELS, CHANNELS, num_warps=WEIGH_WARPS,
+        )  # fmt: skip
+    return out
+
+
+@weigh.register_fake
+def _(
+    images: Tensor, weights: Tensor, kernel: list[int], stride: list[int], size: list[int], turned: bool
+) -> Tensor:
+    return images.new_empty(images.shape[0], *size, images.shape[3])
 
 
 def tap_slopes(
     images: Tensor, slopes: Tensor, place: list[int], stride: list[int], size: list[int]
 ) -> Tensor:
-    """For a kernel of 3×3 weights for each channel, how the loss changes with each of them, [9, C]. Images
-    [N, H, W, C] in a frame of zeros; so the slopes of the output, from a place on, `stride` apart."""
+    """How the loss changes with each of 3×3 weights, [9, C], from the slopes of the convolution's output,
+    which lie in a frame too: from a place on, `stride` apart."""
     parts: Tensor = _in_parts(images, slopes, place, stride, size)
     return parts.sum(dim=0)
 
@@ -24,26 +54,29 @@ def _in_parts(images: Tensor, slopes: Tensor, place: list[int], stride: list[int
     from unskew.engines import triton_kernels
 
     (N, HF, WF, C), (H, W) = images.shape, size
-    parts = _parts(C)
-    pairs = N * H * -(-W // 2)
-    steps = -(-pairs // (parts * PIXELS))
-    full = C % CHANNELS == 0 and W % 2 == 0 and parts * steps * PIXELS == pairs
+    parts, pairs = _parts(C), N * H * _times(W, 2)
+    steps = _times(pairs, parts * SLOPES_PIXELS)
+    full = C % CHANNELS == 0 and W % 2 == 0 and parts * steps * SLOPES_PIXELS == pairs
     out = images.new_empty((parts, 9, C), dtype=torch.float32)
     with torch.cuda.device(images.device):
-        triton_kernels.tap_slopes[(parts * -(-C // CHANNELS),)](
+        triton_kernels.tap_slopes[(parts * _times(C, CHANNELS),)](
             images, slopes, out, pairs,
-            H, W, HF, WF, slopes.shape[1], slopes.shape[2], *place, *stride, C, steps, full, PIXELS, CHANNELS,
-            num_warps=WARPS,
+            H, W, HF, WF, slopes.shape[1], slopes.shape[2], *place, *stride, C,
+            steps, full, SLOPES_PIXELS, CHANNELS, num_warps=SLOPES_WARPS,
         )  # fmt: skip
     return out
 
 
 @_in_parts.register_fake
-def _shaped(images: Tensor, slopes: Tensor, place: list[int], stride: list[int], size: list[int]) -> Tensor:
+def _(images: Tensor, slopes: Tensor, place: list[int], stride: list[int], size: list[int]) -> Tensor:
     C = images.shape[3]
     return images.new_empty((_parts(C), 9, C), dtype=torch.float32)
 
 
 def _parts(channels: int) -> int:
     """Programs that share the pixels."""
-    return max(1, PROGRAMS // -(-channels // CHANNELS))
+    return max(1, SLOPES_PROGRAMS // _times(channels, CHANNELS))
+
+
+def _times(number: int, each: int) -> int:
+    return -(-number // each)

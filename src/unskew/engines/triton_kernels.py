@@ -6,6 +6,43 @@ import triton.language as tl
 
 
 @triton.jit
+def weigh(
+    images, weights, out, pairs,
+    H: tl.constexpr, W: tl.constexpr,
+    HF: tl.constexpr, WF: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr,
+    C: tl.constexpr, TURNED: tl.constexpr,
+    FULL: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """What some channels' kernels see, weighed and added up, for pairs of pixels beside each other, which see
+    most of the same. FULL: neither pixels nor channels are left over."""
+    blocks: tl.constexpr = (C + CHANNELS - 1) // CHANNELS
+    across: tl.constexpr = (W + 1) // 2
+    channels = tl.program_id(0) % blocks * CHANNELS + tl.arange(0, CHANNELS)
+    pair = tl.program_id(0) // blocks * PIXELS + tl.arange(0, PIXELS)
+    line, x = pair // across, 2 * (pair % across)
+    some = channels < C
+    there = (pair < pairs)[:, None] & some[None, :]
+    room = WF - x[:, None] * SW
+    at = images + (((line // H * HF + line % H * SH) * WF + x * SW) * C)[:, None] + channels[None, :]
+    left = tl.zeros([PIXELS, CHANNELS], tl.float32)
+    right = left
+    for row in tl.static_range(KH):
+        for column in tl.static_range(KW + SW):
+            seen = _numbers(at + (row * WF + column) * C, there & (column < room), FULL)
+            tap = KH * KW - 1 - row * KW - column if TURNED else row * KW + column
+            back = -SW if TURNED else SW
+            if column < KW:
+                left += seen * tl.load(weights + tap * C + channels, some, other=0)[None, :]
+            if column >= SW:
+                right += seen * tl.load(weights + (tap - back) * C + channels, some, other=0)[None, :]
+    to = out + ((line * W + x) * C)[:, None] + channels[None, :]
+    tl.store(to, left.to(out.dtype.element_ty), there)
+    tl.store(to + C, right.to(out.dtype.element_ty), there & (x + 1 < W)[:, None])
+
+
+@triton.jit
 def tap_slopes(
     images, slopes, out, pairs,
     H: tl.constexpr, W: tl.constexpr,
