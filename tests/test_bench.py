@@ -151,4 +151,7 @@ def test_a_target_is_met_or_missed() -> None:
     assert Line("a", samples_per_second=35_001, target=Target(35_000, "samples/s")).met is True
     assert Line("a", samples_per_second=34_999, target=Target(35_000, "samples/s")).met is False
     assert Line("a", samples_per_second=34_999, target=Target(12)).met is None
+    compiled = Line("a", seconds=40.0, once_seconds=28.5, target=Target(12))
+    assert compiled.met is True
+    assert compiled.cells()[-1] == "11.50 s once compiled, ≤ 12 s: met"
     assert Line("a", seconds=1).met is None

@@ -186,6 +186,7 @@ def _line(entry: Entry, runs: Sequence[Run], cell: Cell, rounds: int, dense: flo
         for run in runs
     )
     middle, spread = middle_of(steady)
+    compiled = entry.trial.fast and entry.trial.pick_device().type == "cuda"
     beyond = [
         time / bare - 1 for run in runs for time, bare in zip(run.rounds[1:], run.bare, strict=bool(run.bare))
     ]
@@ -199,6 +200,7 @@ def _line(entry: Entry, runs: Sequence[Run], cell: Cell, rounds: int, dense: flo
         seconds=whole,
         projected=projected,
         first_round_seconds=first,
+        once_seconds=max(0.0, first - middle) if compiled else None,
         round_seconds=middle,
         round_quartiles=spread,
         samples_per_second=rate,
