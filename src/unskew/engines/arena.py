@@ -17,17 +17,18 @@ class Arena:
     """Groups of tensors at fixed addresses."""
 
     def __init__(self, groups: dict[str, Tensors], device: torch.device) -> None:
-        self._slots: list[tuple[str, str, Tensor, int]] = []
+        self._slots: list[tuple[str, str, torch.dtype, list[int], list[int], int]] = []
         self.ends: dict[str, int] = {}
         """Where each group ends in the block."""
         end = 0
         for group, tensors in groups.items():
             for name, value in tensors.items():
-                # A shape without memory of its own: where it lies is what counts.
-                shape = torch.empty_like(value, device="meta")
-                self._slots.append((group, name, shape, end))
+                stride = list(torch.empty_like(value, device="meta").stride())  # without gaps
+                at = end // value.element_size()
+                self._slots.append((group, name, value.dtype, list(value.shape), stride, at))
                 end += math.ceil(value.numel() * value.element_size() / ALIGNMENT) * ALIGNMENT
             self.ends[group] = end
+        self._kinds = {slot[2] for slot in self._slots}
         self.block = torch.zeros(end, dtype=torch.uint8, device=device)
         # Each with a storage of its own, as far as PyTorch can tell: tensors that share one seem to change
         # together (BatchNorm changes its statistics in a forward pass), and to overlap, to a compiler.
@@ -45,16 +46,12 @@ class Arena:
             torch._foreach_copy_(list(mine.values()), [values[name] for name in mine])
 
     def views(self, block: Tensor) -> dict[str, Tensors]:
-        """The groups that a block of this layout holds in full."""
+        """The groups that a block of this layout, with memory of its own, holds in full."""
         found: dict[str, Tensors] = {group: {} for group, end in self.ends.items() if end <= len(block)}
-        storage = block.untyped_storage()
-        for group, name, shape, at in self._slots:
+        read = {kind: block.view(kind) for kind in self._kinds}
+        for group, name, kind, size, stride, at in self._slots:
             if group in found:
-                part = torch.empty(0, dtype=shape.dtype, device=block.device)
-                at += int(block.storage_offset())
-                found[group][name] = part.set_(
-                    storage, at // shape.element_size(), shape.shape, shape.stride()
-                )
+                found[group][name] = read[kind].as_strided(size, stride, at)
         return found
 
 
