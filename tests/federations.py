@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import nn
 
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
@@ -20,3 +21,24 @@ def flat(weights: Weights | Params) -> torch.Tensor:
     """All parameters as one vector, in the order of their names."""
     params = weights.params if isinstance(weights, Weights) else weights
     return torch.cat([value.flatten() for _, value in sorted(params.items())])
+
+
+def filtering_model(colours: int, classes: int) -> nn.Module:
+    """With layers that filter each channel alone, and BatchNorm."""
+    return nn.Sequential(
+        nn.Conv2d(colours, 12, 3, padding=1),
+        nn.BatchNorm2d(12),
+        nn.ReLU(),
+        nn.Conv2d(12, 12, 3, padding=1, groups=12, bias=False),
+        nn.BatchNorm2d(12),
+        nn.ReLU(),
+        nn.Conv2d(12, 32, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, stride=2, padding=1, groups=32, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, classes),
+    )

@@ -2,12 +2,13 @@
 
 import gc
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from federations import flat
+from federations import filtering_model, flat
 from unskew import Method, train
 from unskew.engines.fuse import fuse
 from unskew.errors import UserError
@@ -78,7 +79,15 @@ def test_batch_norm_statistics_follow_the_trial(images, name, statistics):
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
-@pytest.mark.parametrize(("model", "precision"), [("cnn", "fp32"), ("cnn", "bf16"), ("resnet8", "bf16")])
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    [
+        ("cnn", "fp32"),
+        ("cnn", "bf16"),
+        ("resnet8", "bf16"),
+        (partial(filtering_model, 3, 4), "bf16"),
+    ],
+)
 def test_the_fastest_kernels_stay_close(images, model, precision):
     """One round of few steps: rounding grows with every one."""
     trial = trial_of(images, model, engine="graphs", precision=precision)

@@ -223,9 +223,12 @@ class Rewriting:
         output_mask: list[bool],
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Linear in the slope and in the value, by three numbers for each channel."""
-        if not training or weight is None or mean is None or scale is None:
+        if not training or mean is None or scale is None or weight is None:
             return NotImplemented  # type: ignore[no-any-return]
-        _, factor = self._factors[scale.untyped_storage()._cdata]
+        known = self._factors.get(scale.untyped_storage()._cdata)
+        if known is None:
+            return NotImplemented  # type: ignore[no-any-return]
+        _, factor = known
         slope, wide, each = _wide(grad), _wide(x), x.numel() // x.shape[1]
         sums = slope.sum(_others(x))
         moments = (slope * (wide - _spread_out(mean, x))).sum(_others(x)) * scale
