@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import conv2d, cross_entropy, max_pool2d
+from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
 
 from federations import filtering_model, flat
 from unskew import Budget, Trial, engines, train
@@ -93,6 +93,35 @@ def test_convolutions_in_other_words_give_the_same_gradients():
         for name, value in expected.items():
             assert not torch.equal(value, weights[name])
             assert torch.allclose(changed[name], value, rtol=1e-9, atol=1e-12), name
+
+
+def test_a_classifier_in_other_words_gives_the_same_gradients():
+    """Ten classes, in bfloat16, for batches of any size."""
+    generator = torch.Generator().manual_seed(1)
+    weight, bias = torch.randn(10, 40, generator=generator), torch.randn(10, generator=generator)
+
+    def step(slopes, weight, bias, x, y):
+        leaves = [value.detach().requires_grad_() for value in (weight, bias, x)]
+        loss = cross_entropy(linear(leaves[2], *leaves[:2]).float(), y)
+        for slope, value in zip(slopes, torch.autograd.grad(loss, leaves[:2]), strict=True):
+            slope.copy_(value)
+
+    def given(samples, kind):
+        x = torch.randn(samples, 40, generator=generator).bfloat16().to(kind)
+        held = [value.bfloat16().to(kind) for value in (weight, bias)]
+        return [torch.zeros_like(value) for value in held], *held, x, torch.arange(samples) % 10
+
+    example = given(20, torch.bfloat16)
+    sized = fuse_any_size(step, *example, batch=example[3:])
+    assert sized is not None
+    for run, samples in ((fuse(step, *example), 20), (sized.run, 3), (sized.run, 33)):
+        assert run is not sized.run or sized.fits(samples)
+        mine = given(samples, torch.bfloat16)
+        run(*mine)
+        true = [torch.zeros(10, 40), torch.zeros(10)]
+        step(true, *(value.float() for value in mine[1:4]), mine[4])
+        for found, slope in zip(mine[0], true, strict=True):
+            assert torch.allclose(found.float(), slope, rtol=0.03, atol=0.01 * float(slope.abs().max()))
 
 
 def test_a_step_that_depends_on_the_size_is_not_taken_for_others():

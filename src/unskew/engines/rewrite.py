@@ -3,6 +3,7 @@ pooling, batch normalisation."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from operator import add, mul
@@ -18,6 +19,9 @@ aten = torch.ops.aten
 
 FEW = 8
 """Input channels below which cuDNN has no kernel for tensor cores: those of images."""
+SLIM, SMALL = 16, 2**21
+"""Rows or columns, and multiplications, up to which a product is faster without them: ten classes do not fill
+a tensor core, and cuBLAS takes its slowest kernels where rows do not begin at multiples of 16 bytes."""
 
 
 class Rewriting:
@@ -39,6 +43,8 @@ class Rewriting:
             aten.max_pool2d_with_indices_backward.default: self.max_pool_backward,
             aten.native_batch_norm.default: self.batch_norm,
             aten.native_batch_norm_backward.default: self.batch_norm_backward,
+            aten.mm.default: _product,
+            aten.addmm.default: _sum_and_product,
             aten.relu.default: self.relu,
             aten.threshold_backward.default: self.threshold_backward,
         }
@@ -307,6 +313,19 @@ class Rewriting:
         if key not in self._looks:
             self._looks[key] = x, look()
         return self._looks[key][1]
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    sizes = [n for n in (*a.shape, b.shape[1]) if isinstance(n, int)]  # the size of a batch may be a symbol
+    slim = any(n <= SLIM and n % 8 for n in sizes) and math.prod(sizes) <= SMALL
+    if not slim or a.dtype not in (torch.bfloat16, torch.float16):
+        return NotImplemented  # type: ignore[no-any-return]
+    return (_wide(a)[:, None] * _wide(b).t()).sum(dim=2).to(a.dtype)
+
+
+def _sum_and_product(base: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    product = _product(a, b) if beta == alpha == 1 else NotImplemented
+    return product if product is NotImplemented else product + base
 
 
 def _kind(
