@@ -11,12 +11,15 @@ from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
 
 from federations import filtering_model, flat
 from unskew import Budget, Trial, engines, train
+from unskew.engines import kernels, rewrite
 from unskew.engines.fuse import fuse, fuse_any_size
 from unskew.engines.graphs import Graphs
 from unskew.errors import UserError
 from unskew.methods import METHODS
 from unskew.testing import hard_trial, normed_model
 from unskew.trial import weights_of
+
+KERNELS = {"across": (3, 3), "flat": (1, 3), "down": (3, 3)}
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="PyTorch compiles for a CPU with g++"),
@@ -93,6 +96,57 @@ def test_convolutions_in_other_words_give_the_same_gradients():
         for name, value in expected.items():
             assert not torch.equal(value, weights[name])
             assert torch.allclose(changed[name], value, rtol=1e-9, atol=1e-12), name
+
+
+def weigh_plainly(images, weights, kernel, stride, size, turned):
+    weight = (weights.flip(0) if turned else weights).t().reshape(-1, 1, *kernel).to(images.dtype)
+    rows, columns = (stride[n] * (size[n] - 1) + kernel[n] for n in range(2))
+    seen = images.permute(0, 3, 1, 2)[:, :, :rows, :columns]
+    return conv2d(seen, weight, stride=stride, groups=len(weight)).permute(0, 2, 3, 1).contiguous()
+
+
+def tap_slopes_plainly(images, slopes, place, stride, size):
+    def pixels(of, top, left):
+        rows, columns = (stride[n] * (size[n] - 1) + 1 for n in range(2))
+        return of[:, top : top + rows : stride[0], left : left + columns : stride[1]].float()
+
+    given = pixels(slopes, *place)
+    taps = [pixels(images, i, j) for i in range(3) for j in range(3)]
+    sums = torch.stack([(given * tap).sum(dim=(0, 1, 2)) for tap in taps])
+    parts = kernels._parts(images.shape[3])
+    return torch.cat([sums[None], sums.new_zeros(parts - 1, *sums.shape)])
+
+
+def test_what_a_gpus_kernels_are_asked_for(monkeypatch):
+    """With plain PyTorch in their place: that they do it, a GPU's own tests show."""
+    kernels.weigh.register_kernel("cpu")(weigh_plainly)
+    kernels._in_parts.register_kernel("cpu")(tap_slopes_plainly)
+    monkeypatch.setattr(rewrite, "_has_kernels", lambda _: True)
+    generator = torch.Generator().manual_seed(1)
+    weights = {name: torch.randn(8, 1, *size, generator=generator) for name, size in KERNELS.items()}
+
+    def step(slopes, weights, x):
+        leaves = [value.detach().requires_grad_() for value in (*weights.values(), x)]
+        h = conv2d(leaves[-1], leaves[0], stride=(1, 2), padding=(1, 2), groups=8).relu()
+        h = conv2d(conv2d(h, leaves[1], padding=(0, 1), groups=8), leaves[2], stride=2, groups=8)
+        for slope, value in zip(slopes, torch.autograd.grad(h.square().sum(), leaves), strict=True):
+            slope.copy_(value)
+
+    def given(samples):
+        x = torch.randn(samples, 8, 11, 10, generator=generator)
+        x = x.contiguous(memory_format=torch.channels_last)
+        return [torch.zeros_like(value) for value in (*weights.values(), x)], weights, x
+
+    example = given(5)
+    sized = fuse_any_size(step, *example, batch=(example[0][-1], example[2]))
+    assert sized is not None
+    for run, samples in ((fuse(step, *example), 5), (sized.run, 2), (sized.run, 7)):
+        slopes, _, x = given(samples)
+        true = [torch.zeros_like(slope) for slope in slopes]
+        run(slopes, weights, x)
+        step(true, weights, x)
+        for found, slope in zip(slopes, true, strict=True):
+            assert torch.allclose(found, slope, rtol=1e-4, atol=1e-4 * float(slope.abs().max()))
 
 
 def test_a_classifier_in_other_words_gives_the_same_gradients():
