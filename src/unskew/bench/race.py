@@ -59,8 +59,12 @@ class Entry:
 
     @property
     def what(self) -> str:
-        parts = [self.name, choose(self.trial), self.trial.precision, "fast" * self.trial.fast]
+        parts = [self.name, choose(self.trial), self.trial.precision, "fast" * self.compiled]
         return ", ".join(filter(None, parts))
+
+    @property
+    def compiled(self) -> bool:
+        return self.trial.fast and self.trial.pick_device().type == "cuda"
 
 
 @dataclass(frozen=True)
@@ -186,7 +190,6 @@ def _line(entry: Entry, runs: Sequence[Run], cell: Cell, rounds: int, dense: flo
         for run in runs
     )
     middle, spread = middle_of(steady)
-    compiled = entry.trial.fast and entry.trial.pick_device().type == "cuda"
     beyond = [
         time / bare - 1 for run in runs for time, bare in zip(run.rounds[1:], run.bare, strict=bool(run.bare))
     ]
@@ -200,7 +203,7 @@ def _line(entry: Entry, runs: Sequence[Run], cell: Cell, rounds: int, dense: flo
         seconds=whole,
         projected=projected,
         first_round_seconds=first,
-        once_seconds=max(0.0, first - middle) if compiled else None,
+        once_seconds=max(0.0, first - middle) if entry.compiled else None,
         round_seconds=middle,
         round_quartiles=spread,
         samples_per_second=rate,
