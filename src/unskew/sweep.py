@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from unskew.engines import compiles
 from unskew.engines.cluster import Call, connect, fleet, for_worker
 from unskew.engines.parcel import Parcel, pack, pack_code, unpack
 from unskew.errors import Interrupted
@@ -75,7 +76,7 @@ def _beforehand(prepared: Prepared) -> Iterator[str]:
     """What to know before the numbers come."""
     trial = prepared.trial
     yield from prepared.method.notes
-    if trial.fast and trial.pick_device().type == "cuda" and prepared.experiment.engine != "loop":
+    if compiles(trial):
         yield (
             "fast=true compiles the step in the first round, for minutes if the network is deep; later runs "
             "find it in PyTorch's cache."

@@ -50,19 +50,21 @@ def measure(names: Sequence[str], settings: Settings, tell: Tell = lambda _: Non
             raise unknown("engine", engine, ["auto", *ENGINES])
     for method in settings.methods:
         find(method)  # now, not after the minutes that come first
-    sections, raced = list[Section](), list[tuple[str, Entry]]()
+    sections, raced = list[Section](), dict[str, list[Entry]]()
     for name in names:
         if name in CELLS:
-            section, entries = race(name, CELLS[name], settings, tell)
-            raced += [(f"{name}: {entry.what}", entry) for entry in entries]
+            section, raced[name] = race(name, CELLS[name], settings, tell)
         else:
             section = OTHERS[name](name, settings, tell)
         sections.append(section)
-    if settings.profile:
-        # When all is measured: on a GPU, a process that was looked into once stays slower.
-        for title, entry in raced:
-            tell(f"{title}, profile")
-            profile(entry.trial, entry.method, title, settings.profile)
+        if not settings.profile:
+            raced.clear()  # a cell's data would count in the memory of the next
+    if settings.profile:  # when all is measured: a profiler leaves its hooks in the process
+        for name, entries in raced.items():
+            for entry in entries:
+                title = f"{name}: {entry.what}"
+                tell(f"{title}, profile")
+                profile(entry.trial, entry.method, title, settings.profile)
     return Report(conditions(), sections)
 
 

@@ -17,7 +17,7 @@ from unskew.bench.data import dataset, made
 from unskew.bench.memory import Peak, forget, peak
 from unskew.bench.report import Line, Section
 from unskew.data import Augment, Federation, federate
-from unskew.engines import choose
+from unskew.engines import choose, compiles
 from unskew.engines.loop import Loop
 from unskew.engines.pool import cores
 from unskew.method import Method
@@ -59,12 +59,8 @@ class Entry:
 
     @property
     def what(self) -> str:
-        parts = [self.name, choose(self.trial), self.trial.precision, "fast" * self.compiled]
+        parts = [self.name, choose(self.trial), self.trial.precision, "fast" * compiles(self.trial)]
         return ", ".join(filter(None, parts))
-
-    @property
-    def compiled(self) -> bool:
-        return self.trial.fast and self.trial.pick_device().type == "cuda"
 
 
 @dataclass(frozen=True)
@@ -203,7 +199,7 @@ def _line(entry: Entry, runs: Sequence[Run], cell: Cell, rounds: int, dense: flo
         seconds=whole,
         projected=projected,
         first_round_seconds=first,
-        once_seconds=max(0.0, first - middle) if entry.compiled else None,
+        once_seconds=max(0.0, first - middle) if compiles(entry.trial) else None,
         round_seconds=middle,
         round_quartiles=spread,
         samples_per_second=rate,

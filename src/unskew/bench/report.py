@@ -23,7 +23,7 @@ class Target:
     def met(self, line: Line) -> bool | None:
         """None where the line does not tell."""
         if self.unit == "s":
-            return None if line.seconds is None else line.seconds - (line.once_seconds or 0.0) <= self.value
+            return None if line.steady_seconds is None else line.steady_seconds <= self.value
         return None if line.samples_per_second is None else line.samples_per_second >= self.value
 
     def __str__(self) -> str:
@@ -67,6 +67,11 @@ class Line:
     target: Target | None = None
 
     @property
+    def steady_seconds(self) -> float | None:
+        """The whole run without what is done once."""
+        return None if self.seconds is None else self.seconds - (self.once_seconds or 0.0)
+
+    @property
     def met(self) -> bool | None:
         return None if self.target is None else self.target.met(self)
 
@@ -77,8 +82,8 @@ class Line:
         """As a row of the table with `COLUMNS`."""
         reached = {None: "", True: ": met", False: ": missed"}[self.met]
         rest = ""
-        if self.target and self.target.unit == "s" and self.seconds and self.once_seconds is not None:
-            rest = f"{_time(self.seconds - self.once_seconds)} once compiled, "
+        if self.target and self.target.unit == "s" and self.once_seconds is not None:
+            rest = f"{_time(self.steady_seconds)} once compiled, "
         return [
             self.what,
             ("~" if self.projected else "") + _time(self.seconds),

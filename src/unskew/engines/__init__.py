@@ -77,8 +77,13 @@ def choose(trial: Trial) -> str:
     return name
 
 
+def compiles(trial: Trial) -> bool:
+    """Whether a trial's steps are compiled: it asks for it, and its engine does so on its device."""
+    return trial.fast and trial.pick_device().type == "cuda" and choose(trial) != "loop"
+
+
 def start(trial: Trial) -> Engine:
     return ENGINES[choose(trial)].start(trial)
 
 
-__all__ = ["ENGINES", "Engine", "Fit", "Job", "Kind", "choose", "start"]
+__all__ = ["ENGINES", "Engine", "Fit", "Job", "Kind", "choose", "compiles", "start"]

@@ -28,12 +28,16 @@ class Rewriting:
     """For one step. NotImplemented where a compiler does well already."""
 
     def __init__(self) -> None:
-        # By the place in memory of a tensor, which is kept beside it so that its place is not reused.
-        self._looks: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
-        self._which: dict[int, tuple[Tensor, Tensor]] = {}
-        self._normed: dict[int, Tensor] = {}
-        self._factors: dict[int, tuple[Tensor, Tensor]] = {}
-        self._before: dict[int, tuple[Tensor, Tensor, int]] = {}
+        self._known: dict[tuple[int, str], tuple[Tensor, Any]] = {}
+
+    def note(self, about: Tensor, what: str, value: Any) -> None:
+        """For whoever meets the same memory again, such as the backward pass. The tensor is kept, so that its
+        place is not reused."""
+        self._known[about.untyped_storage()._cdata, what] = about, value
+
+    def noted(self, about: Tensor, what: str) -> Any:
+        """None where nothing was."""
+        return self._known.get((about.untyped_storage()._cdata, what), (None, None))[1]
 
     def table(self) -> dict[Any, Callable[..., Any]]:
         return {
@@ -155,7 +159,7 @@ class Rewriting:
         line = height * torch.arange(H, device=x.device)[:, None, None] + which // width
         index = x.shape[3] * line + width * torch.arange(W, device=x.device)[:, None] + which % width
         index = index.permute(0, 3, 1, 2)
-        self._which[index.untyped_storage()._cdata] = index, which
+        self.note(index, "which", which)
         return most.permute(0, 3, 1, 2), index
 
     def max_pool_backward(
@@ -169,10 +173,9 @@ class Rewriting:
         ceil_mode: bool,
         index: Tensor,
     ) -> Tensor:
-        place = index.untyped_storage()._cdata
-        if place not in self._which:
+        which, (height, width) = self.noted(index, "which"), kernel
+        if which is None:
             return NotImplemented  # type: ignore[no-any-return]
-        (_, which), (height, width) = self._which[place], kernel
         windows = _laid_out(grad.permute(0, 2, 3, 1))[:, :, None, :, None]
         here = torch.arange(height * width, device=x.device, dtype=torch.int8).view(height, 1, width, 1)
         return _joined(torch.where(which[:, :, None, :, None] == here, windows, 0))
@@ -210,9 +213,9 @@ class Rewriting:
             mean, var = running_mean, running_var
         scale = torch.rsqrt(var + eps)
         factor = _written(weight * scale)
-        y = (wide * _spread_out(factor, x) + _spread_out(_written(bias - mean * factor), x)).to(x.dtype)
-        self._normed[y.untyped_storage()._cdata] = y
-        self._factors[scale.untyped_storage()._cdata] = scale, factor
+        y = (wide * _per_channel(factor, x) + _per_channel(_written(bias - mean * factor), x)).to(x.dtype)
+        self.note(y, "normed", True)
+        self.note(scale, "factor", factor)
         return (y, mean, scale) if training else (y, x.new_empty(0), x.new_empty(0))
 
     def batch_norm_backward(
@@ -229,31 +232,28 @@ class Rewriting:
         output_mask: list[bool],
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Linear in the slope and in the value, by three numbers for each channel."""
-        if not training or mean is None or scale is None or weight is None:
+        factor = None if scale is None else self.noted(scale, "factor")
+        if not training or mean is None or scale is None or weight is None or factor is None:
             return NotImplemented  # type: ignore[no-any-return]
-        known = self._factors.get(scale.untyped_storage()._cdata)
-        if known is None:
-            return NotImplemented  # type: ignore[no-any-return]
-        _, factor = known
         slope, wide, each = _wide(grad), _wide(x), x.numel() // x.shape[1]
         sums = slope.sum(_others(x))
-        moments = (slope * (wide - _spread_out(mean, x))).sum(_others(x)) * scale
+        moments = (slope * (wide - _per_channel(mean, x))).sum(_others(x)) * scale
         by_value = _written(-factor * scale * moments / each)
         beside = _written(-factor * sums / each - by_value * mean)
-        to_x = slope * _spread_out(factor, x) + wide * _spread_out(by_value, x)
-        return (to_x + _spread_out(beside, x)).to(x.dtype), moments.to(weight.dtype), sums.to(weight.dtype)
+        to_x = slope * _per_channel(factor, x) + wide * _per_channel(by_value, x)
+        return (to_x + _per_channel(beside, x)).to(x.dtype), moments.to(weight.dtype), sums.to(weight.dtype)
 
     def relu(self, x: Tensor) -> Tensor:
-        if x.untyped_storage()._cdata not in self._normed:
+        if not self.noted(x, "normed"):
             return NotImplemented  # type: ignore[no-any-return]
         y = x.clamp_min(0)  # a ReLU by another name, or it would be rewritten again
-        self._before[y.untyped_storage()._cdata] = y, x, x._version
+        self.note(y, "before", (x, x._version))
         return y
 
     def threshold_backward(self, grad: Tensor, result: Tensor, threshold: float) -> Tensor:
         """After a batch normalisation by the sign of what went in, not of what came out: what that is made of
         is read here anyway."""
-        _, x, version = self._before.get(result.untyped_storage()._cdata, (None, None, 0))
+        x, version = self.noted(result, "before") or (None, 0)
         if x is None or x._version != version or threshold != 0:
             return NotImplemented  # type: ignore[no-any-return]
         return torch.where(x <= 0, 0, grad)
@@ -302,17 +302,18 @@ class Rewriting:
         else:
             taps = _taps(framed, weight, stride, size)
             total: Tensor = reduce(add, map(mul, taps[::-1] if turned else taps, weights.unbind()))
-            # Batch normalisation would have it written in float32.
-            y = _written(total.to(framed.dtype)) if written else total.to(framed.dtype)
+            y = total.to(framed.dtype)
+            if written:  # batch normalisation would have it written in float32
+                y = _written(y)
         return y.permute(0, 3, 1, 2)
 
     def _once(self, x: Tensor, what: str, look: Callable[[], Tensor]) -> Tensor:
         """The backward pass, and a teacher, get the same as the first who asked."""
-        place = x.untyped_storage()._cdata, x.storage_offset(), x._version
-        key = (*place, f"{x.shape} {x.stride()}", what)  # a text, because sizes may be symbols
-        if key not in self._looks:
-            self._looks[key] = x, look()
-        return self._looks[key][1]
+        what += f" {x.storage_offset()} {x._version} {x.shape} {x.stride()}"
+        if self.noted(x, what) is None:
+            self.note(x, what, look())
+        seen: Tensor = self.noted(x, what)
+        return seen
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -400,7 +401,7 @@ def _others(x: Tensor) -> list[int]:
     return [0, *range(2, x.ndim)]
 
 
-def _spread_out(values: Tensor, x: Tensor) -> Tensor:
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
     """One for each channel, beside images."""
     return values.view(-1, *[1] * (x.ndim - 2))
 
