@@ -57,15 +57,6 @@ class Findings:
 Test = Callable[[], Assessment]
 
 
-@dataclass(frozen=True)
-class Probing:
-    """A probe under way."""
-
-    seconds: float
-    """Spent so far."""
-    answer: Callable[[], Findings]
-
-
 def observe(
     trial: Trial,
     engine: Engine,
@@ -74,8 +65,8 @@ def observe(
     delta: Params,
     following: Weights,
     test: Test | None,
-) -> Probing:
-    """Ask all there is to ask of a round, and wait for nothing.
+) -> Callable[[], Findings]:
+    """Ask all there is to ask of a round, and wait for nothing until the answer is called.
 
     `local` are the clients' models after their update and `delta` their moves, in the same order; `following`
     is the next global model, and `test` its test, where there is one already.
@@ -117,7 +108,7 @@ def observe(
         }
         return _findings(effects, classes, found, spent + time.perf_counter() - began)
 
-    return Probing(spent, answer)
+    return answer
 
 
 def merge(parts: Sequence[Findings], classes: int) -> Findings:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew import engines, metrics
-from unskew.engines.lines import download, main_mark, upload
+from unskew.engines.lines import download, main_mark, seconds_between, upload
 from unskew.engines.numerics import steady
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
@@ -180,15 +180,13 @@ def train(
     engine = engines.start(trial)
     state = start or begin(method, engine.initial)
     rounds: list[Round] = []
-    ended = began
     under_way: list[Close] = []
     while under_way or state.round < trial.budget.rounds:
         if state.round < trial.budget.rounds and len(under_way) <= engine.ahead:
             state, close = advance(trial, method, engine, state)
             under_way.append(close)
         else:
-            rounds.append(under_way.pop(0)(ended))
-            ended = time.perf_counter()
+            rounds.append(under_way.pop(0)())
             on_round(rounds[-1])
     weights = method.server.serve(state.server)
     notes = [*trial.federation.partition.notes, *method.notes, *divergence(weights)]
@@ -218,19 +216,20 @@ def begin(method: Method, weights: Weights, *, round: int = 0) -> State:
 def step(trial: Trial, method: Method, engine: engines.Engine, state: State) -> tuple[State, Round]:
     """One round: sample, fit, aggregate, test."""
     state, close = advance(trial, method, engine, state)
-    return state, close(0.0)
+    return state, close()
 
 
-Close = Callable[[float], Round]
-"""Waits for a round's numbers. Its time counts from when the round before ended, where both ran at once."""
+Close = Callable[[], Round]
+"""Waits for a round's numbers."""
 
 
 def advance(trial: Trial, method: Method, engine: engines.Engine, state: State) -> tuple[State, Close]:
     """One round, without waiting for a device that works on its own: its numbers come when they are asked
     for."""
-    began = time.perf_counter()
     federation, budget, t = trial.federation, trial.budget, state.round
     anchor = state.server.weights
+    device = _device(anchor)
+    began = main_mark(device, timed=True)
     chosen = cohort(trial.seed, t, federation.clients, trial.cohort)
     jobs = [
         engines.Job(
@@ -249,7 +248,7 @@ def advance(trial: Trial, method: Method, engine: engines.Engine, state: State) 
     server, loss = state.server, torch.tensor(math.nan)
     delta, reported, tallies = Params(), Tensors(), Tensors()
     if done:
-        with steady(_device(anchor), trial.threads):
+        with steady(device, trial.threads):
             updates = _gather(trial, anchor, t, done)
             params, memory = method.server.move(server, method.server.combine(server, updates))
             buffers = (
@@ -277,6 +276,7 @@ def advance(trial: Trial, method: Method, engine: engines.Engine, state: State) 
     due = state.round % trial.evaluation.every == 0 or state.round == budget.rounds
     served = method.server.serve(server) if due else None
     test = cache(engine.assess_later(served)) if served else None
+    worked = main_mark(device, timed=True)
     probing = None
     if trial.probe.due(state.round, budget.rounds):
         local = {job.client: fit.weights for job, fit in done}
@@ -291,14 +291,16 @@ def advance(trial: Trial, method: Method, engine: engines.Engine, state: State) 
     )
     trained = [job.client for job, _ in done]
     loss, tallies = download(loss), {name: download(value) for name, value in tallies.items()}
-    arrived = main_mark(_device(anchor))  # of this round: the next may be under way when they are asked for
+    arrived = main_mark(device)  # of this round: the next may be under way when they are asked for
 
-    def close(since: float) -> Round:
-        result = test() if test else None
+    def close() -> Round:
         arrived.synchronize()
-        # What the probe has cost so far lies before `since`, where two rounds run at once.
-        seconds = time.perf_counter() - max(began + (probing.seconds if probing else 0), since)
-        found = probing.answer() if probing else None
+        asked = time.perf_counter()
+        result = test() if test else None
+        seconds = seconds_between(began, worked)
+        if not engine.ahead:  # else it was tested beside the next one
+            seconds += time.perf_counter() - asked
+        found = probing() if probing else None
         return Round(
             number=t + 1,
             lr=budget.lr_at(t),

@@ -69,7 +69,7 @@ class Run:
 
     whole: float
     rounds: list[float]
-    """The first from the start of the engine on."""
+    """The first with all that lies before and between them."""
     samples: list[int]
     memory: Peak
     bare: list[float]
@@ -155,11 +155,12 @@ def run(entry: Entry, rounds: int, bare: Bare | None) -> Run:
     sizes, engine = trial.federation.sizes, choose(trial)
     times, samples, memory, beside = [], [], [], []
     forget(device)
-    mark = time.perf_counter()
+    whole, mark = 0.0, time.perf_counter()
 
     def on_round(round: Round) -> None:
-        nonlocal mark
-        times.append(time.perf_counter() - mark)
+        nonlocal whole, mark
+        whole += time.perf_counter() - mark
+        times.append(round.seconds)
         samples.append(trial.budget.epochs * int(sizes[round.trained].sum()))
         if round.number == trial.budget.rounds:
             memory.append(peak(device, without=bare.processes if bare else ()))
@@ -170,7 +171,8 @@ def run(entry: Entry, rounds: int, bare: Bare | None) -> Run:
     train(trial, entry.method, on_round=on_round)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    whole = sum(times) + time.perf_counter() - mark
+    whole += time.perf_counter() - mark
+    times[0] = whole - sum(times[1:])
     return Run(whole, times[:rounds], samples[:rounds], memory[0], beside)
 
 

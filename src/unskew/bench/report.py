@@ -47,7 +47,7 @@ class Line:
     projected: bool = False
     """Whether fewer rounds were run than the cell has, and `seconds` goes on from them."""
     first_round_seconds: float | None = None
-    """From the start of the engine to the end of the first round: what is done once is in it."""
+    """With the start of the engine and all that is done once."""
     once_seconds: float | None = None
     """Of these, what they take beyond a round where steps are compiled: targets are held against the rest."""
     round_seconds: float | None = None
@@ -148,7 +148,7 @@ class Report:
 
 LEGEND = (
     "whole: a run of all the cell's rounds, from the start of the engine (~: projected from fewer rounds). "
-    "first round: from the start of the engine, so what is done once is in it. "
+    "first round: with the start of the engine and all that is done once. "
     "a round: median of the others. "
     "once compiled: whole, with a round like the others in place of the first. "
     "overhead: beyond the bare training steps on as many cores. "

@@ -7,6 +7,7 @@ one after the other, so that the bookkeeping of the graphs engine can be tested 
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -56,6 +57,9 @@ class Line(Protocol):
 
 
 class _Now:
+    def __init__(self) -> None:
+        self.at = time.perf_counter()
+
     def synchronize(self) -> None:
         pass
 
@@ -225,9 +229,24 @@ def download(value: Tensor) -> Tensor:
     return there.copy_(value, non_blocking=True)
 
 
-def main_mark(device: torch.device) -> Mark:
-    """Where the caller's own work has got to."""
-    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else _Now()
+def main_mark(device: torch.device, *, timed: bool = False) -> Mark:
+    """Where the caller's own work has got to; `timed` for `seconds_between`."""
+    if device.type != "cuda":
+        return _Now()
+    event: torch.cuda.Event = torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def seconds_between(first: Mark, last: Mark) -> float:
+    """By the clock of the device, whose host may learn of a mark long after it was reached. Both must have
+    been."""
+    if isinstance(first, torch.cuda.Event):
+        assert isinstance(last, torch.cuda.Event)
+        return float(first.elapsed_time(last)) / 1000
+    assert isinstance(first, _Now)
+    assert isinstance(last, _Now)
+    return last.at - first.at
 
 
 def main_wait(device: torch.device, mark: Mark) -> None:
