@@ -14,6 +14,7 @@ from unskew import Budget, Trial, engines, train
 from unskew.engines import kernels, rewrite
 from unskew.engines.fuse import fuse, fuse_any_size
 from unskew.engines.graphs import Graphs
+from unskew.engines.rewrite import in_other_words
 from unskew.errors import UserError
 from unskew.methods import METHODS
 from unskew.testing import hard_trial, normed_model
@@ -88,7 +89,8 @@ def test_convolutions_in_other_words_give_the_same_gradients():
     sized = fuse_any_size(descend, copied(), x, y, batch=(x, y))
     assert sized is not None
     assert all(sized.fits(samples) for samples in (2, 5, 9))
-    for run, samples in ((fused, 5), (sized.run, 5), (sized.run, 2), (sized.run, 9)):
+    uncompiled = in_other_words(descend)
+    for run, samples in ((fused, 5), (sized.run, 5), (sized.run, 2), (sized.run, 9), (uncompiled, 3)):
         x, y = images(samples, generator)
         expected, changed = copied(), copied()
         descend(expected, x, y)
@@ -140,7 +142,8 @@ def test_what_a_gpus_kernels_are_asked_for(monkeypatch):
     example = given(5)
     sized = fuse_any_size(step, *example, batch=(example[0][-1], example[2]))
     assert sized is not None
-    for run, samples in ((fuse(step, *example), 5), (sized.run, 2), (sized.run, 7)):
+    runs = (fuse(step, *example), 5), (sized.run, 2), (sized.run, 7), (in_other_words(step), 3)
+    for run, samples in runs:
         slopes, _, x = given(samples)
         true = [torch.zeros_like(slope) for slope in slopes]
         run(slopes, weights, x)

@@ -34,12 +34,11 @@ OPTIONS: dict[str, Any] = {
 
 
 def fuse(step: Callable[..., None], *example: Any) -> Callable[..., None]:
-    """The same step, for arguments of the same shapes: what it does is change tensors among them. It runs
-    once, on the example."""
+    """The same step, for arguments of the same shapes: what it does is change tensors among them."""
     leaves, mode = pytree.tree_leaves(example), _fake_mode()
     with _compiling():
         fakes = [mode.from_tensor(leaf, static_shapes=True) for leaf in leaves]
-        return _compiled(_traced(step, example, leaves, "real"), fakes, mode)
+        return _compiled(_traced(step, example, fakes, "real"), fakes, mode)
 
 
 class Sized(NamedTuple):

@@ -32,6 +32,7 @@ from unskew.engines.job import Fit, Job
 from unskew.engines.lines import Line, Mark, Step, line_on, main_mark, main_wait, random_state
 from unskew.engines.loop import Loop, Training
 from unskew.engines.numerics import seed
+from unskew.engines.rewrite import in_other_words
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment
@@ -437,7 +438,8 @@ class Stage:
     def _partial_step(self, size: int) -> Callable[[Held, Tensor, Tensor], None]:
         if self._sized and self._sized.fits(size):
             return self._sized.run
-        return partial(self._step, fused=False)
+        step = partial(self._step, fused=False)
+        return in_other_words(step) if self.trial.fast else step
 
     @cached_property
     def _sized(self) -> Sized | None:

@@ -60,9 +60,9 @@ def _in_parts(images: Tensor, slopes: Tensor, place: list[int], stride: list[int
     out = images.new_empty((parts, 9, C), dtype=torch.float32)
     with torch.cuda.device(images.device):
         triton_kernels.tap_slopes[(parts * _times(C, CHANNELS),)](
-            images, slopes, out, pairs,
+            images, slopes, out, pairs, steps,
             H, W, HF, WF, slopes.shape[1], slopes.shape[2], *place, *stride, C,
-            steps, full, SLOPES_PIXELS, CHANNELS, num_warps=SLOPES_WARPS,
+            full, SLOPES_PIXELS, CHANNELS, num_warps=SLOPES_WARPS,
         )  # fmt: skip
     return out
 

@@ -44,13 +44,13 @@ def weigh(
 
 @triton.jit
 def tap_slopes(
-    images, slopes, out, pairs,
+    images, slopes, out, pairs, steps,
     H: tl.constexpr, W: tl.constexpr,
     HF: tl.constexpr, WF: tl.constexpr,
     HG: tl.constexpr, WG: tl.constexpr, TOP: tl.constexpr, LEFT: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr,
     C: tl.constexpr,
-    STEPS: tl.constexpr, FULL: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+    FULL: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Nine sums over a part of the pixels, for some channels. Two output pixels beside each other at a time,
     which see most of the same. FULL: neither pixels nor channels are left over."""
@@ -61,8 +61,8 @@ def tap_slopes(
     some = channels < C
     a = tl.zeros([PIXELS, CHANNELS], tl.float32)
     b, c, d, e, f, g, h, i = a, a, a, a, a, a, a, a
-    for step in range(STEPS):
-        pair = (part * STEPS + step) * PIXELS + tl.arange(0, PIXELS)
+    for step in range(steps):
+        pair = (part * steps + step) * PIXELS + tl.arange(0, PIXELS)
         line = pair // across
         x, y, n = 2 * (pair % across), line % H, line // H
         there = (pair < pairs)[:, None] & some[None, :]
