@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
 
 from federations import filtering_model, flat
 from unskew import Budget, Trial, engines, train
-from unskew.engines import kernels, rewrite
+from unskew.engines import graphs, kernels, rewrite
 from unskew.engines.fuse import fuse, fuse_any_size
 from unskew.engines.graphs import Graphs
 from unskew.engines.rewrite import in_other_words
@@ -41,8 +41,11 @@ def test_training_with_compiled_steps_stays_close(monkeypatch, name):
     assert plain.final.loss == pytest.approx(fused.final.loss, rel=1e-3)
 
 
-def test_training_with_filters_of_each_channel_stays_close(monkeypatch, skewed):
-    """One round: rounding grows with every step."""
+@pytest.mark.parametrize("rare", [False, True])
+def test_training_with_filters_of_each_channel_stays_close(monkeypatch, skewed, rare):
+    """One round: rounding grows with every step. Partial batches are not compiled where they are rare."""
+    if rare:
+        monkeypatch.setattr(graphs, "PAYS", 2.0)
     monkeypatch.setitem(engines.ENGINES, "graphs", engines.Kind(Graphs))
     budget = Budget(rounds=1, epochs=1, batch_size=20, lr=0.01)
     trial = Trial(skewed, partial(filtering_model, 1, 10), budget=budget, device="cpu", engine="loop")
@@ -98,6 +101,25 @@ def test_convolutions_in_other_words_give_the_same_gradients():
         for name, value in expected.items():
             assert not torch.equal(value, weights[name])
             assert torch.allclose(changed[name], value, rtol=1e-9, atol=1e-12), name
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("shape", "groups"), [((6, 3, 3, 3), 1), ((8, 3, 1, 1), 1), ((3, 1, 3, 3), 3)])
+def test_slopes_of_weights_lie_as_the_weights_do(shape, groups, layout):
+    """A fused optimiser refuses others."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(4, 3, 6, 6, generator=generator).to(torch.bfloat16, memory_format=torch.channels_last)
+    weight = torch.randn(shape, generator=generator).to(torch.bfloat16, memory_format=layout)
+    slopes = []
+
+    def step():
+        leaf = weight.detach().requires_grad_()
+        slopes.extend(torch.autograd.grad(conv2d(x, leaf, groups=groups).square().sum(), leaf))
+
+    step()
+    in_other_words(step)()
+    assert slopes[1].stride() == weight.stride()
+    assert torch.allclose(*slopes, rtol=0.05, atol=0.01 * float(slopes[0].abs().max()))
 
 
 def weigh_plainly(images, weights, kernel, stride, size, turned):

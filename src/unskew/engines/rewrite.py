@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from operator import add, mul
 from typing import Any
 
@@ -335,12 +335,22 @@ class _Convolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rewriting = Rewriting(compiled=False)
         self._table: dict[Any, Callable[..., Any]] = {
             aten.convolution.default: rewriting.convolution,
-            aten.convolution_backward.default: rewriting.convolution_backward,
+            aten.convolution_backward.default: partial(_laid_like_weight, rewriting.convolution_backward),
         }
 
     def __torch_dispatch__(self, operator: Any, _: Any, arguments: Any = (), named: Any = None) -> Any:
         done = self._table[operator](*arguments) if operator in self._table else NotImplemented
         return operator(*arguments, **(named or {})) if done is NotImplemented else done
+
+
+def _laid_like_weight(
+    backward: Callable[..., Any], grad: Tensor, x: Tensor, weight: Tensor, *others: Any
+) -> Any:
+    """PyTorch lays out a weight's slopes as the weight, which its fused optimisers count on."""
+    slopes = backward(grad, x, weight, *others)
+    if slopes is NotImplemented or slopes[1] is None:
+        return slopes
+    return slopes[0], torch.empty_like(weight).copy_(slopes[1]), slopes[2]
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
