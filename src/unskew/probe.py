@@ -13,9 +13,10 @@ from torch import Tensor
 
 from unskew import metrics
 from unskew.engines import Engine
-from unskew.engines.lines import download, main_mark
+from unskew.engines.lines import main_mark
 from unskew.engines.numerics import steady
 from unskew.metrics import Assessment, Floats, Stages
+from unskew.transfer import download
 from unskew.trial import Trial
 from unskew.types import Params, Tensors, Weights
 

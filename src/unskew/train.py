@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew import engines, metrics
-from unskew.engines.lines import download, main_mark, seconds_between, upload
+from unskew.engines.lines import main_mark, seconds_between
 from unskew.engines.numerics import steady
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment, Traffic
 from unskew.probe import Findings, observe
+from unskew.transfer import download, upload
 from unskew.trial import Trial
 from unskew.types import FORGETFUL, Params, ServerState, Tensors, Updates, Weights
 

@@ -1,9 +1,8 @@
 """Random changes of training images, on whole batches, on any device.
 
 Every random choice comes in as a uniform number, so a picture depends on its own pixels and its own row of
-numbers alone: not on the batch it is in, nor on what ran before. No step synchronises with the host or has a
-shape that depends on the data, so the whole can be captured in a CUDA graph (after one call outside the
-capture, which makes the constants).
+numbers alone: not on the batch it is in, nor on what ran before. The numbers come from the host, which never
+waits for a device here: what is done to which image is known beforehand, and done to no other.
 
 The order is that of the published pipelines: crop, flip, rotate, AutoAugment, normalise, Cutout.
 """
@@ -11,7 +10,7 @@ The order is that of the published pipelines: crop, flip, rotate, AutoAugment, n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -21,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.errors import UserError, unknown
+from unskew.transfer import upload
 from unskew.types import Inputs
 
 STEPS = ("crop", "flip", "rotate", "autoaugment", "cutout")
@@ -124,7 +124,7 @@ class Augment:
 
     def apply(self, x: Tensor, u: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
         """Augment and normalise: uint8 [B, channels, height, width] to float32, with u in [0, 1) of shape
-        [B, draws]. Without augmentation it is `normalise`, for tables and tokens too."""
+        [B, draws], on the host. Without augmentation it is `normalise`, for tables and tokens too."""
         if not self.draws:
             return normalise(x, mean, std)
         self.check(Inputs("image" if x.dtype == torch.uint8 else "table", tuple(x.shape[1:])))
@@ -133,12 +133,14 @@ class Augment:
                 f"augmentation '{self}' needs {self.draws} numbers for each of {len(x)} images, not an array "
                 f"of shape {list(u.shape)}."
             )
-        numbers = iter(u.unbind(dim=1))
-        x = self._move(x, numbers)
+        chosen, cut = 5 * self.autoaugment, 2 * (self.cutout > 0)
+        moves = self.draws - chosen - cut
+        move, choose, cut_at = u.cpu().split_with_sizes([moves, chosen, cut], dim=1)
+        x = self._move(x, iter(upload(move, x.device).unbind(dim=1)))
         if self.autoaugment:
-            x = autoaugment(x, [next(numbers) for _ in range(5)])
+            x = autoaugment(x, choose.unbind(dim=1))
         out = normalise(x, mean, std)
-        return _cut_out(out, self.cutout, next(numbers), next(numbers)) if self.cutout else out
+        return _cut_out(out, self.cutout, *upload(cut_at, x.device).unbind(dim=1)) if self.cutout else out
 
     def _move(self, x: Tensor, numbers: Iterator[Tensor]) -> Tensor:
         """Crop, flip and rotate as one gather: for each pixel of the result, the pixel it comes from."""
@@ -214,13 +216,13 @@ def _reflected(index: Tensor, size: int) -> Tensor:
 def _cos_sin(degrees: Tensor) -> tuple[Tensor, Tensor]:
     """In float64, rounded: the last bit of float32 sines differs between devices and places in a batch."""
     angle = degrees.double() * (math.pi / 180)
-    return _wide(angle.cos().float()), _wide(angle.sin().float())
+    return angle.cos().float(), angle.sin().float()
 
 
 def _turned(H: int, W: int, degrees: Tensor) -> tuple[Tensor, Tensor]:
     """Where each pixel comes from when the image turns counter-clockwise about its centre; nearest pixel, as
     torchvision's RandomRotation."""
-    cos, sin = _cos_sin(degrees)
+    cos, sin = map(_wide, _cos_sin(degrees))
     r = (torch.arange(H, device=degrees.device) + (0.5 - H / 2)).view(1, H, 1)
     c = (torch.arange(W, device=degrees.device) + (0.5 - W / 2)).view(1, 1, W)
     rows, columns = sin * c + cos * r + H / 2, cos * c - sin * r + W / 2
@@ -320,7 +322,7 @@ POLICY: tuple[tuple[Step, Step], ...] = (
 
 
 @cache
-def _policy(device: torch.device) -> tuple[Tensor, Tensor]:
+def _policy() -> tuple[Tensor, Tensor]:
     """Operations [25, 2], and their probability, lowest magnitude and magnitude range [25, 2, 3]."""
 
     def numbers(op: Op, probability: float, m: int) -> tuple[float, float, float]:
@@ -328,13 +330,13 @@ def _policy(device: torch.device) -> tuple[Tensor, Tensor]:
         return probability, low + (high - low) * m / 10, (high - low) / 10
 
     ops = torch.tensor([[step[0] for step in pair] for pair in POLICY])
-    return ops.to(device), torch.tensor([[numbers(*step) for step in pair] for pair in POLICY]).to(device)
+    return ops, torch.tensor([[numbers(*step) for step in pair] for pair in POLICY])
 
 
 def autoaugment(x: Tensor, u: Sequence[Tensor]) -> Tensor:
-    """uint8 images [B, 1 or 3, H, W] to the same, by five uniform numbers [B] each: which sub-policy, then
-    whether and how strongly for its first and for its second operation."""
-    ops, numbers = _policy(x.device)
+    """uint8 images [B, 1 or 3, H, W] to the same, by five uniform numbers [B] each, on the host: which
+    sub-policy, then whether and how strongly for its first and for its second operation."""
+    ops, numbers = _policy()
     chosen = _whole(u[0], len(POLICY))
     ops, numbers = ops[chosen], numbers[chosen]
     steps = []
@@ -350,41 +352,88 @@ def autoaugment(x: Tensor, u: Sequence[Tensor]) -> Tensor:
 
 
 def recolour(x: Tensor, op: Tensor, magnitude: Tensor) -> Tensor:
-    """Each image by its own colour operation; geometric ones and NONE leave it as it is.
+    """Each image by its own colour operation; geometric ones and NONE leave it as it is. Operations and
+    magnitudes, [B] each, are on the host."""
+    order = op.argsort(stable=True)
+    groups = op.bincount(minlength=len(Op)).tolist()
+    rows = upload(order, x.device).split_with_sizes(groups)
+    strength = upload(magnitude[order], x.device).split_with_sizes(groups)
+    out = x.clone()
+    for each, change in COLOURS.items():
+        if groups[each]:
+            some = x.index_select(0, rows[each])
+            out.index_copy_(0, rows[each], change(some, strength[each].view(-1, 1, 1, 1)))
+    return out
 
-    All but two operations map a channel's value to a value, so they are a table of 256 per image and channel.
-    An operation that an image does not have gets the parameters that change nothing.
-    """
-    B, C, H, W = x.shape
-    op, magnitude = _wide(op), _wide(magnitude)
-    pixels, flat = x.float(), x.flatten(2).long()
-    grey = _grey(pixels)
 
-    values = torch.arange(256, dtype=torch.float32, device=x.device)
+def _auto_contrasted(x: Tensor, _: Tensor) -> Tensor:
+    """Pillow's ImageOps.autocontrast: lowest value to 0, highest to 255. In float64, as it cuts off there."""
     low, high = x.amin((2, 3)).long().unsqueeze(2), x.amax((2, 3)).long().unsqueeze(2)
-    ones = torch.ones((), device=x.device).expand_as(flat)
-    counts = torch.zeros((B, C, 256), device=x.device).scatter_add_(2, flat, ones)
-    table = torch.where(op == Op.EQUALIZE, _equalized(values, counts, high), values)
-    table = torch.where(op == Op.AUTO_CONTRAST, _stretched(values, low, high), table)
-    threshold = torch.where(op == Op.SOLARIZE, magnitude, torch.where(op == Op.INVERT, 0.0, 256.0))
-    table = torch.where(table < threshold, table, 255 - table)
-    quantum = 1 << torch.where(op == Op.POSTERIZE, 8 - magnitude.round().long(), 0)
-    table = (table / quantum).floor() * quantum
-    mean = (grey.sum((2, 3)) / (H * W) + 0.5).floor().unsqueeze(2)
-    plain = torch.where(op == Op.CONTRAST, mean, 0.0)
-    blends = (op == Op.CONTRAST) | (op == Op.BRIGHTNESS)
-    table = _blend(plain, table, torch.where(blends, magnitude, 1.0))
-    out = table.gather(2, flat).view(B, C, H, W)
+    values = _values(x)
+    span = (high - low).clamp(min=1).double()
+    scale = torch.full_like(span, 255) / span  # 255 / span would round twice
+    table = (values.double() * scale - low * scale).clamp(0, 255).floor().float()
+    return _looked_up(x, torch.where(high > low, table, values))
 
-    op, magnitude = op.unsqueeze(3), magnitude.unsqueeze(3)
-    plain = torch.where(op == Op.SHARPNESS, _smooth(pixels), grey)
-    blends = (op == Op.SHARPNESS) | (op == Op.COLOR)
-    return _blend(plain, out, torch.where(blends, magnitude, 1.0)).to(torch.uint8)
+
+def _equalized(x: Tensor, _: Tensor) -> Tensor:
+    """Pillow's ImageOps.equalize: the table that flattens the histogram. Whole numbers, exact in float32."""
+    flat, high = x.flatten(2).long(), x.amax((2, 3)).long().unsqueeze(2)
+    ones = torch.ones((), device=x.device).expand_as(flat)
+    counts = torch.zeros((*x.shape[:2], 256), device=x.device).scatter_add_(2, flat, ones)
+    total = counts.sum(dim=2, keepdim=True)
+    step = ((total - counts.gather(2, high)) / 255).floor()
+    below = counts.cumsum(dim=2) - counts
+    table = (((step / 2).floor() + below) / step.clamp(min=1)).floor().clamp(max=255)
+    return _looked_up(x, torch.where(step > 0, table, _values(x)))
+
+
+def _posterized(x: Tensor, bits: Tensor) -> Tensor:
+    return x & (256 - (1 << (8 - bits.round().long()))).to(torch.uint8)
+
+
+def _contrasted(x: Tensor, factor: Tensor) -> Tensor:
+    pixels = x.float()
+    mean = (_grey(pixels).sum((2, 3), keepdim=True) / (x.shape[2] * x.shape[3]) + 0.5).floor()
+    return _blend(mean, pixels, factor)
+
+
+def _coloured(x: Tensor, factor: Tensor) -> Tensor:
+    pixels = x.float()
+    return _blend(_grey(pixels), pixels, factor)
+
+
+def _sharpened(x: Tensor, factor: Tensor) -> Tensor:
+    pixels = x.float()
+    return _blend(_smooth(pixels), pixels, factor)
+
+
+COLOURS: dict[Op, Callable[[Tensor, Tensor], Tensor]] = {
+    Op.AUTO_CONTRAST: _auto_contrasted,
+    Op.INVERT: lambda x, _: 255 - x,
+    Op.EQUALIZE: _equalized,
+    Op.SOLARIZE: lambda x, threshold: torch.where(x < threshold, x, 255 - x),
+    Op.POSTERIZE: _posterized,
+    Op.CONTRAST: _contrasted,
+    Op.COLOR: _coloured,
+    Op.BRIGHTNESS: lambda x, factor: _blend(torch.zeros((), device=x.device), x.float(), factor),
+    Op.SHARPNESS: _sharpened,
+}
+"""What each does to uint8 images [B, C, H, W] by magnitudes [B, 1, 1, 1]."""
+
+
+def _values(x: Tensor) -> Tensor:
+    return torch.arange(256, dtype=torch.float32, device=x.device)
+
+
+def _looked_up(x: Tensor, table: Tensor) -> Tensor:
+    """By a table [B, C, 256] of each channel."""
+    return table.to(torch.uint8).gather(2, x.flatten(2).long()).view_as(x)
 
 
 def _blend(plain: Tensor, picture: Tensor, factor: Tensor) -> Tensor:
     """Pillow's Image.blend: extrapolates beyond 1, cuts off to whole values."""
-    return (picture - plain).mul_(factor).add_(plain).clamp_(0, 255).floor_()
+    return (picture - plain).mul_(factor).add_(plain).clamp_(0, 255).floor_().to(torch.uint8)
 
 
 def _grey(pixels: Tensor) -> Tensor:
@@ -406,38 +455,34 @@ def _smooth(pixels: Tensor) -> Tensor:
     return smooth
 
 
-def _equalized(values: Tensor, counts: Tensor, high: Tensor) -> Tensor:
-    """Pillow's ImageOps.equalize: the table that flattens the histogram. Whole numbers, exact in float32."""
-    total = counts.sum(dim=2, keepdim=True)
-    step = ((total - counts.gather(2, high)) / 255).floor()
-    below = counts.cumsum(dim=2) - counts
-    table = (((step / 2).floor() + below) / step.clamp(min=1)).floor().clamp(max=255)
-    return torch.where(step > 0, table, values)
-
-
-def _stretched(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Pillow's ImageOps.autocontrast: lowest value to 0, highest to 255. In float64, as it cuts off there."""
-    span = (high - low).clamp(min=1).double()
-    scale = torch.full_like(span, 255) / span  # 255 / span would round twice
-    table = (values.double() * scale - low * scale).clamp(0, 255).floor().float()
-    return torch.where(high > low, table, values)
-
-
 def resample(x: Tensor, steps: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     """Each image by its own geometric operations, one after the other; zero where a coordinate leaves the
-    image. Other operations leave it as it is."""
+    image. Other operations leave it as it is. Operations and magnitudes, [B] each, are on the host."""
     H, W = x.shape[2:]
+    rows = torch.stack([_is_geometric(op) for op, _ in steps]).any(dim=0).nonzero().squeeze(1)
+    if not len(rows):
+        return x
+    numbers = []
+    for op, magnitude in reversed([(op[rows], magnitude[rows]) for op, magnitude in steps]):
+        cos, sin = _cos_sin(torch.where(op == Op.ROTATE, magnitude, 0.0))
+        shear = torch.where(op == Op.SHEAR_Y, magnitude, 0.0)
+        down = torch.where(op == Op.TRANSLATE_Y, magnitude * H, 0.0)
+        right = torch.where(op == Op.TRANSLATE_X, magnitude * W, 0.0)
+        numbers.append(torch.stack([cos, sin, shear, down, right]))
     # Coordinates from the centre, traced back from the result to the image.
     r = (torch.arange(H, device=x.device) - (H - 1) / 2).view(1, H, 1)
     c = (torch.arange(W, device=x.device) - (W - 1) / 2).view(1, 1, W)
     inside = torch.ones((1, 1, 1), dtype=torch.bool, device=x.device)
-    for op, magnitude in reversed(steps):
-        cos, sin = _cos_sin(torch.where(op == Op.ROTATE, magnitude, 0.0))
-        shear = _wide(torch.where(op == Op.SHEAR_Y, magnitude, 0.0))
-        down = _wide(torch.where(op == Op.TRANSLATE_Y, magnitude * H, 0.0))
-        right = _wide(torch.where(op == Op.TRANSLATE_X, magnitude * W, 0.0))
+    for cos, sin, shear, down, right in upload(torch.stack(numbers), x.device).unsqueeze(3).unsqueeze(4):
         r, c = cos * r - sin * c + down, (sin + shear) * r + cos * c + right
         inside = inside & (r.abs() <= (H - 1) / 2) & (c.abs() <= (W - 1) / 2)
     grid = torch.stack((c * (2 / W), r * (2 / H)), dim=3)
-    out = F.grid_sample(x.float(), grid, mode="bicubic", padding_mode="border", align_corners=False)
-    return (out.round().clamp(0, 255) * inside.unsqueeze(1)).to(torch.uint8)
+    rows = upload(rows, x.device)
+    some = x.index_select(0, rows).float()
+    out = F.grid_sample(some, grid, mode="bicubic", padding_mode="border", align_corners=False)
+    moved = (out.round().clamp(0, 255) * inside.unsqueeze(1)).to(torch.uint8)
+    return x.index_copy(0, rows, moved)
+
+
+def _is_geometric(op: Tensor) -> Tensor:
+    return (op >= Op.SHEAR_Y) & (op <= Op.ROTATE)

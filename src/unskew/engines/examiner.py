@@ -10,9 +10,11 @@ from torch import Tensor
 
 from unskew.engines.arena import load_model, model_arena
 from unskew.engines.fuse import PAYS, fuse
-from unskew.engines.lines import Line, Step, download, main_mark
+from unskew.engines.lines import Line, Step, main_mark
 from unskew.engines.loop import Loop
+from unskew.engines.rewrite import in_other_words
 from unskew.metrics import Assessment
+from unskew.transfer import download
 from unskew.types import Tensors, Weights
 
 
@@ -47,19 +49,21 @@ class Examiner:
         return self._totals
 
     def _record(self) -> Step:
-        groups, batches = self.weights.groups, self.exam.batches
-        first = self.exam.tally(Weights(groups["params"], groups["buffers"]), 0)
+        groups, batches, fast = self.weights.groups, self.exam.batches, self.loop.trial.fast
+        tally, add = self.exam.tally, self._add
+        if fast:
+            tally, add = in_other_words(tally), in_other_words(add)
+        first = tally(Weights(groups["params"], groups["buffers"]), 0)
         self._totals = {name: torch.zeros_like(value) for name, value in first.items()}
         held = groups, self._totals, self.exam.asked
-        fast = self.loop.trial.fast and self._share() >= PAYS
-        with self.loop.raced() if fast else nullcontext():
-            fused = fuse(self._add, *held, batches[0]) if fast else self._add
+        pays = fast and self._share() >= PAYS
+        with self.loop.raced() if pays else nullcontext():
+            fused = fuse(self._add, *held, batches[0]) if pays else add
 
             def run() -> None:
                 torch._foreach_zero_(list(self._totals.values()))
                 for rows in batches:
-                    add = fused if len(rows) == len(batches[0]) else self._add
-                    add(*held, rows)
+                    (fused if len(rows) == len(batches[0]) else add)(*held, rows)
 
             return self.line.record(run)
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.engines.job import Job
-from unskew.engines.lines import Line, main_mark, upload
+from unskew.engines.lines import Line, main_mark
 from unskew.engines.loop import Loop
+from unskew.transfer import upload
 
 FEED = 2**31  # bytes of augmented inputs that may lie ready
 FEED_SHARE = 0.1  # of the free memory, where that is less
@@ -43,7 +44,7 @@ class Feed:
         self.loop, self.trial, self.device = loop, loop.trial, loop.device
         federation, budget = self.trial.federation, self.trial.budget
         first = torch.zeros(1, dtype=torch.int64, device=self.device)
-        x, y = self._augmented(first, torch.zeros((1, self.trial.augment.draws), device=self.device))
+        x, y = self._augmented(first, torch.zeros((1, self.trial.augment.draws)))
         largest = federation.sizes.sort(descending=True).values[: self.trial.cohort]
         most = budget.epochs * int(largest.sum())
         limit = FEED
@@ -84,7 +85,8 @@ class Feed:
             self._left = [main_mark(self.device)] * 2  # lanes read what was brought here before
         self.line.wait(self._left[self._turn])
         with self.line.work():
-            self._rows, self._draws = self._upload(rows), self._upload(draws)
+            self._rows = upload(torch.from_numpy(np.concatenate(rows)), self.device)
+            self._draws = torch.from_numpy(np.concatenate(draws))
             if self._whole:
                 self._fill(self._turn * self.half, 0, end)
         self.ready = self.line.mark()
@@ -122,7 +124,3 @@ class Feed:
         loop, dataset = self.loop, self.trial.federation.dataset
         x = self.trial.augment.apply(loop.inputs[rows], draws, dataset.mean, dataset.std)
         return x.bfloat16() if loop.network.early else x, loop.labels[rows]
-
-    def _upload(self, parts: list[NDArray[Any]]) -> Tensor:
-        """One after the other."""
-        return upload(torch.from_numpy(np.concatenate(parts)), self.device)

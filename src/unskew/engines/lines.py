@@ -218,17 +218,6 @@ def random_state(device: torch.device) -> Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-def upload(values: Tensor, device: torch.device) -> Tensor:
-    """From the host, without waiting for what the device has to do first."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
-
-
-def download(value: Tensor) -> Tensor:
-    """To the host, which has to wait for a later mark before it reads."""
-    there = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
-    return there.copy_(value, non_blocking=True)
-
-
 def main_mark(device: torch.device, *, timed: bool = False) -> Mark:
     """Where the caller's own work has got to; `timed` for `seconds_between`."""
     if device.type != "cuda":

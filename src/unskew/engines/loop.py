@@ -13,7 +13,6 @@ from torch import Tensor
 from unskew.data.augment import normalise
 from unskew.engines.assess import Exam
 from unskew.engines.job import Fit, Job
-from unskew.engines.lines import upload
 from unskew.engines.network import Network
 from unskew.engines.numerics import keep_freed_memory, kernels, seed, steady
 from unskew.engines.plan import Epoch, epochs
@@ -22,6 +21,7 @@ from unskew.method import Method
 from unskew.metrics import Assessment
 from unskew.parts.optimizers import corrected, sgd
 from unskew.randomness import Purpose, draw_seed
+from unskew.transfer import upload
 from unskew.trial import Trial, weights_of
 from unskew.types import End, Gradient, Optimizer, Params, Scope, Tensors, View, Weights
 
@@ -132,7 +132,7 @@ class Loop:
         for epoch in self.plan(job):
             # An epoch at a time: many small copies and augmentations would keep a device waiting.
             rows = mine[torch.from_numpy(epoch.rows).to(self.device)]
-            draws = torch.from_numpy(epoch.draws).to(self.device)
+            draws = torch.from_numpy(epoch.draws)
             x = trial.augment.apply(self.inputs[rows], draws, dataset.mean, dataset.std)
             y = self.labels[rows]
             yield from zip(torch.split(x, epoch.sizes), torch.split(y, epoch.sizes), strict=True)

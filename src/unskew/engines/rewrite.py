@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from functools import partial, reduce
 from operator import add, mul
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unskew.engines.kernels import tap_slopes, weigh
 
+P = ParamSpec("P")
+T = TypeVar("T")
 aten = torch.ops.aten
 
 FEW = 8
@@ -318,13 +320,13 @@ class Rewriting:
         return seen
 
 
-def in_other_words(step: Callable[..., None]) -> Callable[..., None]:
+def in_other_words(step: Callable[P, T]) -> Callable[P, T]:
     """A step whose convolutions are those of a compiled one, without a compiler. cuDNN would look for its
     kernels anew for every size of a batch: for MobileNetV2's layers, 8 s each on an H200."""
 
-    def run(*arguments: Any) -> None:
+    def run(*arguments: P.args, **named: P.kwargs) -> T:
         with _Convolutions():
-            step(*arguments)
+            return step(*arguments, **named)
 
     return run
 

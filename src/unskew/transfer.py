@@ -1,0 +1,17 @@
+"""Between the host and a device, without waiting for either."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """From the host, without waiting for what the device has to do first."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
+
+
+def download(value: Tensor) -> Tensor:
+    """To the host, which has to wait for a later mark before it reads."""
+    there = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+    return there.copy_(value, non_blocking=True)
