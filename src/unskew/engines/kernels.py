@@ -6,11 +6,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Pairs of pixels and channels that a program sees at once, and its warps: of seven choices the fastest on an
-# H200, over the layers of MobileNetV2.
-CHANNELS = 32
-WEIGH_PIXELS, WEIGH_WARPS = 32, 4
-SLOPES_PIXELS, SLOPES_WARPS, SLOPES_PROGRAMS = 16, 2, 512
+# Four pixels beside each other at a time. How many of those and how many channels a program sees at once, its
+# warps, and how many programs share the pixels: few instructions and registers for MobileNetV2's layers.
+TOGETHER, CHANNELS = 4, 32
+WEIGH_PIXELS, WEIGH_WARPS = 16, 4
+SLOPES_PIXELS, SLOPES_WARPS, SLOPES_PROGRAMS = 8, 2, 256
 
 
 @torch.library.custom_op("unskew::weigh", mutates_args=(), device_types="cuda")
@@ -23,11 +23,11 @@ def weigh(
 
     (N, HF, WF, C), (H, W) = images.shape, size
     out = images.new_empty(N, H, W, C)
-    pairs = N * H * _times(W, 2)
-    full = C % CHANNELS == 0 and W % 2 == 0 and pairs % WEIGH_PIXELS == 0
+    fours = N * H * _times(W, TOGETHER)
+    full = C % CHANNELS == 0 and W % TOGETHER == 0 and fours % WEIGH_PIXELS == 0
     with torch.cuda.device(images.device):
-        triton_kernels.weigh[(_times(pairs, WEIGH_PIXELS) * _times(C, CHANNELS),)](
-            images, weights, out, pairs,
+        triton_kernels.weigh[(_times(fours, WEIGH_PIXELS) * _times(C, CHANNELS),)](
+            images, weights, out, fours,
             H, W, HF, WF, *kernel, *stride, C, turned, full, WEIGH_PIXELS, CHANNELS, num_warps=WEIGH_WARPS,
         )  # fmt: skip
     return out
@@ -54,13 +54,13 @@ def _in_parts(images: Tensor, slopes: Tensor, place: list[int], stride: list[int
     from unskew.engines import triton_kernels
 
     (N, HF, WF, C), (H, W) = images.shape, size
-    parts, pairs = _parts(C), N * H * _times(W, 2)
-    steps = _times(pairs, parts * SLOPES_PIXELS)
-    full = C % CHANNELS == 0 and W % 2 == 0 and parts * steps * SLOPES_PIXELS == pairs
+    parts, fours = _parts(C), N * H * _times(W, TOGETHER)
+    steps = _times(fours, parts * SLOPES_PIXELS)
+    full = C % CHANNELS == 0 and W % TOGETHER == 0 and parts * steps * SLOPES_PIXELS == fours
     out = images.new_empty((parts, 9, C), dtype=torch.float32)
     with torch.cuda.device(images.device):
         triton_kernels.tap_slopes[(parts * _times(C, CHANNELS),)](
-            images, slopes, out, pairs, steps,
+            images, slopes, out, fours, steps,
             H, W, HF, WF, slopes.shape[1], slopes.shape[2], *place, *stride, C,
             full, SLOPES_PIXELS, CHANNELS, num_warps=SLOPES_WARPS,
         )  # fmt: skip

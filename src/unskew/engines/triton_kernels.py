@@ -7,7 +7,7 @@ import triton.language as tl
 
 @triton.jit
 def weigh(
-    images, weights, out, pairs,
+    images, weights, out, fours,
     H: tl.constexpr, W: tl.constexpr,
     HF: tl.constexpr, WF: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr,
@@ -15,36 +15,49 @@ def weigh(
     C: tl.constexpr, TURNED: tl.constexpr,
     FULL: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """What some channels' kernels see, weighed and added up, for pairs of pixels beside each other, which see
+    """What some channels' kernels see, weighed and added up. Four pixels beside each other at a time, which see
     most of the same. FULL: neither pixels nor channels are left over."""
     blocks: tl.constexpr = (C + CHANNELS - 1) // CHANNELS
-    across: tl.constexpr = (W + 1) // 2
+    across: tl.constexpr = (W + 3) // 4
     channels = tl.program_id(0) % blocks * CHANNELS + tl.arange(0, CHANNELS)
-    pair = tl.program_id(0) // blocks * PIXELS + tl.arange(0, PIXELS)
-    line, x = pair // across, 2 * (pair % across)
+    four = tl.program_id(0) // blocks * PIXELS + tl.arange(0, PIXELS)
+    line, x = four // across, 4 * (four % across)
     some = channels < C
-    there = (pair < pairs)[:, None] & some[None, :]
+    there = (four < fours)[:, None] & some[None, :]
     room = WF - x[:, None] * SW
     at = images + (((line // H * HF + line % H * SH) * WF + x * SW) * C)[:, None] + channels[None, :]
-    left = tl.zeros([PIXELS, CHANNELS], tl.float32)
-    right = left
+    a = tl.zeros([PIXELS, CHANNELS], tl.float32)
+    b, c, d = a, a, a
     for row in tl.static_range(KH):
-        for column in tl.static_range(KW + SW):
+        for column in tl.static_range(KW + 3 * SW):
             seen = _numbers(at + (row * WF + column) * C, there & (column < room), FULL)
-            tap = KH * KW - 1 - row * KW - column if TURNED else row * KW + column
-            back = -SW if TURNED else SW
             if column < KW:
-                left += seen * tl.load(weights + tap * C + channels, some, other=0)[None, :]
-            if column >= SW:
-                right += seen * tl.load(weights + (tap - back) * C + channels, some, other=0)[None, :]
+                a += seen * _weight(weights, row, column, channels, some, KH, KW, C, TURNED)
+            if column >= SW and column < KW + SW:
+                b += seen * _weight(weights, row, column - SW, channels, some, KH, KW, C, TURNED)
+            if column >= 2 * SW and column < KW + 2 * SW:
+                c += seen * _weight(weights, row, column - 2 * SW, channels, some, KH, KW, C, TURNED)
+            if column >= 3 * SW:
+                d += seen * _weight(weights, row, column - 3 * SW, channels, some, KH, KW, C, TURNED)
     to = out + ((line * W + x) * C)[:, None] + channels[None, :]
-    tl.store(to, left.to(out.dtype.element_ty), there)
-    tl.store(to + C, right.to(out.dtype.element_ty), there & (x + 1 < W)[:, None])
+    tl.store(to, a.to(out.dtype.element_ty), there)
+    tl.store(to + C, b.to(out.dtype.element_ty), there & (x + 1 < W)[:, None])
+    tl.store(to + 2 * C, c.to(out.dtype.element_ty), there & (x + 2 < W)[:, None])
+    tl.store(to + 3 * C, d.to(out.dtype.element_ty), there & (x + 3 < W)[:, None])
+
+
+@triton.jit
+def _weight(
+    weights, row, column, channels, some,
+    KH: tl.constexpr, KW: tl.constexpr, C: tl.constexpr, TURNED: tl.constexpr,
+):  # fmt: skip
+    tap = KH * KW - 1 - row * KW - column if TURNED else row * KW + column
+    return tl.load(weights + tap * C + channels, some, other=0)[None, :]
 
 
 @triton.jit
 def tap_slopes(
-    images, slopes, out, pairs, steps,
+    images, slopes, out, fours, steps,
     H: tl.constexpr, W: tl.constexpr,
     HF: tl.constexpr, WF: tl.constexpr,
     HG: tl.constexpr, WG: tl.constexpr, TOP: tl.constexpr, LEFT: tl.constexpr,
@@ -52,28 +65,30 @@ def tap_slopes(
     C: tl.constexpr,
     FULL: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Nine sums over a part of the pixels, for some channels. Two output pixels beside each other at a time,
+    """Nine sums over a part of the pixels, for some channels. Four output pixels beside each other at a time,
     which see most of the same. FULL: neither pixels nor channels are left over."""
     blocks: tl.constexpr = (C + CHANNELS - 1) // CHANNELS
-    across: tl.constexpr = (W + 1) // 2
+    across: tl.constexpr = (W + 3) // 4
     part = tl.program_id(0) // blocks
     channels = tl.program_id(0) % blocks * CHANNELS + tl.arange(0, CHANNELS)
     some = channels < C
     a = tl.zeros([PIXELS, CHANNELS], tl.float32)
     b, c, d, e, f, g, h, i = a, a, a, a, a, a, a, a
     for step in range(steps):
-        pair = (part * steps + step) * PIXELS + tl.arange(0, PIXELS)
-        line = pair // across
-        x, y, n = 2 * (pair % across), line % H, line // H
-        there = (pair < pairs)[:, None] & some[None, :]
+        four = (part * steps + step) * PIXELS + tl.arange(0, PIXELS)
+        line = four // across
+        x, y, n = 4 * (four % across), line % H, line // H
+        there = (four < fours)[:, None] & some[None, :]
         at = slopes + (((n * HG + TOP + y * SH) * WG + LEFT + x * SW) * C)[:, None] + channels[None, :]
-        left = _numbers(at, there, FULL)
-        right = _numbers(at + SW * C, there & (x + 1 < W)[:, None], FULL)
+        p = _numbers(at, there, FULL)
+        q = _numbers(at + SW * C, there & (x + 1 < W)[:, None], FULL)
+        r = _numbers(at + 2 * SW * C, there & (x + 2 < W)[:, None], FULL)
+        s = _numbers(at + 3 * SW * C, there & (x + 3 < W)[:, None], FULL)
         at = images + (((n * HF + y * SH) * WF + x * SW) * C)[:, None] + channels[None, :]
         room = WF - x[:, None] * SW
-        a, b, c = _row(at, left, right, a, b, c, there, room, SW, C, FULL)
-        d, e, f = _row(at + WF * C, left, right, d, e, f, there, room, SW, C, FULL)
-        g, h, i = _row(at + 2 * WF * C, left, right, g, h, i, there, room, SW, C, FULL)
+        a, b, c = _row(at, p, q, r, s, a, b, c, there, room, SW, C, FULL)
+        d, e, f = _row(at + WF * C, p, q, r, s, d, e, f, there, room, SW, C, FULL)
+        g, h, i = _row(at + 2 * WF * C, p, q, r, s, g, h, i, there, room, SW, C, FULL)
     to = out + part * 9 * C + channels
     tl.store(to, tl.sum(a, 0), some)
     tl.store(to + C, tl.sum(b, 0), some)
@@ -88,24 +103,28 @@ def tap_slopes(
 
 @triton.jit
 def _row(
-    at, left, right, first, second, third, there, room,
+    at, p, q, r, s, first, second, third, there, room,
     SW: tl.constexpr, C: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    """The three sums of a row of the kernel, with what the two pixels see there."""
-    for column in tl.static_range(3 + SW):
+    """The three sums of a row of the kernel, with what the four pixels see there."""
+    for column in tl.static_range(3 + 3 * SW):
         seen = _numbers(at + column * C, there & (column < room), FULL)
-        if column == 0:
-            first += seen * left
-        if column == 1:
-            second += seen * left
-        if column == 2:
-            third += seen * left
-        if column == SW:
-            first += seen * right
-        if column == SW + 1:
-            second += seen * right
-        if column == SW + 2:
-            third += seen * right
+        first, second, third = _tapped(seen, p, column, first, second, third)
+        first, second, third = _tapped(seen, q, column - SW, first, second, third)
+        first, second, third = _tapped(seen, r, column - 2 * SW, first, second, third)
+        first, second, third = _tapped(seen, s, column - 3 * SW, first, second, third)
+    return first, second, third
+
+
+@triton.jit
+def _tapped(seen, slope, tap: tl.constexpr, first, second, third):
+    """The same, with what a pixel sees by one of the three weights, or by none of them."""
+    if tap == 0:
+        first += seen * slope
+    if tap == 1:
+        second += seen * slope
+    if tap == 2:
+        third += seen * slope
     return first, second, third
 
 
