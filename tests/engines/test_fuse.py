@@ -129,7 +129,7 @@ def weigh_plainly(images, weights, kernel, stride, size, turned):
     return conv2d(seen, weight, stride=stride, groups=len(weight)).permute(0, 2, 3, 1).contiguous()
 
 
-def tap_slopes_plainly(images, slopes, place, stride, size):
+def tap_slopes_plainly(images, slopes, parts, place, stride, size):
     def pixels(of, top, left):
         rows, columns = (stride[n] * (size[n] - 1) + 1 for n in range(2))
         return of[:, top : top + rows : stride[0], left : left + columns : stride[1]].float()
@@ -137,7 +137,6 @@ def tap_slopes_plainly(images, slopes, place, stride, size):
     given = pixels(slopes, *place)
     taps = [pixels(images, i, j) for i in range(3) for j in range(3)]
     sums = torch.stack([(given * tap).sum(dim=(0, 1, 2)) for tap in taps])
-    parts = kernels._parts(images.shape[3])
     return torch.cat([sums[None], sums.new_zeros(parts - 1, *sums.shape)])
 
 

@@ -45,16 +45,21 @@ def tap_slopes(
 ) -> Tensor:
     """How the loss changes with each of 3×3 weights, [9, C], from the slopes of the convolution's output,
     which lie in a frame too: from a place on, `stride` apart."""
-    parts: Tensor = _in_parts(images, slopes, place, stride, size)
-    return parts.sum(dim=0)
+    # Said, not known: PyTorch's cache of compiled steps outlives this line.
+    parts = max(1, SLOPES_PROGRAMS // _times(images.shape[3], CHANNELS))
+    sums: Tensor = _in_parts(images, slopes, parts, place, stride, size)
+    return sums.sum(dim=0)
 
 
 @torch.library.custom_op("unskew::tap_slopes", mutates_args=(), device_types="cuda")
-def _in_parts(images: Tensor, slopes: Tensor, place: list[int], stride: list[int], size: list[int]) -> Tensor:
+def _in_parts(
+    images: Tensor, slopes: Tensor, parts: int, place: list[int], stride: list[int], size: list[int]
+) -> Tensor:
+    """For each of so many parts of the pixels."""
     from unskew.engines import triton_kernels
 
     (N, HF, WF, C), (H, W) = images.shape, size
-    parts, fours = _parts(C), N * H * _times(W, TOGETHER)
+    fours = N * H * _times(W, TOGETHER)
     steps = _times(fours, parts * SLOPES_PIXELS)
     full = C % CHANNELS == 0 and W % TOGETHER == 0 and parts * steps * SLOPES_PIXELS == fours
     out = images.new_empty((parts, 9, C), dtype=torch.float32)
@@ -68,14 +73,10 @@ def _in_parts(images: Tensor, slopes: Tensor, place: list[int], stride: list[int
 
 
 @_in_parts.register_fake
-def _(images: Tensor, slopes: Tensor, place: list[int], stride: list[int], size: list[int]) -> Tensor:
-    C = images.shape[3]
-    return images.new_empty((_parts(C), 9, C), dtype=torch.float32)
-
-
-def _parts(channels: int) -> int:
-    """Programs that share the pixels."""
-    return max(1, SLOPES_PROGRAMS // _times(channels, CHANNELS))
+def _(
+    images: Tensor, slopes: Tensor, parts: int, place: list[int], stride: list[int], size: list[int]
+) -> Tensor:
+    return images.new_empty((parts, 9, images.shape[3]), dtype=torch.float32)
 
 
 def _times(number: int, each: int) -> int:

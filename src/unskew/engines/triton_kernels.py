@@ -15,8 +15,8 @@ def weigh(
     C: tl.constexpr, TURNED: tl.constexpr,
     FULL: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """What some channels' kernels see, weighed and added up. Four pixels beside each other at a time, which see
-    most of the same. FULL: neither pixels nor channels are left over."""
+    """What some channels' kernels see, weighed and added up. Four pixels beside each other at a time, which
+    see most of the same. FULL: neither pixels nor channels are left over."""
     blocks: tl.constexpr = (C + CHANNELS - 1) // CHANNELS
     across: tl.constexpr = (W + 3) // 4
     channels = tl.program_id(0) % blocks * CHANNELS + tl.arange(0, CHANNELS)
