@@ -8,7 +8,10 @@ from torch import Tensor
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
     """From the host, without waiting for what the device has to do first."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
+    if device.type != "cuda":
+        return values
+    # In one piece: PyTorch would copy another layout to memory that is not pinned, and wait.
+    return values.contiguous().pin_memory().to(device, non_blocking=True)
 
 
 def download(value: Tensor) -> Tensor:
