@@ -314,9 +314,11 @@ class Rewriting:
     def _once(self, x: Tensor, what: str, look: Callable[[], Tensor]) -> Tensor:
         """The backward pass, and a teacher, get the same as the first who asked."""
         what += f" {x.storage_offset()} {x._version} {x.shape} {x.stride()}"
-        if self.noted(x, what) is None:
-            self.note(x, what, look())
-        seen: Tensor = self.noted(x, what)
+        seen: Tensor | None = self.noted(x, what)
+        if seen is None:
+            seen = look()
+            if self._compiled or torch.is_grad_enabled():  # else nobody will ask, and it takes memory
+                self.note(x, what, seen)
         return seen
 
 
