@@ -10,6 +10,7 @@ from torch.nn.functional import conv2d
 
 from federations import filtering_model, flat
 from unskew import Method, train
+from unskew.data import Augment
 from unskew.engines import examiner, graphs
 from unskew.engines.fuse import fuse
 from unskew.errors import UserError
@@ -147,6 +148,16 @@ def test_compiled_filters_of_each_channel_have_their_gradients(channels, size, s
     near = {"rtol": 1e-4, "atol": 1e-4} if kind == torch.float32 else {"rtol": 0.05, "atol": 0.1}
     for mine, theirs in zip(there[2:], here[2:], strict=True):
         assert torch.allclose(mine.cpu().double(), theirs.double(), **near)
+
+
+def test_a_gpu_makes_the_pictures_of_a_cpu():
+    """But for pixels whose interpolation ends halfway between two values."""
+    augment = Augment.parse("crop:4,flip,rotate:15,autoaugment,cutout:8")
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    u = torch.rand(len(x), augment.draws, generator=generator)
+    here, there = (augment.apply(each, u, (0.5,) * 3, (0.2,) * 3) for each in (x, x.cuda()))
+    assert (here == there.cpu()).float().mean() > 0.999
 
 
 def test_a_gpu_gives_what_a_cpu_gives(images):
