@@ -21,6 +21,11 @@ Deviations:
 - The clients' mean features are those of the trained local model, in evaluation mode, over all their data. A
   class that nobody in a cohort holds keeps its last global prototype. In the first round there are none, and
   L_inter is 0.
+
+Rounding grows fast here: two samples of a class in a batch that nearly agree in a dimension are divided by
+almost nothing there (the floor is the published 1e-8 on the variance). In batches of 4, initial weights that
+differ by one part in ten million can end elsewhere after three rounds, and so can engines and precisions
+whose last bits differ.
 """
 
 from __future__ import annotations
