@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import reduce
 from operator import add, mul
 from typing import Any, ParamSpec, TypeVar
 
@@ -71,7 +71,7 @@ class Rewriting:
     ) -> Tensor:
         kind = _kind(x, weight, stride, padding, dilation, transposed, groups)
         if kind == "pointwise":
-            y = _back(_rows(x) @ weight.flatten(1).t(), x.shape)
+            y = _back(self._rows(x) @ weight.flatten(1).t(), x.shape)
         elif kind == "stem":
             size = [x.shape[0], 0, *_size(x, weight, stride, padding)]
             y = _back(self.columns(x, weight, stride, padding) @ _matrix(weight), size)
@@ -107,12 +107,12 @@ class Rewriting:
             return NotImplemented  # type: ignore[no-any-return]
         to_x: Tensor | None = None
         to_weight: Tensor | None = None
-        rows = _rows(grad)
+        rows = self._rows(grad)
         if kind == "pointwise":
             if output_mask[0]:
                 to_x = _back(rows @ weight.flatten(1), x.shape)
             if output_mask[1]:
-                to_weight = (rows.t() @ _rows(x)).view_as(weight)
+                to_weight = (rows.t() @ self._rows(x)).view_as(weight)
         elif kind == "stem":
             if output_mask[1]:
                 # By samples first: as one product it would be a few blocks with a very long sum each.
@@ -127,7 +127,7 @@ class Rewriting:
             # Both products see the slopes in one frame, which is all that is written of them.
             frame = [x.shape[2 + n] + weight.shape[2 + n] - 1 for n in range(2)]
             before = [weight.shape[2 + n] - 1 - padding[n] for n in range(2)]
-            slopes = _framed(_spread(grad, stride).permute(0, 2, 3, 1), before, frame)
+            slopes = _framed(self._spread(grad, stride).permute(0, 2, 3, 1), before, frame)
             if output_mask[0]:
                 to_x = self.weighed(slopes, weight, [1, 1], list(x.shape[2:]), turned=True)
             if output_mask[1]:
@@ -139,6 +139,9 @@ class Rewriting:
                     taps = _taps(framed, weight, stride, size)
                     sums = torch.stack([(pixels * tap).sum(dim=(0, 1, 2)) for tap in taps])
                 to_weight = sums.t().reshape(weight.shape).to(weight.dtype)
+        if to_weight is not None and not self._compiled:
+            # PyTorch lays out a weight's slopes as the weight, which its fused optimisers count on.
+            to_weight = torch.empty_like(weight).copy_(to_weight)
         return to_x, to_weight, rows.sum(dim=0) if output_mask[2] else None
 
     def max_pool(
@@ -180,9 +183,9 @@ class Rewriting:
         which, (height, width) = self.noted(index, "which"), kernel
         if which is None:
             return NotImplemented  # type: ignore[no-any-return]
-        windows = _laid_out(grad.permute(0, 2, 3, 1))[:, :, None, :, None]
+        windows = self._laid_out(grad.permute(0, 2, 3, 1))[:, :, None, :, None]
         here = torch.arange(height * width, device=x.device, dtype=torch.int8).view(height, 1, width, 1)
-        return _joined(torch.where(which[:, :, None, :, None] == here, windows, 0))
+        return self._joined(torch.where(which[:, :, None, :, None] == here, windows, 0))
 
     def batch_norm(
         self,
@@ -269,13 +272,14 @@ class Rewriting:
         def look() -> Tensor:
             N, (H, W) = x.shape[0], _size(x, weight, stride, padding)
             wide = pad(x, (padding[1], padding[1], padding[0], padding[0]))
-            lines = _laid_out(wide.unfold(3, weight.shape[3], stride[1]).permute(0, 2, 3, 4, 1)).flatten(3)
-            lines = _laid_out(pad(lines, (0, -lines.shape[3] % 8)))
+            lines = wide.unfold(3, weight.shape[3], stride[1]).permute(0, 2, 3, 4, 1)
+            lines = self._laid_out(lines).flatten(3)
+            lines = self._laid_out(pad(lines, (0, -lines.shape[3] % 8)))
             image, line, pixel, _ = lines.stride()
             seen = lines.as_strided(
                 (N, H, W, weight.shape[2], lines.shape[3]), (image, stride[0] * line, pixel, line, 1)
             )
-            return _laid_out(seen).view(N * H * W, -1)
+            return self._laid_out(seen).view(N * H * W, -1)
 
         return self._once(x, f"columns {weight.shape[2:]} {stride} {padding}", look)
 
@@ -321,6 +325,29 @@ class Rewriting:
                 self.note(x, what, seen)
         return seen
 
+    def _rows(self, x: Tensor) -> Tensor:
+        """Images as the rows of a matrix, one for each pixel."""
+        return self._laid_out(x.permute(0, 2, 3, 1)).view(-1, x.shape[1])
+
+    def _spread(self, grad: Tensor, stride: list[int]) -> Tensor:
+        """The output's pixels where they lie in the input, zeros between them."""
+        if set(stride) == {1}:
+            return grad
+        pixels = self._laid_out(grad.permute(0, 2, 3, 1))
+        return self._joined(
+            pad(pixels[:, :, None, :, None], (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1))
+        )
+
+    def _joined(self, windows: Tensor) -> Tensor:
+        """Images of the windows that they are made of, [N, H, height, W, width, C]."""
+        return self._laid_out(windows).flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
+
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """Contiguous, so that it can be seen in another shape; for a compiler whatever it was, which may lay
+        out values in other ways than they were when the step was traced, and leaves the copy out where it
+        can."""
+        return x.clone(memory_format=torch.contiguous_format) if self._compiled else x.contiguous()
+
 
 def in_other_words(step: Callable[P, T]) -> Callable[P, T]:
     """A step whose convolutions are those of a compiled one, without a compiler. cuDNN would look for its
@@ -339,22 +366,12 @@ class _Convolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rewriting = Rewriting(compiled=False)
         self._table: dict[Any, Callable[..., Any]] = {
             aten.convolution.default: rewriting.convolution,
-            aten.convolution_backward.default: partial(_laid_like_weight, rewriting.convolution_backward),
+            aten.convolution_backward.default: rewriting.convolution_backward,
         }
 
     def __torch_dispatch__(self, operator: Any, _: Any, arguments: Any = (), named: Any = None) -> Any:
         done = self._table[operator](*arguments) if operator in self._table else NotImplemented
         return operator(*arguments, **(named or {})) if done is NotImplemented else done
-
-
-def _laid_like_weight(
-    backward: Callable[..., Any], grad: Tensor, x: Tensor, weight: Tensor, *others: Any
-) -> Any:
-    """PyTorch lays out a weight's slopes as the weight, which its fused optimisers count on."""
-    slopes = backward(grad, x, weight, *others)
-    if slopes is NotImplemented or slopes[1] is None:
-        return slopes
-    return slopes[0], torch.empty_like(weight).copy_(slopes[1]), slopes[2]
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -450,30 +467,6 @@ def _per_channel(values: Tensor, x: Tensor) -> Tensor:
 def _wide(x: Tensor) -> Tensor:
     """As it is calculated with."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
-def _spread(grad: Tensor, stride: list[int]) -> Tensor:
-    """The output's pixels where they lie in the input, zeros between them."""
-    if set(stride) == {1}:
-        return grad
-    pixels = _laid_out(grad.permute(0, 2, 3, 1))
-    return _joined(pad(pixels[:, :, None, :, None], (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1)))
-
-
-def _joined(windows: Tensor) -> Tensor:
-    """Images of the windows that they are made of, [N, H, height, W, width, C]."""
-    return _laid_out(windows).flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """Images as the rows of a matrix, one for each pixel."""
-    return _laid_out(x.permute(0, 2, 3, 1)).view(-1, x.shape[1])
-
-
-def _laid_out(x: Tensor) -> Tensor:
-    """Contiguous whatever it was, so that it can be seen in another shape: a compiler may lay out values in
-    other ways than they were when the step was traced. It leaves the copy out where it can."""
-    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _back(rows: Tensor, like: Any) -> Tensor:
