@@ -44,8 +44,10 @@ def trial(skewed) -> Trial:
 
 @pytest.fixture(scope="module")
 def fleet(cluster, skewed):
-    """An engine that keeps the workers which the tests' own share."""
-    return start(Trial(skewed, "mlp", engine="ray", workers=2))
+    """An engine that keeps the workers which the tests' own share, from its first clients on."""
+    engine = start(Trial(skewed, "mlp", engine="ray", workers=2))
+    engine.fit(Method(), engine.initial, {}, [Job(0, 0, {}), Job(1, 0, {})])
+    return engine
 
 
 def assert_same(trial: Trial, method) -> None:
