@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.engines.job import Job
-from unskew.engines.lines import Line, main_mark
+from unskew.engines.lines import Line, Mark, main_mark
 from unskew.engines.loop import Loop
 from unskew.transfer import upload
 
-FEED = 2**31  # bytes of augmented inputs that may lie ready
+FEED = 2**33  # bytes of augmented inputs that may lie ready
 FEED_SHARE = 0.1  # of the free memory, where that is less
 PIECE = 2**26  # bytes augmented at a time, which needs many times the memory
 
@@ -32,10 +32,24 @@ class Portion:
     end: int
 
 
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """The inputs of a round."""
+
+    to: list[tuple[int, int]]
+    """Clients and their round."""
+    portions: list[Portion]
+    rows: Tensor
+    """Of the dataset, one sample after the other."""
+    draws: Tensor
+    """For their augmentation, on the host."""
+    ready: Mark
+
+
 class Feed:
     """The inputs of a round, augmented and ready, where every recorded step finds them.
 
-    All of a round at once where there is room, in one half of the memory, while the other half's round still
+    All of a round at once where there is room, in one half of the memory, while the other half's round
     trains. Otherwise each lane has a part of it, filled piece by piece.
     """
 
@@ -53,6 +67,7 @@ class Feed:
         each = x.numel() * x.element_size()
         room = limit // (2 * each)
         self.piece = max(1, PIECE // each)
+        self.whole = most <= room
         self.half = max(min(room, most), lanes * budget.batch_size)
         """Samples that a half holds."""
         self.x = x.new_zeros((2 * self.half, *x.shape[1:]))
@@ -61,14 +76,12 @@ class Feed:
         self.y = torch.zeros(2 * self.half, dtype=y.dtype, device=self.device)
         self.line = line
         self.line.wait(main_mark(self.device))
-        self.ready = self.line.mark()
-        """When the last round's inputs are there."""
-        self._turn, self._left = 0, [self.ready, self.ready]
-        self._whole = True
-        self._rows, self._draws = first, first
+        ready = self.line.mark()
+        self.now = self._next = Delivery([], [], first, torch.empty(0), ready)
+        self._turn, self._left = 0, [ready, ready]
 
-    def load(self, jobs: list[Job]) -> list[Portion]:
-        """Plan and augment a round; the jobs' portions, in order."""
+    def bring(self, jobs: list[Job]) -> Iterator[None]:
+        """Plan the next round and augment its inputs, bit by bit, on the feed's line."""
         federation = self.trial.federation
         rows, draws, portions, end = list[NDArray[Any]](), list[NDArray[Any]](), list[Portion](), 0
         for job in jobs:
@@ -80,17 +93,23 @@ class Feed:
                 sizes += epoch.sizes
                 end += len(epoch.rows)
             portions.append(Portion(sizes, start, end))
-        self._whole, self._turn = end <= self.half, 1 - self._turn
-        if not self._whole:
-            self._left = [main_mark(self.device)] * 2  # lanes read what was brought here before
-        self.line.wait(self._left[self._turn])
-        with self.line.work():
-            self._rows = upload(torch.from_numpy(np.concatenate(rows)), self.device)
-            self._draws = torch.from_numpy(np.concatenate(draws))
-            if self._whole:
-                self._fill(self._turn * self.half, 0, end)
-        self.ready = self.line.mark()
-        return portions
+            yield
+        half = 1 - self._turn
+        self.line.wait(self._left[half])
+        here, numbers = (torch.from_numpy(np.concatenate(parts)) for parts in (rows, draws))
+        there = upload(here, self.device)
+        if self.whole:
+            yield from self._fill(half * self.half, there, numbers)
+        self._next = Delivery(_who(jobs), portions, there, numbers, self.line.mark())
+
+    def load(self, jobs: list[Job]) -> list[Portion]:
+        """The jobs' portions of this round, in order; brought now, where they have not been before."""
+        if self._next.to != _who(jobs):
+            with self.line.work():
+                for _ in self.bring(jobs):
+                    pass
+        self.now, self._turn = self._next, 1 - self._turn
+        return self.now.portions
 
     def left(self) -> None:
         """The round's steps are all given out: what comes after them may use their memory."""
@@ -98,7 +117,7 @@ class Feed:
 
     def pieces(self, portion: Portion, lane: int, lanes: int) -> Iterator[tuple[int, list[int]]]:
         """Where a client's next inputs lie in the feed, and the sizes of their batches."""
-        if self._whole:
+        if self.whole:
             yield self._turn * self.half + portion.start, portion.sizes
             return
         room = 2 * self.half // lanes
@@ -106,21 +125,27 @@ class Feed:
         piece, held = list[int](), 0
         for size in [*portion.sizes, room]:  # the last one is never reached: it sends the rest on its way
             if held + size > room:
-                self._fill(place, at, at + held)
+                end = at + held
+                for _ in self._fill(place, self.now.rows[at:end], self.now.draws[at:end]):
+                    pass
                 yield place, piece
-                at, piece, held = at + held, [], 0
+                at, piece, held = end, [], 0
             piece.append(size)
             held += size
 
-    def _fill(self, place: int, start: int, end: int) -> None:
-        for at in range(start, end, self.piece):
-            upto = min(at + self.piece, end)
-            x, y = self._augmented(self._rows[at:upto], self._draws[at:upto])
-            here = place + at - start
+    def _fill(self, place: int, rows: Tensor, draws: Tensor) -> Iterator[None]:
+        for at in range(0, len(rows), self.piece):
+            x, y = self._augmented(rows[at : at + self.piece], draws[at : at + self.piece])
+            here = place + at
             self.x[here : here + len(x)].copy_(x)
             self.y[here : here + len(y)].copy_(y)
+            yield
 
     def _augmented(self, rows: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         loop, dataset = self.loop, self.trial.federation.dataset
         x = self.trial.augment.apply(loop.inputs[rows], draws, dataset.mean, dataset.std)
         return x.bfloat16() if loop.network.early else x, loop.labels[rows]
+
+
+def _who(jobs: list[Job]) -> list[tuple[int, int]]:
+    return [(job.client, job.round) for job in jobs]

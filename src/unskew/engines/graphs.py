@@ -32,6 +32,7 @@ from unskew.engines.job import Fit, Job
 from unskew.engines.lines import Line, Mark, Step, line_on, main_mark, main_wait, random_state
 from unskew.engines.loop import Loop, Training
 from unskew.engines.numerics import seed
+from unskew.engines.plan import cohort
 from unskew.engines.rewrite import in_other_words
 from unskew.errors import UserError
 from unskew.method import Method
@@ -171,8 +172,9 @@ class Graphs:
             stages: dict[Stage, list[Work]] = {}
             for work in self._prepare(method, anchor, shared, jobs, fits):
                 stages.setdefault(self._stage(method, work), []).append(work)
+            coming = self._bring(jobs[0].round + 1)
             for stage, works in stages.items():
-                fits |= stage.run(works)
+                fits |= stage.run(works, coming)
             self._floor.feed.left()
             return [fits[place] for place in range(len(jobs))]
 
@@ -195,6 +197,14 @@ class Graphs:
                 scope = replace(scope, memory={**scope.memory, **prepared})
                 random = random_state(self.device)
             yield Work(place, job, scope, method.correction(scope), random, portion)
+
+    def _bring(self, round: int) -> Iterator[None]:
+        """The inputs of a round that is likely to come."""
+        trial = self.trial
+        if round >= trial.budget.rounds:
+            return iter(())
+        clients = cohort(trial.seed, round, trial.federation.clients, trial.cohort)
+        return self._floor.feed.bring([Job(client, round, memory={}) for client in clients])
 
     def _stage(self, method: Method, work: Work) -> Stage:
         signature = (
@@ -240,7 +250,8 @@ class Stage:
         self.spares: dict[int, Spare] = {}
         self.most = 0  # lanes that fit; 0: not known yet
 
-    def run(self, works: list[Work]) -> dict[int, Fit]:
+    def run(self, works: list[Work], coming: Iterator[None]) -> dict[int, Fit]:
+        """What came of them; meanwhile the next round's inputs come."""
         self.shared.load("shared", works[0].scope.shared)
         self.floor.lr.fill_(self.trial.budget.lr_at(works[0].job.round))
         works = sorted(works, key=lambda work: -len(work.portion.sizes))
@@ -254,10 +265,10 @@ class Stage:
 
         start = main_mark(self.device)
         fits: dict[int, Fit] = {}
-        running: list[tuple[Line, Iterator[None]]] = []
+        running = [(self.floor.feed.line, coming)]
         for lane, queue in zip(lanes, queues, strict=True):
             lane.room.line.wait(start)
-            lane.room.line.wait(self.floor.feed.ready)
+            lane.room.line.wait(self.floor.feed.now.ready)
             self._record(lane, queue)
             running.append((lane.room.line, self._through(lane, len(lanes), queue, fits)))
         with lanes[0].room.line.work():
