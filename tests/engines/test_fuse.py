@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
+from torch.nn.grad import conv2d_input
 
 from federations import filtering_model, flat
 from unskew import Budget, Trial, engines, train
@@ -129,13 +130,22 @@ def weigh_plainly(images, weights, kernel, stride, size, turned):
     return conv2d(seen, weight, stride=stride, groups=len(weight)).permute(0, 2, 3, 1).contiguous()
 
 
-def tap_slopes_plainly(images, slopes, parts, place, stride, size):
-    def pixels(of, top, left):
-        rows, columns = (stride[n] * (size[n] - 1) + 1 for n in range(2))
-        return of[:, top : top + rows : stride[0], left : left + columns : stride[1]].float()
+def weigh_back_plainly(slopes, weights, kernel, place, stride, padding, size):
+    weight = weights.t().reshape(-1, 1, *kernel).to(slopes.dtype)
+    many = [(size[n] + 2 * padding[n] - kernel[n]) // stride[n] + 1 for n in range(2)]
+    given = slopes.permute(0, 3, 1, 2)[:, :, place[0] :, place[1] :][:, :, : many[0], : many[1]]
+    shape = (len(slopes), len(weight), *size)
+    images = conv2d_input(shape, weight, given, stride, padding, groups=len(weight))
+    return images.permute(0, 2, 3, 1).contiguous()
 
-    given = pixels(slopes, *place)
-    taps = [pixels(images, i, j) for i in range(3) for j in range(3)]
+
+def tap_slopes_plainly(images, slopes, parts, place, stride, size):
+    def pixels(of, top, left, apart):
+        rows, columns = (apart[n] * (size[n] - 1) + 1 for n in range(2))
+        return of[:, top : top + rows : apart[0], left : left + columns : apart[1]].float()
+
+    given = pixels(slopes, *place, (1, 1))
+    taps = [pixels(images, i, j, stride) for i in range(3) for j in range(3)]
     sums = torch.stack([(given * tap).sum(dim=(0, 1, 2)) for tap in taps])
     return torch.cat([sums[None], sums.new_zeros(parts - 1, *sums.shape)])
 
@@ -143,6 +153,7 @@ def tap_slopes_plainly(images, slopes, parts, place, stride, size):
 def test_what_a_gpus_kernels_are_asked_for(monkeypatch):
     """With plain PyTorch in their place: that they do it, a GPU's own tests show."""
     kernels.weigh.register_kernel("cpu")(weigh_plainly)
+    kernels.weigh_back.register_kernel("cpu")(weigh_back_plainly)
     kernels._in_parts.register_kernel("cpu")(tap_slopes_plainly)
     monkeypatch.setattr(rewrite, "_has_kernels", lambda _: True)
     generator = torch.Generator().manual_seed(1)

@@ -10,7 +10,8 @@ from torch import Tensor
 # warps, and how many programs share the pixels: few instructions and registers for MobileNetV2's layers.
 TOGETHER, CHANNELS = 4, 32
 WEIGH_PIXELS, WEIGH_WARPS = 16, 4
-SLOPES_PIXELS, SLOPES_WARPS, SLOPES_PROGRAMS = 8, 2, 256
+BACK_PIXELS, BACK_WARPS = 16, 4
+SLOPES_PIXELS, SLOPES_WARPS, SLOPES_PROGRAMS = 8, 1, 512
 
 
 @torch.library.custom_op("unskew::weigh", mutates_args=(), device_types="cuda")
@@ -23,10 +24,10 @@ def weigh(
 
     (N, HF, WF, C), (H, W) = images.shape, size
     out = images.new_empty(N, H, W, C)
-    fours = N * H * _times(W, TOGETHER)
+    fours = N * H * times(W, TOGETHER)
     full = C % CHANNELS == 0 and W % TOGETHER == 0 and fours % WEIGH_PIXELS == 0
     with torch.cuda.device(images.device):
-        triton_kernels.weigh[(_times(fours, WEIGH_PIXELS) * _times(C, CHANNELS),)](
+        triton_kernels.weigh[(times(fours, WEIGH_PIXELS) * times(C, CHANNELS),)](
             images, weights, out, fours,
             H, W, HF, WF, *kernel, *stride, C, turned, full, WEIGH_PIXELS, CHANNELS, num_warps=WEIGH_WARPS,
         )  # fmt: skip
@@ -40,13 +41,52 @@ def _(
     return images.new_empty(images.shape[0], *size, images.shape[3])
 
 
+@torch.library.custom_op("unskew::weigh_back", mutates_args=(), device_types="cuda")
+def weigh_back(
+    slopes: Tensor,
+    weights: Tensor,
+    kernel: list[int],
+    place: list[int],
+    stride: list[int],
+    padding: list[int],
+    size: list[int],
+) -> Tensor:
+    """How the loss changes with such a convolution's images, of this size, from the slopes of its output,
+    which lie in a frame from a place on."""
+    from unskew.engines import triton_kernels
+
+    (N, HF, WF, C), (H, W) = slopes.shape, size
+    out = slopes.new_empty(N, H, W, C)
+    places = N * times(H, stride[0]) * times(W, stride[1])
+    full = C % CHANNELS == 0 and places % BACK_PIXELS == 0
+    with torch.cuda.device(slopes.device):
+        triton_kernels.weigh_back[(times(places, BACK_PIXELS) * times(C, CHANNELS),)](
+            slopes, weights, out, places,
+            H, W, HF, WF, *place, *kernel, *stride, *padding, C, full, BACK_PIXELS, CHANNELS,
+            num_warps=BACK_WARPS,
+        )  # fmt: skip
+    return out
+
+
+@weigh_back.register_fake
+def _(
+    slopes: Tensor,
+    weights: Tensor,
+    kernel: list[int],
+    place: list[int],
+    stride: list[int],
+    padding: list[int],
+    size: list[int],
+) -> Tensor:
+    return slopes.new_empty(slopes.shape[0], *size, slopes.shape[3])
+
+
 def tap_slopes(
     images: Tensor, slopes: Tensor, place: list[int], stride: list[int], size: list[int]
 ) -> Tensor:
-    """How the loss changes with each of 3×3 weights, [9, C], from the slopes of the convolution's output,
-    which lie in a frame too: from a place on, `stride` apart."""
+    """How the loss changes with each of 3×3 weights, [9, C], from the same slopes."""
     # Said, not known: PyTorch's cache of compiled steps outlives this line.
-    parts = max(1, SLOPES_PROGRAMS // _times(images.shape[3], CHANNELS))
+    parts = max(1, SLOPES_PROGRAMS // times(images.shape[3], CHANNELS))
     sums: Tensor = _in_parts(images, slopes, parts, place, stride, size)
     return sums.sum(dim=0)
 
@@ -59,12 +99,12 @@ def _in_parts(
     from unskew.engines import triton_kernels
 
     (N, HF, WF, C), (H, W) = images.shape, size
-    fours = N * H * _times(W, TOGETHER)
-    steps = _times(fours, parts * SLOPES_PIXELS)
+    fours = N * H * times(W, TOGETHER)
+    steps = times(fours, parts * SLOPES_PIXELS)
     full = C % CHANNELS == 0 and W % TOGETHER == 0 and parts * steps * SLOPES_PIXELS == fours
     out = images.new_empty((parts, 9, C), dtype=torch.float32)
     with torch.cuda.device(images.device):
-        triton_kernels.tap_slopes[(parts * _times(C, CHANNELS),)](
+        triton_kernels.tap_slopes[(parts * times(C, CHANNELS),)](
             images, slopes, out, fours, steps,
             H, W, HF, WF, slopes.shape[1], slopes.shape[2], *place, *stride, C,
             full, SLOPES_PIXELS, CHANNELS, num_warps=SLOPES_WARPS,
@@ -79,5 +119,6 @@ def _(
     return images.new_empty((parts, 9, images.shape[3]), dtype=torch.float32)
 
 
-def _times(number: int, each: int) -> int:
+def times(number: int, each: int) -> int:
+    """How often another fits into a number, rounded up."""
     return -(-number // each)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from unskew.engines.kernels import tap_slopes, weigh
+from unskew.engines.kernels import tap_slopes, times, weigh, weigh_back
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -125,17 +125,19 @@ class Rewriting:
                 to_weight = whole.reshape(height, width, C, O).permute(3, 2, 0, 1)
         else:
             # Both products see the slopes in one frame, which is all that is written of them.
-            frame = [x.shape[2 + n] + weight.shape[2 + n] - 1 for n in range(2)]
-            before = [weight.shape[2 + n] - 1 - padding[n] for n in range(2)]
-            slopes = _framed(self._spread(grad, stride).permute(0, 2, 3, 1), before, frame)
+            before = [(weight.shape[2 + n] - 1 - padding[n]) // stride[n] for n in range(2)]
+            frame = [
+                before[n] + times(x.shape[2 + n], stride[n]) + times(padding[n], stride[n]) for n in range(2)
+            ]
+            slopes = _framed(grad.permute(0, 2, 3, 1), before, frame)
             if output_mask[0]:
-                to_x = self.weighed(slopes, weight, [1, 1], list(x.shape[2:]), turned=True)
+                to_x = self.weighed_back(slopes, weight, before, stride, padding, list(x.shape[2:]))
             if output_mask[1]:
                 framed, size = self.framed(x, padding), list(grad.shape[2:])
                 if _has_kernels(x) and weight.shape[2:] == (3, 3):
                     sums = tap_slopes(framed, slopes, before, stride, size)
                 else:
-                    pixels = _window(slopes, before, stride, size)
+                    pixels = _window(slopes, before, [1, 1], size)
                     taps = _taps(framed, weight, stride, size)
                     sums = torch.stack([(pixels * tap).sum(dim=(0, 1, 2)) for tap in taps])
                 to_weight = sums.t().reshape(weight.shape).to(weight.dtype)
@@ -303,8 +305,7 @@ class Rewriting:
         written: bool = True,
     ) -> Tensor:
         """The sum of what a kernel of each channel's own sees, or one turned around."""
-        # Those of all channels beside each other.
-        weights = self._once(weight, "by tap", lambda: _written(_wide(weight).view(len(weight), -1).t()))
+        weights = self._by_tap(weight)
         if _has_kernels(framed) and written:
             y: Tensor = weigh(framed, weights, list(weight.shape[2:]), stride, size, turned)
         else:
@@ -314,6 +315,44 @@ class Rewriting:
             if written:  # batch normalisation would have it written in float32
                 y = _written(y)
         return y.permute(0, 3, 1, 2)
+
+    def weighed_back(
+        self,
+        slopes: Tensor,
+        weight: Tensor,
+        before: list[int],
+        stride: list[int],
+        padding: list[int],
+        size: list[int],
+    ) -> Tensor:
+        """How the loss changes with what such a kernel saw, from the framed slopes of what it made of it."""
+        if set(stride) == {1}:
+            return self.weighed(slopes, weight, stride, size, turned=True)
+        weights, kernel = self._by_tap(weight), list(weight.shape[2:])
+        if _has_kernels(slopes):
+            y: Tensor = weigh_back(slopes, weights, kernel, before, stride, padding, size)
+            return y.permute(0, 3, 1, 2)
+        many = [times(size[n], stride[n]) for n in range(2)]
+
+        def given(*place: int) -> Tensor:
+            """To the pixels at this place between two strides, by the weights that see them."""
+            total = slopes.new_zeros((slopes.shape[0], *many, slopes.shape[3]), dtype=weights.dtype)
+            for tap, each in enumerate(weights.unbind()):
+                at = [place[n] + padding[n] - divmod(tap, kernel[1])[n] for n in range(2)]
+                if not any(at[n] % stride[n] for n in range(2)):
+                    seen = _window(slopes, [before[n] + at[n] // stride[n] for n in range(2)], [1, 1], many)
+                    total = total + seen * each
+            return total.to(slopes.dtype)
+
+        lines = [
+            torch.stack([given(row, column) for column in range(stride[1])], dim=3)
+            for row in range(stride[0])
+        ]
+        return self._joined(torch.stack(lines, dim=2))[:, :, : size[0], : size[1]]
+
+    def _by_tap(self, weight: Tensor) -> Tensor:
+        """The weights of all channels beside each other."""
+        return self._once(weight, "by tap", lambda: _written(_wide(weight).view(len(weight), -1).t()))
 
     def _once(self, x: Tensor, what: str, look: Callable[[], Tensor]) -> Tensor:
         """The backward pass, and a teacher, get the same as the first who asked."""
@@ -328,15 +367,6 @@ class Rewriting:
     def _rows(self, x: Tensor) -> Tensor:
         """Images as the rows of a matrix, one for each pixel."""
         return self._laid_out(x.permute(0, 2, 3, 1)).view(-1, x.shape[1])
-
-    def _spread(self, grad: Tensor, stride: list[int]) -> Tensor:
-        """The output's pixels where they lie in the input, zeros between them."""
-        if set(stride) == {1}:
-            return grad
-        pixels = self._laid_out(grad.permute(0, 2, 3, 1))
-        return self._joined(
-            pad(pixels[:, :, None, :, None], (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1))
-        )
 
     def _joined(self, windows: Tensor) -> Tensor:
         """Images of the windows that they are made of, [N, H, height, W, width, C]."""

@@ -47,6 +47,44 @@ def weigh(
 
 
 @triton.jit
+def weigh_back(
+    slopes, weights, out, places,
+    H: tl.constexpr, W: tl.constexpr,
+    HF: tl.constexpr, WF: tl.constexpr, TOP: tl.constexpr, LEFT: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr,
+    C: tl.constexpr,
+    FULL: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """What the slopes of a convolution with strides give to some channels of the images. As many pixels at a
+    time as a stride passes: which weights saw them is known before. FULL: as above."""
+    blocks: tl.constexpr = (C + CHANNELS - 1) // CHANNELS
+    down: tl.constexpr = (H + SH - 1) // SH
+    across: tl.constexpr = (W + SW - 1) // SW
+    channels = tl.program_id(0) % blocks * CHANNELS + tl.arange(0, CHANNELS)
+    place = tl.program_id(0) // blocks * PIXELS + tl.arange(0, PIXELS)
+    line, x = place // across, place % across
+    n, y = line // down, line % down
+    some = channels < C
+    there = (place < places)[:, None] & some[None, :]
+    at = slopes + (((n * HF + TOP + y) * WF + LEFT + x) * C)[:, None] + channels[None, :]
+    to = out + (((n * H + y * SH) * W + x * SW) * C)[:, None] + channels[None, :]
+    for p in tl.static_range(SH):
+        for q in tl.static_range(SW):
+            total = tl.zeros([PIXELS, CHANNELS], tl.float32)
+            for row in tl.static_range(KH):
+                for column in tl.static_range(KW):
+                    if (p + PH - row) % SH == 0 and (q + PW - column) % SW == 0:
+                        seen = at + ((p + PH - row) // SH * WF + (q + PW - column) // SW) * C
+                        total += _numbers(seen, there, FULL) * _weight(
+                            weights, row, column, channels, some, KH, KW, C, False
+                        )
+            inside = there & (y * SH + p < H)[:, None] & (x * SW + q < W)[:, None]
+            tl.store(to + (p * W + q) * C, total.to(out.dtype.element_ty), inside)
+
+
+@triton.jit
 def _weight(
     weights, row, column, channels, some,
     KH: tl.constexpr, KW: tl.constexpr, C: tl.constexpr, TURNED: tl.constexpr,
@@ -79,11 +117,11 @@ def tap_slopes(
         line = four // across
         x, y, n = 4 * (four % across), line % H, line // H
         there = (four < fours)[:, None] & some[None, :]
-        at = slopes + (((n * HG + TOP + y * SH) * WG + LEFT + x * SW) * C)[:, None] + channels[None, :]
+        at = slopes + (((n * HG + TOP + y) * WG + LEFT + x) * C)[:, None] + channels[None, :]
         p = _numbers(at, there, FULL)
-        q = _numbers(at + SW * C, there & (x + 1 < W)[:, None], FULL)
-        r = _numbers(at + 2 * SW * C, there & (x + 2 < W)[:, None], FULL)
-        s = _numbers(at + 3 * SW * C, there & (x + 3 < W)[:, None], FULL)
+        q = _numbers(at + C, there & (x + 1 < W)[:, None], FULL)
+        r = _numbers(at + 2 * C, there & (x + 2 < W)[:, None], FULL)
+        s = _numbers(at + 3 * C, there & (x + 3 < W)[:, None], FULL)
         at = images + (((n * HF + y * SH) * WF + x * SW) * C)[:, None] + channels[None, :]
         room = WF - x[:, None] * SW
         a, b, c = _row(at, p, q, r, s, a, b, c, there, room, SW, C, FULL)
