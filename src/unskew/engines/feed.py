@@ -68,7 +68,9 @@ class Feed:
         room = limit // (2 * each)
         self.piece = max(1, PIECE // each)
         self.whole = most <= room
-        self.half = max(min(room, most), lanes * budget.batch_size)
+        # A power of two where not all fits: PyTorch keeps a compiled step by the shapes that it sees, which
+        # must not hang on every byte that is free.
+        self.half = max(most if self.whole else 1 << room.bit_length() >> 1, lanes * budget.batch_size)
         """Samples that a half holds."""
         self.x = x.new_zeros((2 * self.half, *x.shape[1:]))
         if self.loop.network.early:
