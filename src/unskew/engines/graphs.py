@@ -172,7 +172,7 @@ class Graphs:
             stages: dict[Stage, list[Work]] = {}
             for work in self._prepare(method, anchor, shared, jobs, fits):
                 stages.setdefault(self._stage(method, work), []).append(work)
-            coming = self._bring(jobs[0].round + 1)
+            coming = self._coming(jobs)
             for stage, works in stages.items():
                 fits |= stage.run(works, coming)
             self._floor.feed.left()
@@ -198,13 +198,16 @@ class Graphs:
                 random = random_state(self.device)
             yield Work(place, job, scope, method.correction(scope), random, portion)
 
-    def _bring(self, round: int) -> Iterator[None]:
-        """The inputs of a round that is likely to come."""
-        trial = self.trial
-        if round >= trial.budget.rounds:
+    def _coming(self, jobs: list[Job]) -> Iterator[None]:
+        """The inputs of the next round, where it can be foreseen: not on one machine of several."""
+
+        def chosen(round: int) -> list[int]:
+            return cohort(trial.seed, round, trial.federation.clients, trial.cohort)
+
+        trial, round = self.trial, jobs[0].round
+        if round + 1 >= trial.budget.rounds or [job.client for job in jobs] != chosen(round):
             return iter(())
-        clients = cohort(trial.seed, round, trial.federation.clients, trial.cohort)
-        return self._floor.feed.bring([Job(client, round, memory={}) for client in clients])
+        return self._floor.feed.bring([Job(client, round + 1, {}) for client in chosen(round + 1)])
 
     def _stage(self, method: Method, work: Work) -> Stage:
         signature = (
