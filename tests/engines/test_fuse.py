@@ -130,10 +130,11 @@ def weigh_plainly(images, weights, kernel, stride, size, turned):
     return conv2d(seen, weight, stride=stride, groups=len(weight)).permute(0, 2, 3, 1).contiguous()
 
 
-def weigh_back_plainly(slopes, weights, kernel, place, stride, padding, size):
+def weigh_back_plainly(slopes, weights, kernel, stride, padding, size):
     weight = weights.t().reshape(-1, 1, *kernel).to(slopes.dtype)
     many = [(size[n] + 2 * padding[n] - kernel[n]) // stride[n] + 1 for n in range(2)]
-    given = slopes.permute(0, 3, 1, 2)[:, :, place[0] :, place[1] :][:, :, : many[0], : many[1]]
+    top, left = kernels.begin(kernel, stride, padding)
+    given = slopes.permute(0, 3, 1, 2)[:, :, top : top + many[0], left : left + many[1]]
     shape = (len(slopes), len(weight), *size)
     images = conv2d_input(shape, weight, given, stride, padding, groups=len(weight))
     return images.permute(0, 2, 3, 1).contiguous()

@@ -29,7 +29,6 @@ class Portion:
     """Of the batches, epoch after epoch."""
     start: int
     """Of the samples, among those of the round."""
-    end: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +93,7 @@ class Feed:
                 draws.append(epoch.draws)
                 sizes += epoch.sizes
                 end += len(epoch.rows)
-            portions.append(Portion(sizes, start, end))
+            portions.append(Portion(sizes, start))
             yield
         half = 1 - self._turn
         self.line.wait(self._left[half])

@@ -43,16 +43,10 @@ def _(
 
 @torch.library.custom_op("unskew::weigh_back", mutates_args=(), device_types="cuda")
 def weigh_back(
-    slopes: Tensor,
-    weights: Tensor,
-    kernel: list[int],
-    place: list[int],
-    stride: list[int],
-    padding: list[int],
-    size: list[int],
+    slopes: Tensor, weights: Tensor, kernel: list[int], stride: list[int], padding: list[int], size: list[int]
 ) -> Tensor:
     """How the loss changes with such a convolution's images, of this size, from the slopes of its output,
-    which lie in a frame from a place on."""
+    which lie in a frame from `begin` on."""
     from unskew.engines import triton_kernels
 
     (N, HF, WF, C), (H, W) = slopes.shape, size
@@ -62,21 +56,15 @@ def weigh_back(
     with torch.cuda.device(slopes.device):
         triton_kernels.weigh_back[(times(places, WEIGH_PIXELS) * times(C, CHANNELS),)](
             slopes, weights, out, places,
-            H, W, HF, WF, *place, *kernel, *stride, *padding, C, full, WEIGH_PIXELS, CHANNELS,
-            num_warps=WEIGH_WARPS,
+            H, W, HF, WF, *begin(kernel, stride, padding), *kernel, *stride, *padding, C,
+            full, WEIGH_PIXELS, CHANNELS, num_warps=WEIGH_WARPS,
         )  # fmt: skip
     return out
 
 
 @weigh_back.register_fake
 def _(
-    slopes: Tensor,
-    weights: Tensor,
-    kernel: list[int],
-    place: list[int],
-    stride: list[int],
-    padding: list[int],
-    size: list[int],
+    slopes: Tensor, weights: Tensor, kernel: list[int], stride: list[int], padding: list[int], size: list[int]
 ) -> Tensor:
     return slopes.new_empty(slopes.shape[0], *size, slopes.shape[3])
 
@@ -117,6 +105,11 @@ def _(
     images: Tensor, slopes: Tensor, parts: int, place: list[int], stride: list[int], size: list[int]
 ) -> Tensor:
     return images.new_empty((parts, 9, images.shape[3]), dtype=torch.float32)
+
+
+def begin(kernel: list[int], stride: list[int], padding: list[int]) -> list[int]:
+    """Where the slopes of a convolution lie in a frame that holds all which any pixel of its images gets."""
+    return [(kernel[n] - 1 - padding[n]) // stride[n] for n in range(2)]
 
 
 def times(number: int, each: int) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from unskew.engines.kernels import tap_slopes, times, weigh, weigh_back
+from unskew.engines.kernels import begin, tap_slopes, times, weigh, weigh_back
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -125,13 +125,13 @@ class Rewriting:
                 to_weight = whole.reshape(height, width, C, O).permute(3, 2, 0, 1)
         else:
             # Both products see the slopes in one frame, which is all that is written of them.
-            before = [(weight.shape[2 + n] - 1 - padding[n]) // stride[n] for n in range(2)]
+            before = begin(list(weight.shape[2:]), stride, padding)
             frame = [
                 before[n] + times(x.shape[2 + n], stride[n]) + times(padding[n], stride[n]) for n in range(2)
             ]
             slopes = _framed(grad.permute(0, 2, 3, 1), before, frame)
             if output_mask[0]:
-                to_x = self.weighed_back(slopes, weight, before, stride, padding, list(x.shape[2:]))
+                to_x = self.weighed_back(slopes, weight, stride, padding, list(x.shape[2:]))
             if output_mask[1]:
                 framed, size = self.framed(x, padding), list(grad.shape[2:])
                 if _has_kernels(x) and weight.shape[2:] == (3, 3):
@@ -317,22 +317,16 @@ class Rewriting:
         return y.permute(0, 3, 1, 2)
 
     def weighed_back(
-        self,
-        slopes: Tensor,
-        weight: Tensor,
-        before: list[int],
-        stride: list[int],
-        padding: list[int],
-        size: list[int],
+        self, slopes: Tensor, weight: Tensor, stride: list[int], padding: list[int], size: list[int]
     ) -> Tensor:
         """How the loss changes with what such a kernel saw, from the framed slopes of what it made of it."""
         if set(stride) == {1}:
             return self.weighed(slopes, weight, stride, size, turned=True)
         weights, kernel = self._by_tap(weight), list(weight.shape[2:])
         if _has_kernels(slopes):
-            y: Tensor = weigh_back(slopes, weights, kernel, before, stride, padding, size)
+            y: Tensor = weigh_back(slopes, weights, kernel, stride, padding, size)
             return y.permute(0, 3, 1, 2)
-        many = [times(size[n], stride[n]) for n in range(2)]
+        before, many = begin(kernel, stride, padding), [times(size[n], stride[n]) for n in range(2)]
 
         def given(*place: int) -> Tensor:
             """To the pixels at this place between two strides, by the weights that see them."""
