@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.engines.plan import cohort, epochs
+from unskew.randomness import Purpose, draw_seed, stream
 
 
 @given(st.integers(0, 2**32), st.integers(0, 500), st.integers(1, 50), st.data())
@@ -73,3 +74,11 @@ def test_a_trailing_single_sample_can_be_left_out_but_never_the_only_one():
     assert sizes(1, 4) == [1]
     assert sizes(3, 1) == [1, 1, 1]
     assert sizes(0, 4) == []
+
+
+def test_the_length_of_a_key_counts():
+    keys = [(), (0,), (0, 0), (0, 0, 0), (1,), (1, 0)]
+    assert len({stream(1, Purpose.SERVER, *key).bytes(8) for key in keys}) == len(keys)
+    assert len({draw_seed(1, Purpose.SERVER, *key) for key in keys}) == len(keys)
+    # A seed of more than 32 bits is not another seed with another purpose.
+    assert draw_seed(1 + (Purpose.SERVER << 32), Purpose.COHORT) != draw_seed(1, Purpose.SERVER, Purpose.COHORT)

@@ -20,9 +20,16 @@ class Purpose(IntEnum):
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, purpose, *key])))
+    """The random numbers for one purpose and one key. The key's length counts: (0,) and (0, 0) are different
+    streams, and so is no key at all."""
+    return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, *key)))
 
 
 def draw_seed(seed: int, purpose: Purpose, *key: int) -> int:
     """A seed for a generator that is not NumPy's."""
-    return int(np.random.SeedSequence([seed, purpose, *key]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return int(_sequence(seed, purpose, *key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _sequence(seed: int, purpose: Purpose, *key: int) -> np.random.SeedSequence:
+    # As a spawn key and not as further entropy, which NumPy pads with zeros: [1] and [1, 0, 0] are the same.
+    return np.random.SeedSequence(seed, spawn_key=(purpose, len(key), *key))
