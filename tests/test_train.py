@@ -221,7 +221,7 @@ def test_a_step_may_look_twice_at_a_batch_and_statistics_move_once(images):
         return second
 
     trial = Trial(images, "lenet5-bn", budget=Budget(rounds=1, batch_size=8))
-    once, again = unskew.train(trial), unskew.train(trial, Method(ascent=twice))
+    once, again = unskew.train(trial), unskew.train(trial, Method(transform=twice))
     assert torch.equal(flat(once.weights), flat(again.weights))
     for name, value in once.weights.buffers.items():
         assert torch.equal(value, again.weights.buffers[name]), name

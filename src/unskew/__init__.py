@@ -5,7 +5,8 @@ from unskew.data import Dataset, Federation, federate, load
 from unskew.data.augment import Augment
 from unskew.errors import UserError
 from unskew.method import Method
-from unskew.train import Program, Result, Round, train
+from unskew.program import Program
+from unskew.train import Result, Round, train
 from unskew.trial import Budget, Evaluation, Probe, Trial
 
 __all__ = [

@@ -24,8 +24,8 @@ from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
+from unskew.program import Program
 from unskew.spec import Spec
-from unskew.train import Program
 from unskew.trial import Budget, Evaluation, Precision, Probe, Statistics, Teacher, Trial
 
 

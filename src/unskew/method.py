@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from unskew.errors import UserError
+from unskew.metrics import Passes
+from unskew.trial import Trial
 from unskew.types import (
-    Ascent,
     Correction,
     End,
     Gradient,
+    GradientTransform,
     Look,
     Memory,
     Objective,
@@ -34,8 +37,50 @@ def plain_loss(view: View) -> Tensor:
     return cross_entropy(view.out.logits, view.labels)
 
 
-def plain_ascent(gradient: Gradient, scope: Scope) -> Gradient:
+def plain_transform(gradient: Gradient, scope: Scope) -> Gradient:
+    """The gradient at the parameters themselves."""
     return gradient
+
+
+class Tally(NamedTuple):
+    """Something that an objective counts over a client's round."""
+
+    name: str
+    of: str
+    """What is counted, such as "samples that ask an expert": the label of its figure."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client computes for each of its samples, in numbers. Those of methods put together add up."""
+
+    points: int = 1
+    """In a step: at how many points it takes the gradient of its objective; twice for SAM."""
+    teacher: bool = False
+    """At each point: whether it asks the received model, whose answers all terms share."""
+    frozen: int = 0
+    """At each point: how many other models it asks."""
+    looks: float = 0
+    """In a round: how many passes it makes over the client's data."""
+    gradients: float = 0
+    """In a round: how many such passes it makes with a gradient."""
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            points=max(self.points, other.points),
+            teacher=self.teacher or other.teacher,
+            frozen=self.frozen + other.frozen,
+            looks=self.looks + other.looks,
+            gradients=self.gradients + other.gradients,
+        )
+
+    def passes(self, epochs: int) -> Passes:
+        """The same as forward passes for each sample."""
+        return Passes(
+            trained=self.points + self.gradients / epochs,
+            frozen=self.points * (self.teacher + self.frozen),
+            once=self.looks,
+        )
 
 
 @dataclass(frozen=True)
@@ -50,22 +95,38 @@ class Method:
     loss: Objective = plain_loss
     """Client: the classification loss."""
     terms: tuple[Objective, ...] = ()
-    """Client: what is added to it."""
-    ascent: Ascent = plain_ascent
-    """Client: where the gradient is taken."""
+    """Client: what is added to the loss."""
+    transform: GradientTransform = plain_transform
+    """Client: how the gradient of a step is taken, such as at a point uphill."""
     corrections: tuple[Correction, ...] = ()
     """Client: what is added to every gradient."""
     memory: Memory = Memory()
     """Client: what to keep and what to report."""
     server: Server = Server()
+    """How the server turns the clients' updates into the next model."""
     notes: tuple[str, ...] = ()
     """What a reader of its results should know, one sentence each."""
     roles: frozenset[str] = frozenset()
     """What this method is to a combination of which there can be one, beyond its slots."""
-    fresh: bool = False
+    fresh_momentum: bool = False
     """Whether it counts on a momentum that starts at 0 in every round of a client."""
-    tallies: tuple[str, ...] = ()
-    """What its objective counts in a round: names for `View.tally`."""
+    tallies: tuple[Tally, ...] = ()
+    """What its objective counts in a round, by `View.tally`."""
+    work: Work | Callable[[Trial], Work | None] | None = None
+    """What a client computes beyond plain training, for the cost of a run. A method that changes nothing at
+    the client need not say it; of others None means that nobody has counted."""
+
+    def work_in(self, trial: Trial) -> Work | None:
+        """What a client computes under a trial; None where nobody has said."""
+        if callable(self.work):
+            return self.work(trial)
+        return Work() if self.work is None and self._is_plain_at_clients else self.work
+
+    @property
+    def _is_plain_at_clients(self) -> bool:
+        return (self.loss, self.terms, self.transform, self.corrections, self.memory) == (
+            plain_loss, (), plain_transform, (), Memory()
+        )  # fmt: skip
 
     def objective(self, view: View) -> Tensor:
         total = self.loss(view)
@@ -83,7 +144,7 @@ class Method:
 
     def start_tallies(self, device: torch.device) -> Tensors:
         """At 0, before a client's first step."""
-        return {name: torch.zeros((), dtype=torch.int64, device=device) for name in self.tallies}
+        return {name: torch.zeros((), dtype=torch.int64, device=device) for name, _ in self.tallies}
 
     def __add__(self, other: Method) -> Method:
         if not isinstance(other, Method):
@@ -93,14 +154,17 @@ class Method:
         return Method(
             loss=_one_of("classification loss", plain_loss, self.loss, other.loss),
             terms=self.terms + other.terms,
-            ascent=_one_of("place where gradients are taken", plain_ascent, self.ascent, other.ascent),
+            transform=_one_of(
+                "place where gradients are taken", plain_transform, self.transform, other.transform
+            ),
             corrections=self.corrections + other.corrections,
             memory=_both_memories(self.memory, other.memory),
             server=_both_servers(self.server, other.server),
             notes=self.notes + other.notes,
             roles=self.roles | other.roles,
-            fresh=self.fresh or other.fresh,
+            fresh_momentum=self.fresh_momentum or other.fresh_momentum,
             tallies=self.tallies + other.tallies,
+            work=_both_works(self, other),
         )
 
 
@@ -123,6 +187,14 @@ def _union(first: Tensors, second: Tensors) -> Tensors:
     if both := sorted(first.keys() & second.keys()):
         raise UserError(f"these methods cannot be put together: both keep '{both[0]}'.")
     return {**first, **second}
+
+
+def _both_works(first: Method, second: Method) -> Callable[[Trial], Work | None]:
+    def work(trial: Trial) -> Work | None:
+        one, other = first.work_in(trial), second.work_in(trial)
+        return None if one is None or other is None else one + other
+
+    return work
 
 
 def _both_memories(first: Memory, second: Memory) -> Memory:

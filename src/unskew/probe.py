@@ -4,7 +4,7 @@ local update and the next global model, all on the global test set."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +13,8 @@ from torch import Tensor
 
 from unskew import metrics
 from unskew.engines import Engine
-from unskew.engines.lines import main_mark
-from unskew.engines.numerics import steady
+from unskew.engines.job import Pending, Task
 from unskew.metrics import Assessment, Floats, Stages
-from unskew.transfer import download
 from unskew.trial import Trial
 from unskew.types import Params, Tensors, Weights
 
@@ -55,61 +53,58 @@ class Findings:
     """That the run waited for it."""
 
 
-Test = Callable[[], Assessment]
-
-
 def observe(
     trial: Trial,
     engine: Engine,
     received: Weights,
-    local: Mapping[int, Weights],
+    local: Mapping[Task, Weights],
     delta: Params,
     following: Weights,
-    test: Test | None,
-) -> Callable[[], Findings]:
-    """Ask all there is to ask of a round, and wait for nothing until the answer is called.
+    test: Pending[Assessment] | None,
+) -> Pending[Findings]:
+    """Ask all there is to ask of a round, and wait for nothing until the answer is.
 
     `local` are the clients' models after their update and `delta` their moves, in the same order; `following`
     is the next global model, and `test` its test, where there is one already.
     """
     began = time.perf_counter()
-    device = next(iter(received.params.values())).device
-    before = engine.assess_later(received)
-    aggregated = test or engine.assess_later(following)
-    after = {client: engine.assess_later(weights) for client, weights in local.items()}
+    before = engine.evaluate(received)
+    aggregated = test or engine.evaluate(following)
+    after = {task: engine.evaluate(weights) for task, weights in local.items()}
     classes = len(trial.federation.dataset.classes)
-    with steady(device, trial.threads), torch.no_grad():
-        own = {client: _own_data(engine, client, weights, classes) for client, weights in local.items()}
-        drift = download(_moves(delta, received.params, following.params))
-    arrived = main_mark(device)
+    with engine.deterministic(), torch.no_grad():
+        own = {
+            task: engine.fetch(_own_data(engine, task, weights, classes)) for task, weights in local.items()
+        }
+        drift = engine.fetch({"moves": _moves(delta, received.params, following.params)})
     spent = time.perf_counter() - began
 
-    def answer() -> Findings:
+    def findings() -> Findings:
         began = time.perf_counter()
-        arrived.synchronize()
-        first, last = _by_class(before()), _by_class(aggregated())
+        first, last = _by_class(before.result()), _by_class(aggregated.result())
         effects = []
-        for client, test in after.items():
-            counts, mine = trial.federation.counts[client].numpy(), _by_class(test())
+        for task, test in after.items():
+            counts, mine = task.holding.counts.numpy(), _by_class(test.result())
             effects.append(
                 Effect(
-                    client=client,
+                    client=task.client,
                     before=first,
                     after=mine,
                     aggregated=last,
                     groups=metrics.update_effect(first, mine, last, counts),
                     in_local=metrics.in_local_accuracy(mine, counts),
                     out_local=metrics.out_local_accuracy(mine, counts),
-                    deviation=_deviation(own[client]),
+                    deviation=_deviation(own[task].result()),
                 )
             )
+        moves = drift.result()["moves"].tolist()
         found = {
             name: metrics.diversity(*sums)
-            for name, sums in zip(("received", "aggregated"), drift.tolist(), strict=True)
+            for name, sums in zip(("received", "aggregated"), moves, strict=True)
         }
         return _findings(effects, classes, found, spent + time.perf_counter() - began)
 
-    return answer
+    return Pending(findings)
 
 
 def merge(parts: Sequence[Findings], classes: int) -> Findings:
@@ -136,10 +131,10 @@ def _by_class(test: Assessment) -> Floats:
     return metrics.class_accuracy(test.confusion)
 
 
-def _own_data(engine: Engine, client: int, weights: Weights, classes: int) -> Tensors:
-    """A model on its client's data, summed over the samples of each class; on its way to the host."""
+def _own_data(engine: Engine, task: Task, weights: Weights, classes: int) -> Tensors:
+    """A model on its client's data, summed over the samples of each class."""
     totals: list[Tensors] = []
-    for view in engine.look(client, weights):
+    for view in engine.look(task, weights):
         labels, out = view.labels, view.out
         members = (torch.arange(classes, device=labels.device)[:, None] == labels).double()
         totals.append(
@@ -149,7 +144,7 @@ def _own_data(engine: Engine, client: int, weights: Weights, classes: int) -> Te
                 "features": members @ out.features.double(),
             }
         )
-    return {name: download(torch.stack([total[name] for total in totals]).sum(dim=0)) for name in totals[0]}
+    return {name: torch.stack([total[name] for total in totals]).sum(dim=0) for name in totals[0]}
 
 
 def _deviation(sums: Tensors) -> float | None:

@@ -17,6 +17,8 @@ class Purpose(IntEnum):
     AUGMENTATION = 3
     CLIENT = 4
     SERVER = 5
+    QUERY = 6
+    LOOK_ORDER = 7
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

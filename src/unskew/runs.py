@@ -159,7 +159,7 @@ def summarise(prepared: Prepared, result: Result) -> dict[str, Json]:
     }
     if passes is not None and result.cost is None:
         summary["cost"] = metrics.round_cost(passes, experiment.budget.epochs) * len(result.rounds)
-    if any(ACTIVATED in round.tallies for round in result.rounds):
+    if any(ACTIVATED.name in round.tallies for round in result.rounds):
         summary["activation_frequency"] = activation_frequency(prepared, result)
     if final.domains is not None:
         summary["domains"] = _domain_accuracy(prepared.trial.federation.dataset.domains, final.domains)
@@ -172,7 +172,7 @@ def activation_frequency(prepared: Prepared, result: Result) -> list[Json]:
     sizes, epochs = prepared.trial.federation.sizes, prepared.trial.budget.epochs
     told: list[Json] = []
     for round in result.rounds:
-        activated, samples = round.tallies.get(ACTIVATED), int(sizes[round.trained].sum())
+        activated, samples = round.tallies.get(ACTIVATED.name), int(sizes[round.trained].sum())
         if activated is None:
             told.append(None)
         else:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unskew.engines import compiles
-from unskew.engines.cluster import Call, connect, fleet, for_worker
-from unskew.engines.parcel import Parcel, pack, pack_code, unpack
+from unskew.engines.ray.engine import Call, connect, fleet, for_worker
+from unskew.engines.ray.payload import Parcel, pack, pack_code, unpack
 from unskew.errors import Interrupted
 from unskew.experiment import Prepared
 from unskew.loggers import Log
@@ -156,7 +156,7 @@ def _train(sent: list[Any], rest: Parcel) -> Parcel:
 
 def _brief(result: Result) -> Result:
     """What the clients remember may be many times as large as the model, and nobody asks for it here."""
-    return replace(result, state=State(result.state.round, result.state.server))
+    return replace(result, state=State(result.state.server))
 
 
 def _note_where(path: Path, where: dict[str, Json]) -> None:

@@ -14,8 +14,10 @@ from unskew import engines
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
+from unskew.engines.job import completed
 from unskew.method import Method
-from unskew.train import Program, Result, begin, step, train
+from unskew.program import Program
+from unskew.train import Result, begin, step, train
 from unskew.trial import Budget, Trial
 from unskew.types import Updates, Weights
 
@@ -86,20 +88,23 @@ def _check_clients(method: Method, trial: Trial) -> None:
     shared = method.server.share(state.server)
     anchor = state.server.weights
     held = [client for client, counts in enumerate(HARD_COUNTS) if sum(counts)]
-    jobs = [engines.Job(client, 1, state.memories.get(client, {})) for client in held]
+    tasks = [engines.Task(client, 1, trial.federation.holding(client)) for client in held]
+    jobs = [engines.Job(task, state.memories.get(task.client, {})) for task in tasks]
     before = [_copies(shared), _copies(anchor.params), _copies(anchor.buffers)]
     before += [_copies(job.memory) for job in jobs]
-    fits = engine.fit(method, anchor, shared, jobs)
+    fits = completed(engine.fit(method, anchor, shared, jobs))
     after = [shared, anchor.params, anchor.buffers, *(job.memory for job in jobs)]
     _law("nothing received is changed in place", all(map(_same, before, after)))
-    backwards = engine.fit(method, anchor, shared, jobs[::-1])[::-1]
+    backwards = completed(engine.fit(method, anchor, shared, jobs[::-1]))[::-1]
     for one, other in zip(fits, backwards, strict=True):
         same = _same(one.weights.params, other.weights.params) and _same(one.memory, other.memory)
         _law("clients do not see each other", same and _same(one.reported, other.reported))
     for job, fit in zip(jobs, fits, strict=True):
         tracked = [value for name, value in fit.weights.buffers.items() if name.endswith("tracked")]
         start = [value for name, value in anchor.buffers.items() if name.endswith("tracked")]
-        alone = sum(HARD_COUNTS[job.client]) == 1  # normalised by running statistics, which then stand still
+        alone = (
+            sum(HARD_COUNTS[job.task.client]) == 1
+        )  # normalised by running statistics, which then stand still
         moved = 0 if alone else fit.steps
         _law(
             "statistics move once per step", all(b - a == moved for a, b in zip(start, tracked, strict=True))
@@ -114,15 +119,11 @@ def _check_buffers(method: Method, trial: Trial) -> None:
     engine, device = engines.start(trial), trial.pick_device()
     initial = engine.initial
     state = begin(method, initial)
-    jobs = [
-        engines.Job(client, 0, method.memory.init(initial, trial.federation.counts[client].to(device)))
-        for client in (0, 1)
-    ]
-    fits = engine.fit(method, initial, method.server.share(state.server), jobs)
+    tasks = [engines.Task(client, 0, trial.federation.holding(client)) for client in (0, 1)]
+    jobs = [engines.Job(task, method.memory.init(initial, task.holding.counts.to(device))) for task in tasks]
+    fits = completed(engine.fit(method, initial, method.server.share(state.server), jobs))
     updates = Updates(
-        clients=len(HARD_COUNTS),
         holders=2,
-        rows=torch.tensor([0, 1], device=device),
         weight=torch.tensor([0.5, 0.5], dtype=torch.float64, device=device),
         delta={name: torch.zeros_like(torch.stack([value] * 2)) for name, value in initial.params.items()},
         buffers={name: torch.stack([value + 1000] * 2) for name, value in initial.buffers.items()},

@@ -1,4 +1,4 @@
-"""Federated training: one round is a straight line. Read `step` first."""
+"""Federated training. A round is sample, fit, aggregate, test, record: read `begin_round` first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,14 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew import engines, metrics
-from unskew.engines.lines import main_mark, seconds_between
-from unskew.engines.numerics import steady
+from unskew.engines.job import Fit, Job, Pending, Task, completed
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment, Traffic
 from unskew.probe import Findings, observe
-from unskew.transfer import download, upload
+from unskew.transfer import upload
 from unskew.trial import Trial
 from unskew.types import FORGETFUL, Params, ServerState, Tensors, Updates, Weights
 
@@ -30,10 +30,8 @@ NOTHING_SENT = Traffic(up=0, down=0)
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All that a run is between two rounds."""
+    """All that training is between two rounds."""
 
-    round: int
-    """Rounds done."""
     server: ServerState
     memories: dict[int, Tensors] = field(default_factory=dict)
     """What each client that ever took part has kept."""
@@ -41,6 +39,11 @@ class State:
     """Each client's own BatchNorm statistics, where the policy keeps them local."""
     optimizers: dict[int, Tensors] = field(default_factory=dict)
     """The state of each client's optimiser, where the budget keeps it."""
+
+    @property
+    def round(self) -> int:
+        """How many rounds were done."""
+        return self.server.round
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +63,7 @@ class Round:
     """None in rounds that were not tested."""
     traffic: Traffic = NOTHING_SENT
     tallies: dict[str, int] = field(default_factory=dict)
-    """What the method counted in its steps, such as PKD's `activated`."""
+    """What the method counted in its steps, by the names of `Method.tallies`."""
     probe: Findings | None = None
     """None in rounds that were not probed."""
 
@@ -70,7 +73,7 @@ class Result:
     """A finished run."""
 
     weights: Weights
-    """The served model."""
+    """The served model; its buffers have the frozen parameters too."""
     rounds: list[Round]
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
@@ -83,7 +86,7 @@ class Result:
     beside: Traffic = NOTHING_SENT
     """Bytes that were sent outside of the rounds."""
     cost: float | None = None
-    """Computation of the whole run in rounds of FedAvg, from programs that know theirs."""
+    """Computation of the whole run in rounds of FedAvg; None where nobody has counted a method's."""
 
     @cached_property
     def final(self) -> Assessment:
@@ -134,32 +137,17 @@ class Result:
 OnRound = Callable[[Round], None]
 
 
-@dataclass(frozen=True)
-class Program:
-    """A method in stages, or one that changes the model: a function that trains, once or more often.
+@runtime_checkable
+class Staged(Protocol):
+    """A method that trains in stages of its own, such as a `Program`."""
 
-    `run` gets the trial, the method to train with (plain FedAvg, or what the program was put together with)
-    and what to tell of every round of the main model. Programs add with methods, not with each other.
-    """
-
-    run: Callable[[Trial, Method, OnRound], Result]
-    base: Method = Method()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.base.notes
-
-    def __add__(self, other: Method) -> Program:
-        if isinstance(other, Program):
-            raise UserError("these methods cannot be put together: each trains in stages of its own.")
-        return replace(self, base=self.base + other)
-
-    __radd__ = __add__
+    def train_in_stages(self, trial: Trial, on_round: OnRound) -> Result:
+        """Train under a trial's conditions; `on_round` sees every round of the main model as it ends."""
 
 
 def train(
     trial: Trial,
-    method: Method | Program | None = None,
+    method: Method | Staged | None = None,
     *,
     start: State | None = None,
     on_round: OnRound = lambda _: None,
@@ -167,39 +155,236 @@ def train(
     """Train one global model under a trial's conditions. `on_round` sees every round as it ends; `start`
     continues where another training of the same model ended."""
     method = method or Method()
-    if not isinstance(method, Method | Program):
-        raise UserError("train needs a method, such as unskew.methods.fedprox(): call its function first.")
-    if isinstance(method, Program):
+    if isinstance(method, Staged):
         if start is not None:
             raise UserError("a method in stages begins at its beginning: leave start out.")
-        return method.run(trial, method.base, on_round)
-    if method.fresh and trial.budget.optimizer == "kept":
-        raise UserError(
-            "this method divides by the steps of a momentum that starts at 0: use budget.optimizer=fresh."
-        )
+        return method.train_in_stages(trial, on_round)
+    if not isinstance(method, Method):
+        raise UserError("train needs a method, such as unskew.methods.fedprox(): call its function first.")
     began = time.perf_counter()
     engine = engines.start(trial)
     state = start or begin(method, engine.initial)
-    rounds: list[Round] = []
-    under_way: list[Close] = []
-    while under_way or state.round < trial.budget.rounds:
-        if state.round < trial.budget.rounds and len(under_way) <= engine.ahead:
-            state, close = advance(trial, method, engine, state)
-            under_way.append(close)
-        else:
-            rounds.append(under_way.pop(0)())
-            on_round(rounds[-1])
-    weights = method.server.serve(state.server)
-    notes = [*trial.federation.partition.notes, *method.notes, *divergence(weights)]
+    done = state.round
+    state, rounds = train_rounds(trial, method, engine, state, on_round=on_round)
+    weights = whole(method.server.serve(state.server), engine.frozen)
     return Result(
         weights=weights,
         rounds=rounds,
         classes=trial.federation.dataset.classes,
         counts=trial.federation.counts.numpy(),
         seconds=time.perf_counter() - began,
-        notes=tuple(notes),
+        notes=(*trial.federation.partition.notes, *method.notes, *divergence(weights)),
         state=state,
+        cost=rounds_cost(trial, method, state.round - done),
     )
+
+
+def train_rounds(
+    trial: Trial,
+    method: Method,
+    engine: engines.Engine,
+    state: State,
+    *,
+    until: int | None = None,
+    on_round: OnRound = lambda _: None,
+) -> tuple[State, list[Round]]:
+    """Train until so many rounds are done; by default those of the budget. A round may begin before the
+    numbers of the one before have arrived."""
+    check_momentum(trial, method)
+    until = trial.budget.rounds if until is None else until
+    rounds: list[Round] = []
+    under_way: list[Pending[Round]] = []
+    while under_way or state.round < until:
+        if state.round < until and len(under_way) <= engine.rounds_ahead:
+            state, pending = begin_round(trial, method, engine, state)
+            under_way.append(pending)
+        else:
+            rounds.append(under_way.pop(0).result())
+            on_round(rounds[-1])
+    return state, rounds
+
+
+def check_momentum(trial: Trial, method: Method) -> None:
+    """Refuse a method that needs a momentum from 0 under a budget that keeps it."""
+    if method.fresh_momentum and trial.budget.optimizer == "kept":
+        raise UserError(
+            "this method divides by the steps of a momentum that starts at 0: use budget.optimizer=fresh."
+        )
+
+
+def begin(method: Method, weights: Weights, *, round: int = 0) -> State:
+    """The state before a round, with nothing remembered but the model."""
+    return State(ServerState(weights, method.server.init(weights), round))
+
+
+def step(
+    trial: Trial, method: Method, engine: engines.Engine, state: State, *, sample: Sample | None = None
+) -> tuple[State, Round]:
+    """One round, and what it did: sample, fit, aggregate, test, record."""
+    state, pending = begin_round(trial, method, engine, state, sample=sample)
+    return state, pending.result()
+
+
+Sample = Callable[[Trial, int], list[Task]]
+"""From a trial and the number of a round to who trains in it, on what."""
+
+
+def sample_cohort(trial: Trial, round: int) -> list[Task]:
+    """The clients that take part in a round, each with all its samples; none after the last round."""
+    if round >= trial.budget.rounds:
+        return []
+    federation = trial.federation
+    chosen = cohort(trial.seed, round, federation.clients, trial.cohort)
+    return [Task(client, round, federation.holding(client)) for client in chosen]
+
+
+def begin_round(
+    trial: Trial, method: Method, engine: engines.Engine, state: State, *, sample: Sample | None = None
+) -> tuple[State, Pending[Round]]:
+    """One round, without waiting for a device that works on its own: the next state, and the round's record,
+    which is there when the device has got so far."""
+    sample = sample or sample_cohort
+    stop_timer = engine.start_timer()
+    received, t = state.server.weights, state.round
+
+    tasks = sample(trial, t)
+    jobs = [recall(method, engine, state, task) for task in tasks]
+    shared = method.server.share(state.server)
+
+    fits = completed(engine.fit(method, received, shared, jobs, sample(trial, t + 1)))
+
+    with engine.deterministic():
+        state, summary = aggregate(trial, method, state, jobs, fits)
+
+    due = state.round % trial.evaluation.every == 0 or state.round == trial.budget.rounds
+    model = method.server.serve(state.server) if due else None
+    test = engine.evaluate(model) if model else None
+    seconds = stop_timer()
+
+    findings = None
+    if trial.probe.due(state.round, trial.budget.rounds):
+        known = test if model is state.server.weights else None
+        trained = {job.task: fit.weights for job, fit in summary.done}
+        findings = observe(trial, engine, received, trained, summary.delta, state.server.weights, known)
+
+    sent = metrics.traffic(
+        received.params | received.buffers if trial.statistics == "average" else received.params,
+        cohort=len(tasks),
+        trained=len(summary.done),
+        shared=shared,
+        reported=summary.done[0][1].reported if summary.done else {},
+    )
+    numbers = engine.fetch({"loss": summary.loss} | {f"tallies/{k}": v for k, v in summary.tallies.items()})
+
+    def record() -> Round:
+        values = numbers.result()
+        return Round(
+            number=t + 1,
+            lr=trial.budget.lr_at(t),
+            cohort=[task.client for task in tasks],
+            trained=[job.task.client for job, _ in summary.done],
+            train_loss=float(values["loss"]),
+            seconds=seconds.result(),
+            test=test.result() if test else None,
+            traffic=sent,
+            tallies={name: int(values[f"tallies/{name}"]) for name in summary.tallies},
+            probe=findings.result() if findings else None,
+        )
+
+    return state, Pending(record)
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """What a round came to, beside the next state."""
+
+    done: list[tuple[Job, Fit]]
+    """The clients that took at least one step."""
+    delta: Params
+    """Their moves, [m, ...] each."""
+    loss: Tensor
+    tallies: Tensors
+
+
+def aggregate(
+    trial: Trial, method: Method, state: State, jobs: list[Job], fits: list[Fit]
+) -> tuple[State, Summary]:
+    """The next state from what the clients sent: a function of tensors, which waits for nothing. Without a
+    client that trained, the model stays as it was."""
+    done = [(job, fit) for job, fit in zip(jobs, fits, strict=True) if fit.steps]
+    if not done:
+        return _following(trial, state, state.server, done), Summary(done, {}, torch.tensor(math.nan), {})
+    server, received = state.server, state.server.weights
+    updates = _gather(trial, received, state.round, [fit for _, fit in done])
+    params, memory = method.server.move(server, method.server.combine(server, updates))
+    averaged = trial.statistics == "average"
+    after = Weights(params, average_buffers(received.buffers, updates) if averaged else received.buffers)
+    noted = method.server.note(server, after, updates)
+    following = ServerState(after, {**server.memory, **memory, **noted}, server.round)
+    loss = torch.stack([fit.loss for _, fit in done]).double() @ updates.weight
+    tallies = {name: torch.stack([fit.tallies[name] for _, fit in done]).sum() for name in done[0][1].tallies}
+    return _following(trial, state, following, done), Summary(done, updates.delta, loss, tallies)
+
+
+def _following(trial: Trial, state: State, server: ServerState, done: list[tuple[Job, Fit]]) -> State:
+    """The state after a round, with what its clients keep."""
+    by_client = {job.task.client: fit for job, fit in done}
+
+    def kept(before: dict[int, Tensors], now: Callable[[Fit], Tensors]) -> dict[int, Tensors]:
+        return before | {client: now(fit) for client, fit in by_client.items() if now(fit)}
+
+    return State(
+        server=replace(server, round=state.round + 1),
+        memories=kept(state.memories, lambda fit: fit.memory),
+        buffers=kept(state.buffers, lambda fit: fit.weights.buffers) if trial.statistics == "local" else {},
+        optimizers=kept(state.optimizers, lambda fit: fit.optimizer),
+    )
+
+
+def recall(method: Method, engine: engines.Engine, state: State, task: Task) -> Job:
+    """A client's task with what it remembers, or what the method begins with."""
+    client = task.client
+    memory = state.memories.get(client, {})
+    if client not in state.memories and method.memory.init is not FORGETFUL.init:
+        memory = method.memory.init(engine.initial, upload(task.holding.counts, _device(engine.initial)))
+    return Job(task, memory, state.buffers.get(client), state.optimizers.get(client, {}))
+
+
+def _gather(trial: Trial, received: Weights, t: int, fits: list[Fit]) -> Updates:
+    device, population = _device(received), trial.federation.population
+    samples = torch.tensor([fit.samples for fit in fits], dtype=torch.float64)
+
+    def stacked(parts: list[Tensors]) -> Tensors:
+        return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+
+    after = stacked([fit.weights.params for fit in fits])
+    return Updates(
+        holders=population.holders,
+        weight=upload(samples / samples.sum(), device),
+        delta={name: value.sub_(received.params[name]) for name, value in after.items()},
+        buffers=stacked([fit.weights.buffers for fit in fits]),
+        steps=upload(torch.tensor([fit.steps for fit in fits]), device),
+        lr=trial.budget.lr_at(t),
+        momentum=trial.budget.momentum,
+        reported=stacked([fit.reported for fit in fits]),
+        share=float(samples.sum()) / population.samples,
+    )
+
+
+def average_buffers(before: Tensors, updates: Updates) -> Tensors:
+    """Average floating-point buffers by the clients' weights, and take the largest value of counters. What no
+    client changed stays exactly as it was."""
+    return {
+        name: before[name] + torch.tensordot(updates.weight.to(value), value - before[name], dims=1)
+        if value.is_floating_point()
+        else value.amax(dim=0)
+        for name, value in updates.buffers.items()
+    }
+
+
+def whole(weights: Weights, frozen: Tensors) -> Weights:
+    """A model with the parameters that nobody trains, which are part of no other `Weights`."""
+    return Weights(weights.params, {**frozen, **weights.buffers})
 
 
 def divergence(weights: Weights) -> list[str]:
@@ -209,156 +394,11 @@ def divergence(weights: Weights) -> list[str]:
     return ["training diverged: the final model holds NaN or infinite weights; try a smaller lr."]
 
 
-def begin(method: Method, weights: Weights, *, round: int = 0) -> State:
-    """The state before a round, with nothing remembered but the model."""
-    return State(round, ServerState(weights, method.server.init(weights)))
-
-
-def step(trial: Trial, method: Method, engine: engines.Engine, state: State) -> tuple[State, Round]:
-    """One round: sample, fit, aggregate, test."""
-    state, close = advance(trial, method, engine, state)
-    return state, close()
-
-
-Close = Callable[[], Round]
-"""Waits for a round's numbers."""
-
-
-def advance(trial: Trial, method: Method, engine: engines.Engine, state: State) -> tuple[State, Close]:
-    """One round, without waiting for a device that works on its own: its numbers come when they are asked
-    for."""
-    federation, budget, t = trial.federation, trial.budget, state.round
-    anchor = state.server.weights
-    device = _device(anchor)
-    began = main_mark(device, timed=True)
-    chosen = cohort(trial.seed, t, federation.clients, trial.cohort)
-    jobs = [
-        engines.Job(
-            client,
-            t,
-            memory=_memory(method, engine, state, client, federation.counts[client]),
-            buffers=state.buffers.get(client),
-            optimizer=state.optimizers.get(client, {}),
-        )
-        for client in chosen
-    ]
-    shared = method.server.share(state.server)
-    fits = engine.fit(method, anchor, shared, jobs)
-
-    done = [(job, fit) for job, fit in zip(jobs, fits, strict=True) if fit.steps]
-    server, loss = state.server, torch.tensor(math.nan)
-    delta, reported, tallies = Params(), Tensors(), Tensors()
-    if done:
-        with steady(device, trial.threads):
-            updates = _gather(trial, anchor, t, done)
-            params, memory = method.server.move(server, method.server.combine(server, updates))
-            buffers = (
-                average_buffers(anchor.buffers, updates) if trial.statistics == "average" else anchor.buffers
-            )
-            after = Weights(params, buffers)
-            noted = method.server.note(server, after, updates)
-            server = ServerState(after, {**server.memory, **memory, **noted})
-            loss = torch.stack([fit.loss for _, fit in done]).double() @ updates.weight
-            delta, reported = updates.delta, done[0][1].reported
-            tallies = {
-                name: torch.stack([fit.tallies[name] for _, fit in done]).sum() for name in done[0][1].tallies
-            }
-    state = State(
-        round=t + 1,
-        server=server,
-        memories=state.memories | {job.client: fit.memory for job, fit in done if fit.memory},
-        buffers=state.buffers | {job.client: fit.weights.buffers for job, fit in done}
-        if trial.statistics == "local"
-        else {},
-        optimizers=state.optimizers | {job.client: fit.optimizer for job, fit in done}
-        if budget.optimizer == "kept"
-        else {},
-    )
-    due = state.round % trial.evaluation.every == 0 or state.round == budget.rounds
-    served = method.server.serve(server) if due else None
-    test = cache(engine.assess_later(served)) if served else None
-    worked = main_mark(device, timed=True)
-    probing = None
-    if trial.probe.due(state.round, budget.rounds):
-        local = {job.client: fit.weights for job, fit in done}
-        known = test if served is server.weights else None
-        probing = observe(trial, engine, anchor, local, delta, server.weights, known)
-    sent = metrics.traffic(
-        anchor.params | anchor.buffers if trial.statistics == "average" else anchor.params,
-        cohort=len(chosen),
-        trained=len(done),
-        shared=shared,
-        reported=reported,
-    )
-    trained = [job.client for job, _ in done]
-    loss, tallies = download(loss), {name: download(value) for name, value in tallies.items()}
-    arrived = main_mark(device)  # of this round: the next may be under way when they are asked for
-
-    def close() -> Round:
-        arrived.synchronize()
-        asked = time.perf_counter()
-        result = test() if test else None
-        seconds = seconds_between(began, worked)
-        if not engine.ahead:  # else it was tested beside the next one
-            seconds += time.perf_counter() - asked
-        found = probing() if probing else None
-        return Round(
-            number=t + 1,
-            lr=budget.lr_at(t),
-            cohort=chosen,
-            trained=trained,
-            train_loss=float(loss),
-            seconds=seconds,
-            test=result,
-            traffic=sent,
-            tallies={name: int(value) for name, value in tallies.items()},
-            probe=found,
-        )
-
-    return state, close
-
-
-def _memory(method: Method, engine: engines.Engine, state: State, client: int, counts: Tensor) -> Tensors:
-    if client in state.memories:
-        return state.memories[client]
-    if method.memory.init is FORGETFUL.init:
-        return {}
-    return method.memory.init(engine.initial, upload(counts, _device(engine.initial)))
+def rounds_cost(trial: Trial, method: Method, rounds: int) -> float | None:
+    """The computation of so many rounds in rounds of FedAvg; None where nobody has counted the method's."""
+    work, epochs = method.work_in(trial), trial.budget.epochs
+    return None if work is None else rounds * metrics.round_cost(work.passes(epochs), epochs)
 
 
 def _device(weights: Weights) -> torch.device:
     return next(iter(weights.params.values())).device
-
-
-def _gather(trial: Trial, anchor: Weights, t: int, done: list[tuple[engines.Job, engines.Fit]]) -> Updates:
-    samples = torch.tensor([fit.samples for _, fit in done], dtype=torch.float64)
-    device = _device(anchor)
-
-    def stacked(parts: list[Tensors]) -> Tensors:
-        return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
-
-    after = stacked([fit.weights.params for _, fit in done])
-    return Updates(
-        clients=trial.federation.clients,
-        holders=int((trial.federation.sizes > 0).sum()),
-        rows=upload(torch.tensor([job.client for job, _ in done]), device),
-        weight=upload(samples / samples.sum(), device),
-        delta={name: value.sub_(anchor.params[name]) for name, value in after.items()},
-        buffers=stacked([fit.weights.buffers for _, fit in done]),
-        steps=upload(torch.tensor([fit.steps for _, fit in done]), device),
-        lr=trial.budget.lr_at(t),
-        momentum=trial.budget.momentum,
-        reported=stacked([fit.reported for _, fit in done]),
-        share=float(samples.sum()) / int(trial.federation.counts.sum()),
-    )
-
-
-def average_buffers(before: Tensors, updates: Updates) -> Tensors:
-    """Floating-point buffers by the clients' weights, counters by their largest value. What no client
-    changed stays exactly as it was."""
-    return {
-        name: before[name] + torch.tensordot(updates.weight.to(value), value - before[name], dims=1)
-        if value.is_floating_point()
-        else value.amax(dim=0)
-        for name, value in updates.buffers.items()
-    }

@@ -175,7 +175,8 @@ class Trial:
 
 
 def weights_of(module: nn.Module) -> Weights:
-    """A module's trainable parameters, and everything else it carries (buffers and frozen parameters)."""
+    """A module's trainable parameters and its buffers."""
+    every = dict(module.named_parameters(remove_duplicate=False))
     params = {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
-    rest = {name: value.detach() for name, value in module.state_dict().items() if name not in params}
-    return Weights(params, rest)
+    buffers = {name: value.detach() for name, value in module.state_dict().items() if name not in every}
+    return Weights(params, buffers)

@@ -19,8 +19,9 @@ Flat on purpose: the same dictionary goes unchanged into a checkpoint file or ov
 
 @dataclass(frozen=True)
 class Weights:
-    """A model's state: trainable tensors, and everything else it carries (BatchNorm statistics, frozen
-    layers). The two are never mixed: buffers enter no norm, no server optimiser, no control variate."""
+    """A model's state: its trainable tensors, and its buffers, such as BatchNorm statistics. The two are
+    never mixed: buffers enter no norm, no server optimiser, no control variate. Frozen parameters are in
+    neither: they are the same at the server and at every client, so nobody sends or stores them."""
 
     params: Params
     buffers: Tensors
@@ -123,15 +124,21 @@ class View:
 
 
 Objective = Callable[[View], Tensor]
-"""What a client wants: one batch to one scalar, and nothing else changes."""
+"""What a client minimises: from one batch to one scalar. Nothing else changes."""
 
 
 class Look(Protocol):
-    """A pass of some model over a client's own data: evaluation mode, in order, without augmentation. With
-    `grad` the views' parameters can be differentiated."""
+    """A pass of some model over a client's own data: evaluation mode, without augmentation, in order unless
+    it is to be shuffled. With `grad` the views' parameters can be differentiated."""
 
     def __call__(
-        self, weights: Weights, /, *, grad: bool = False, batch_size: int | None = None
+        self,
+        weights: Weights,
+        /,
+        *,
+        grad: bool = False,
+        batch_size: int | None = None,
+        shuffle: bool = False,
     ) -> Iterator[View]: ...
 
 
@@ -142,8 +149,8 @@ class Gradient(Protocol):
     def __call__(self, params: Params, /, *, track: bool = True) -> tuple[Tensor, Params]: ...
 
 
-Ascent = Callable[[Gradient, Scope], Gradient]
-"""Where the gradient of a step is taken: from the plain gradient function to another."""
+GradientTransform = Callable[[Gradient, Scope], Gradient]
+"""From the plain gradient function of a step to another, such as one that is taken at a point uphill."""
 
 Correction = Callable[[Scope], Params]
 """What is added to every gradient of a round, such as a control variate."""
@@ -192,17 +199,26 @@ class Memory:
 
 FORGETFUL = Memory()
 
+Query = Callable[[Scope, Look], Tensors]
+"""What a client is asked outside of training: from what it received and its own data to what it answers."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """What a server knows of the whole federation: two numbers, and nobody's label counts."""
+
+    holders: int
+    """How many clients have any data."""
+    samples: int
+    """How many samples all of them have together."""
+
 
 @dataclass(frozen=True)
 class Updates:
     """What the cohort sent, one row per client that trained (axis 0 of every tensor)."""
 
-    clients: int
-    """How many clients the federation has, whether they took part or not."""
     holders: int
-    """How many of them have any data."""
-    rows: Tensor
-    """Which clients these are, int64 [m]."""
+    """How many clients of the federation have any data, whether they took part or not."""
     weight: Tensor
     """Share of the cohort's samples, float64 [m], sums to 1."""
     delta: Params
@@ -226,9 +242,14 @@ class Updates:
 
 @dataclass(frozen=True)
 class ServerState:
+    """What a server has between two rounds."""
+
     weights: Weights
-    """What the next round trains from."""
+    """The model that the next round trains from."""
     memory: Tensors
+    """What the method's server remembers beside it."""
+    round: int = 0
+    """How many rounds were done."""
 
 
 def _mean(state: ServerState, updates: Updates) -> Params:

@@ -536,7 +536,7 @@ def test_the_gradient_of_a_quadratic_is_taken_uphill():
     A = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
     w = torch.tensor([0.5, -2.0])
     gradient, points = bowl(A)
-    loss, grads = fedsam(rho=0.1).ascent(gradient, nowhere())({"w": w})
+    loss, grads = fedsam(rho=0.1).transform(gradient, nowhere())({"w": w})
     up = A @ w
     torch.testing.assert_close(grads["w"], A @ (w + 0.1 * up / up.norm()))
     torch.testing.assert_close(loss, w @ A @ w / 2)
@@ -549,7 +549,7 @@ def test_the_distance_does_not_depend_on_the_scale_of_the_loss():
     uphill = []
     for scale in (1e-3, 1.0, 1e3):
         gradient, points = bowl(scale * A)
-        fedsam(rho=0.1).ascent(gradient, nowhere())({"w": w})
+        fedsam(rho=0.1).transform(gradient, nowhere())({"w": w})
         uphill.append(points[1][0])
     torch.testing.assert_close(uphill[0], uphill[1])
     torch.testing.assert_close(uphill[2], uphill[1])
@@ -557,7 +557,7 @@ def test_the_distance_does_not_depend_on_the_scale_of_the_loss():
 
 def test_without_a_slope_there_is_no_uphill():
     gradient, points = bowl(torch.eye(2))
-    _, grads = fedsam(rho=0.1).ascent(gradient, nowhere())({"w": torch.zeros(2)})
+    _, grads = fedsam(rho=0.1).transform(gradient, nowhere())({"w": torch.zeros(2)})
     assert torch.equal(grads["w"], torch.zeros(2))
     assert torch.equal(points[1][0], torch.zeros(2))
 
@@ -644,8 +644,8 @@ def test_local_steps_lean_to_the_shared_direction():
     shared = torch.tensor([10.0, 20.0])
     gradient, _ = bowl(A)
     scope = nowhere(**{"mofedsam/direction/w": shared})
-    _, grads = mofedsam(rho=0.1, beta=0.7).ascent(gradient, scope)({"w": w})
-    _, sam = fedsam(rho=0.1).ascent(gradient, nowhere())({"w": w})
+    _, grads = mofedsam(rho=0.1, beta=0.7).transform(gradient, scope)({"w": w})
+    _, sam = fedsam(rho=0.1).transform(gradient, nowhere())({"w": w})
     torch.testing.assert_close(grads["w"], 0.7 * sam["w"] + 0.3 * shared)
     assert torch.equal(shared, torch.tensor([10.0, 20.0]))
 
@@ -682,12 +682,12 @@ def test_gradients_are_taken_between_the_two_points():
     for share in (0.0, 0.3, 1.0):
         gradient, points = bowl(A)
         scope = nowhere(**{"fedgf/point/w": point, "fedgf/c": torch.tensor(share)})
-        _, grads = fedgf(rho=0.1).ascent(gradient, scope)({"w": w})
+        _, grads = fedgf(rho=0.1).transform(gradient, scope)({"w": w})
         up = A @ w
         there = share * point + (1 - share) * (w + 0.1 * up / up.norm())
         torch.testing.assert_close(grads["w"], A @ there)
         assert [track for _, track in points] == [True, False]
-    _, elsewhere = fedgf(rho=0.1).ascent(gradient, scope)({"w": w + 5})
+    _, elsewhere = fedgf(rho=0.1).transform(gradient, scope)({"w": w + 5})
     torch.testing.assert_close(elsewhere["w"], grads["w"])  # with c = 1 the current point does not matter
 
 

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from unskew.engines.job import Job
 from unskew.engines.loop import Loop
 from unskew.engines.numerics import kernels
-from unskew.engines.plan import cohort
+from unskew.train import sample_cohort
 from unskew.trial import Budget, Trial
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -28,9 +27,7 @@ ENOUGH = 0.5
 
 def round_batches(loop: Loop, t: int) -> list[Batches]:
     """Every client's batches of a round, ready for the model."""
-    trial = loop.trial
-    chosen = cohort(trial.seed, t, trial.federation.clients, trial.cohort)
-    return [list(loop.batches(Job(client, t, {}))) for client in chosen]
+    return [list(loop.local.samples.batches(task)) for task in sample_cohort(loop.trial, t)]
 
 
 def train_bare(model: nn.Module, budget: Budget, clients: Sequence[Batches], *, threads: int) -> float:
@@ -117,7 +114,7 @@ def dense_rate(trial: Trial, batch_size: int) -> float:
     y = torch.randint(len(dataset.classes), (batch_size,), device=device)
     rates = []
     # No race among cuDNN's kernels: for a deep network it lasts minutes.
-    with kernels(tf32=trial.precision != "fp32", taken="usual"):
+    with kernels(tf32=trial.precision != "fp32", choice="default"):
         for layout in (torch.contiguous_format, torch.channels_last):
             model = trial.build().to(device).train()
             model.to(memory_format=layout)  # type: ignore[call-overload]  # PyTorch's stub lacks it

@@ -6,13 +6,34 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.data.dataset import Dataset
 from unskew.data.manifest import Partition, cite, save
 from unskew.data.partitions import Skew, partition
 from unskew.errors import UserError
+from unskew.types import Population
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """What one client trains on: rows of a training split, and how many of them each class has."""
+
+    rows: NDArray[np.int64]
+    counts: Tensor
+    """Label counts, int64 [C]."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def holding_of(dataset: Dataset, rows: NDArray[np.int64]) -> Holding:
+    """These training samples of a dataset, with their label counts."""
+    labels = dataset.train.labels[torch.from_numpy(rows)]
+    return Holding(rows, torch.bincount(labels, minlength=len(dataset.classes)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +57,15 @@ class Federation:
     def sizes(self) -> Tensor:
         """Samples per client, int64 [clients]."""
         return self.counts.sum(dim=1)
+
+    @cached_property
+    def population(self) -> Population:
+        """What a server has to know of all clients together."""
+        return Population(holders=int((self.sizes > 0).sum()), samples=int(self.sizes.sum()))
+
+    def holding(self, client: int) -> Holding:
+        """What the client holds: its rows of the training split and its label counts."""
+        return Holding(self.partition.indices[client], self.counts[client])
 
     def indices(self, client: int) -> Tensor:
         """The client's samples in the training split, int64."""

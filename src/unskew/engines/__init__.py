@@ -1,68 +1,95 @@
-"""Engines run the same round at different speeds. `loop` is the specification: read it first."""
+"""Engines run the same round at different speeds. `loop` is the specification: read it first.
+
+loop: one client after another, in plain PyTorch.  cpu.pool: a process for each core.
+cuda.graphs: clients side by side on a GPU.        ray.engine: on the machines of a Ray cluster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from unskew.engines import cluster, graphs, pool
-from unskew.engines.cluster import Cluster
-from unskew.engines.graphs import Graphs
-from unskew.engines.job import Fit, Job
+from unskew.engines.cpu import pool
+from unskew.engines.cpu.pool import Pool
+from unskew.engines.cuda import graphs
+from unskew.engines.cuda.graphs import Graphs
+from unskew.engines.job import Failed, Fit, Job, Outcome, Pending, Task
 from unskew.engines.loop import Loop
-from unskew.engines.pool import Pool
+from unskew.engines.ray import engine as ray
+from unskew.engines.ray.engine import RayEngine
 from unskew.errors import unknown
 from unskew.method import Method
 from unskew.metrics import Assessment
 from unskew.trial import Trial
-from unskew.types import Tensors, View, Weights
+from unskew.types import Query, Tensors, View, Weights
 
 
 class Engine(Protocol):
-    """Trains clients and tests models under one trial."""
+    """Trains clients and tests models under one trial. What it returns may still be in the making on a
+    device: tensors can be computed with at once, and a `Pending` is there when it is asked for."""
 
     @property
     def initial(self) -> Weights:
         """The trial's initial model, on the engine's device."""
 
-    def fit(self, method: Method, anchor: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Fit]:
-        """One entry per job, in the order of the jobs."""
-
-    def look(
-        self, client: int, weights: Weights, /, *, grad: bool = False, batch_size: int | None = None
-    ) -> Iterator[View]:
-        """A pass of a model over a client's own data: evaluation mode, in order, without augmentation."""
-
-    def assess(self, weights: Weights) -> Assessment:
-        """A model on the test set."""
-
-    def assess_later(self, weights: Weights) -> Callable[[], Assessment]:
-        """The same, when the answer is called: an engine may work on it meanwhile."""
+    @property
+    def frozen(self) -> Tensors:
+        """The model's parameters that nobody trains, which are part of no `Weights`."""
 
     @property
-    def ahead(self) -> int:
-        """How many rounds may begin before the first one's numbers have arrived."""
+    def rounds_ahead(self) -> int:
+        """How many rounds may begin before the numbers of the first have arrived."""
+
+    def fit(
+        self,
+        method: Method,
+        anchor: Weights,
+        shared: Tensors,
+        jobs: Iterable[Job],
+        upcoming: Sequence[Task] = (),
+    ) -> list[Outcome]:
+        """Train clients from a model: one outcome for each job, in their order. `upcoming` says who is likely
+        to train next, so that an engine may make their inputs meanwhile."""
+
+    def look(self, task: Task, weights: Weights) -> Iterator[View]:
+        """A pass of a model over a client's samples: evaluation mode, in order, without augmentation."""
+
+    def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
+        """The answers of clients to a question about their data, in the order of the jobs."""
+
+    def evaluate(self, weights: Weights) -> Pending[Assessment]:
+        """A model on the test set."""
+
+    def fetch(self, tensors: Tensors) -> Pending[Tensors]:
+        """Tensors of the device on their way to the host."""
+
+    def start_timer(self) -> Callable[[], Pending[float]]:
+        """Call what comes back to stop: the seconds between, by the clock of the device."""
+
+    def deterministic(self) -> AbstractContextManager[None]:
+        """The settings under which the same work gives the same bits."""
 
 
-def _anywhere(trial: Trial) -> None:
+def _runs_anywhere(trial: Trial) -> None:
     pass
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Of engines."""
+class EngineType:
+    """How an engine is started."""
 
     start: Callable[[Trial], Engine]
-    check: Callable[[Trial], object] = _anywhere
+    check: Callable[[Trial], object] = _runs_anywhere
     """Raises a UserError where a trial cannot run on it."""
 
 
-ENGINES: dict[str, Kind] = {
-    "loop": Kind(Loop),
-    "pool": Kind(Pool, pool.check),
-    "graphs": Kind(Graphs, graphs.check),
-    "ray": Kind(Cluster, cluster.check),
+ENGINES: dict[str, EngineType] = {
+    "loop": EngineType(Loop),
+    "pool": EngineType(Pool, pool.check),
+    "graphs": EngineType(Graphs, graphs.check),
+    "ray": EngineType(RayEngine, ray.check),
 }
 
 
@@ -83,7 +110,21 @@ def compiles(trial: Trial) -> bool:
 
 
 def start(trial: Trial) -> Engine:
+    """The engine of a trial, ready to train."""
     return ENGINES[choose(trial)].start(trial)
 
 
-__all__ = ["ENGINES", "Engine", "Fit", "Job", "Kind", "choose", "compiles", "start"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "EngineType",
+    "Failed",
+    "Fit",
+    "Job",
+    "Outcome",
+    "Pending",
+    "Task",
+    "choose",
+    "compiles",
+    "start",
+]

@@ -1,36 +1,128 @@
-"""What an engine is asked and what it answers, for one client and one round."""
+"""What an engine is asked to do for one client in one round, and what comes of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
+import numpy as np
 from torch import Tensor
 
+from unskew.data.federation import Holding
 from unskew.types import Tensors, Weights
 
+T = TypeVar("T")
+U = TypeVar("U")
 
-@dataclass(frozen=True)
-class Job:
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Which client trains in which round, and on what. Its place among others is its place in the list."""
+
     client: int
+    """The client's number: the key of its random numbers, and its name in messages."""
     round: int
-    memory: Tensors
+    """Counted from 0."""
+    holding: Holding
+    """Its samples among those that the engine has."""
+
+    def same_as(self, other: Task) -> bool:
+        """Whether both are the same client's same samples in the same round."""
+        mine, theirs = self.holding.rows, other.holding.rows
+        return (self.client, self.round) == (other.client, other.round) and (
+            mine is theirs or np.array_equal(mine, theirs)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A task, with what the client remembers."""
+
+    task: Task
+    memory: Tensors = field(default_factory=dict)
+    """What the method kept at this client."""
     buffers: Tensors | None = None
-    """This client's own buffers, where they do not come with the anchor."""
+    """The client's own buffers, where they do not come with the received model."""
     optimizer: Tensors = field(default_factory=dict)
-    """The state of this client's optimiser after its last round, where it is kept."""
+    """The state of the client's optimiser after its last round, where it is kept."""
+
+    def received(self, sent: Weights) -> Weights:
+        """The model that the client starts from: the one sent, with its own buffers where it keeps them."""
+        return sent if self.buffers is None else Weights(sent.params, self.buffers)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fit:
+    """What training a client came to."""
+
     weights: Weights
-    """After training."""
+    """The model after training."""
     samples: int
     steps: int
     """0 for a client that has no data: it takes no part in the average."""
     loss: Tensor
     """Mean training loss over the steps, 0-dimensional."""
     memory: Tensors
+    """What the method keeps at the client."""
     reported: Tensors
+    """What the client sends beside its model."""
     optimizer: Tensors = field(default_factory=dict)
     tallies: Tensors = field(default_factory=dict)
     """What the method counted, 0-dimensional each."""
+
+
+Stage = Literal["prepare", "train", "update"]
+"""Where a client's round can fail: before its first step, in its steps, or after the last."""
+
+
+@dataclass(frozen=True, eq=False)
+class Failed:
+    """That training a client came to nothing, and why."""
+
+    client: int
+    round: int
+    """Counted from 0."""
+    stage: Stage
+    error: Exception
+
+    def reason(self) -> Exception:
+        """The error, with a note of where it happened; an error of the user's says what to do as it is."""
+        where = f"Client {self.client} failed in round {self.round + 1}, stage '{self.stage}'."
+        if where not in getattr(self.error, "__notes__", ()):
+            self.error.add_note(where)
+        return self.error
+
+
+Outcome = Fit | Failed
+
+
+def completed(outcomes: list[Outcome]) -> list[Fit]:
+    """What the clients' training came to, where none has failed; otherwise the first failure is raised."""
+    for outcome in outcomes:
+        if isinstance(outcome, Failed):
+            raise outcome.reason()
+    return [outcome for outcome in outcomes if isinstance(outcome, Fit)]
+
+
+class Pending(Generic[T]):
+    """A value that a device may still be working on. Asking for it waits; it is made once."""
+
+    def __init__(self, wait: Callable[[], T]) -> None:
+        self._wait: Callable[[], T] | None = wait
+        self._value: T
+
+    @classmethod
+    def done(cls, value: T) -> Pending[T]:
+        """One that is there already."""
+        return cls(lambda: value)
+
+    def result(self) -> T:
+        """The value, waited for where it is not there yet."""
+        if self._wait is not None:
+            self._value, self._wait = self._wait(), None
+        return self._value
+
+    def then(self, make: Callable[[T], U]) -> Pending[U]:
+        """What is made of the value, once that is there."""
+        return Pending(lambda: make(self.result()))

@@ -18,11 +18,20 @@ from unskew.types import Inputs, Out, Params, Weights
 
 
 class Network:
+    """The trial's model in training mode, evaluation mode and between, for weights that come with the
+    call."""
+
     def __init__(self, trial: Trial, device: torch.device) -> None:
         self.statistics = trial.statistics
         self.bf16 = trial.precision == "bf16"
         self.student = trial.build().to(device).train()
         self.normed = has_batch_norm(self.student)
+        self.frozen_parameters = {
+            name: value
+            for name, value in self.student.named_parameters(remove_duplicate=False)
+            if not value.requires_grad
+        }
+        """They stay in the model: nobody sends or stores them."""
         self.teacher = copy.deepcopy(self.student).eval()
         # The two beside their BatchNorms' mode. Without BatchNorm there is nothing to tell them apart.
         self.lone, self.by_batch = self.student, self.teacher
@@ -134,7 +143,8 @@ def _call(module: nn.Module, places: list[Place], weights: Weights, x: Tensor) -
     given = weights.buffers | weights.params
     try:
         for store, key, name in places:
-            store[key] = given[name]
+            if name in given:  # a frozen parameter stays what it is, unless another is given
+                store[key] = given[name]
         out: Out = module(x)
     finally:
         for (store, key, _), value in zip(places, own, strict=True):

@@ -13,9 +13,9 @@ import torch
 
 
 @contextmanager
-def steady(device: torch.device, threads: int, *, tf32: bool = False) -> Iterator[None]:
-    """A fixed number of CPU threads, deterministic kernels, full float32 on a GPU unless `tf32`; the random
-    state and the settings of the caller are put back afterwards."""
+def deterministic(device: torch.device, threads: int, *, tf32: bool = False) -> Iterator[None]:
+    """Use a fixed number of CPU threads, deterministic kernels and, on a GPU, full float32 unless `tf32`. The
+    random state and the settings of the caller are put back afterwards."""
     # cuBLAS reads this when it starts: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.get_num_threads()
@@ -29,7 +29,7 @@ def steady(device: torch.device, threads: int, *, tf32: bool = False) -> Iterato
 
 
 def seed(value: int, device: torch.device) -> None:
-    """For all that draws without a generator of its own."""
+    """Seed what draws without a generator of its own."""
     if device.type == "cpu":
         # torch.manual_seed also leaves a note, with a stack trace, for every kind of device that is not
         # there: 0.7 ms, a tenth of a small client's round.
@@ -39,16 +39,18 @@ def seed(value: int, device: torch.device) -> None:
 
 
 @contextmanager
-def kernels(*, tf32: bool, taken: Literal["same", "usual", "fastest"] = "same") -> Iterator[None]:
-    """Which of its kernels a GPU takes: those that give the same bits again, those that PyTorch takes by
-    itself, or those that win a race."""
+def kernels(
+    *, tf32: bool, choice: Literal["deterministic", "default", "fastest"] = "deterministic"
+) -> Iterator[None]:
+    """Choose a GPU's kernels: those that give the same bits again, those that PyTorch takes by default, or
+    those that cuDNN measures to be fastest."""
     products = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
     try:
         with torch.backends.cudnn.flags(
             enabled=True,
-            benchmark=taken == "fastest",
-            deterministic=taken == "same",
+            benchmark=choice == "fastest",
+            deterministic=choice == "deterministic",
             allow_tf32=tf32,
         ):
             yield

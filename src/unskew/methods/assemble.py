@@ -19,8 +19,8 @@ from unskew.method import Method
 from unskew.methods import METHODS
 from unskew.methods.card import Card, Make, Option
 from unskew.metrics import Passes
+from unskew.program import Program
 from unskew.spec import is_but_should_be
-from unskew.train import Program
 from unskew.trial import Trial
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from unskew.method import Method
 from unskew.metrics import Passes
-from unskew.train import Program
+from unskew.program import Program
 from unskew.trial import Trial
 
 Option = bool | int | float | str

@@ -26,7 +26,6 @@ Deviations:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -35,17 +34,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from unskew import engines, metrics
-from unskew.engines.numerics import steady
+from unskew import metrics
 from unskew.errors import require, unknown
-from unskew.method import Method
-from unskew.metrics import Passes, Traffic
 from unskew.parts.heads import Head, find_head
 from unskew.parts.optimizers import sgd
+from unskew.program import Program, Run
 from unskew.randomness import Purpose, draw_seed
-from unskew.train import OnRound, Program, Result, Round, train
+from unskew.train import Result, Round, whole
 from unskew.trial import Trial
-from unskew.types import Params, View, Weights
+from unskew.types import Look, Params, Scope, Tensors, View, Weights
 
 Covariance = Literal["full", "diagonal"]
 
@@ -64,9 +61,9 @@ def ccvr(
     if covariance not in get_args(Covariance):
         raise unknown("covariance", covariance, get_args(Covariance))
 
-    def run(trial: Trial, base: Method, on_round: OnRound) -> Result:
-        began = time.perf_counter()
-        classes = trial.federation.dataset.classes
+    def run(run: Run) -> Result:
+        trial = run.trial
+        classes, rounds = trial.federation.dataset.classes, trial.budget.rounds
         module = trial.build()
         head = find_head(module, len(classes))
         require(
@@ -74,27 +71,28 @@ def ccvr(
             "ccvr trains the model's last layer again, but this one is frozen: choose another model.",
         )
 
-        def tell_all_but_the_last(round: Round) -> None:
-            if round.number < trial.budget.rounds:
-                on_round(round)
+        def all_but_the_last(round: Round) -> Round | None:
+            return round if round.number < rounds else None
 
-        result = train(trial, base, on_round=tell_all_but_the_last)
-        engine = engines.start(trial)
-        pooled: dict[int, Moments] = {}
-        up = 0
-        with steady(trial.pick_device(), trial.threads):
-            for client in range(trial.federation.clients):
-                own = result.state.buffers.get(client, result.weights.buffers)
-                views = engine.look(client, Weights(result.weights.params, own))
-                sent = client_moments(views, head, diagonal=covariance == "diagonal")
-                up += sum(found.nbytes for found in sent.values())
-                pooled |= {c: merge(pooled[c], more) if c in pooled else more for c, more in sent.items()}
-            known = {c: found for c, found in sorted(pooled.items()) if found.count > 1 and found.finite}
-            weights = calibrate(trial, head, result.weights, known, samples, epochs, shrinkage)
+        trained = run.train("training", run.base, record=all_but_the_last)
 
-        before, test = result.final, engine.assess(weights)
-        last = replace(result.rounds[-1], test=test)
-        on_round(last)
+        def moments_of_classes(scope: Scope, look: Look) -> Tensors:
+            return client_moments(look(scope.anchor), head, diagonal=covariance == "diagonal")
+
+        answers = run.ask("moments", moments_of_classes, trained.served, state=trained.state)
+        known = {c: found for c, found in pool(answers).items() if found.count > 1 and found.finite}
+
+        def calibrated() -> Tensors:
+            with run.engine().deterministic():
+                return calibrate(trial, head, trained.served, known, samples, epochs, shrinkage)
+
+        last_layer = run.value("calibration", calibrated)
+        served = Weights({**trained.served.params, **last_layer}, trained.served.buffers)
+        *others, last = trained.rounds
+        assert last.test is not None  # the last round is always tested
+        before, test = last.test, run.engine().evaluate(served).result()
+        last = replace(last, test=test)
+        run.tell(last)
         notes = [
             f"CCVR: accuracy {metrics.accuracy(before.confusion):.4f} before calibration, "
             f"{metrics.accuracy(test.confusion):.4f} after it; it cost one more forward pass over all data."
@@ -103,15 +101,7 @@ def ccvr(
             notes.append(
                 f"CCVR drew no features of {', '.join(missing)}: too few samples, or features not finite."
             )
-        return replace(
-            result,
-            weights=weights,
-            rounds=[*result.rounds[:-1], last],
-            seconds=time.perf_counter() - began,
-            notes=(*result.notes, *notes),
-            beside=Traffic(up=up, down=0),
-            cost=_cost(trial) if base == Method() else None,
-        )
+        return run.result(whole(served, trained.frozen), trained.state, [*others, last], notes=notes)
 
     return Program(run)
 
@@ -127,18 +117,8 @@ class Moments:
     """Unbiased: [d, d], or [d] where only the diagonal is kept. 0 for a single sample."""
 
     @property
-    def nbytes(self) -> int:
-        return 8 + self.mean.nbytes + self.covariance.nbytes
-
-    @property
     def finite(self) -> bool:
         return bool(self.mean.isfinite().all() & self.covariance.isfinite().all())
-
-
-def _cost(trial: Trial) -> float:
-    """With one more pass over everybody's data; what the server computes is not counted."""
-    look = Passes(trained=0, once=trial.federation.clients / trial.cohort)
-    return trial.budget.rounds + metrics.round_cost(look, trial.budget.epochs)
 
 
 def moments(features: Tensor, *, diagonal: bool = False) -> Moments:
@@ -159,8 +139,8 @@ def merge(first: Moments, second: Moments) -> Moments:
     return Moments(n + m, first.mean + m / (n + m) * gap, scatter / (n + m - 1))
 
 
-def client_moments(views: Iterable[View], head: Head, *, diagonal: bool) -> dict[int, Moments]:
-    """What one client sends: the moments of every class it holds."""
+def client_moments(views: Iterable[View], head: Head, *, diagonal: bool) -> Tensors:
+    """What one client sends: the moments of every class it holds, under the class's number."""
     features, labels = list[Tensor](), list[Tensor]()
     for view in views:
         head.check(view.params, view.out)
@@ -169,7 +149,25 @@ def client_moments(views: Iterable[View], head: Head, *, diagonal: bool) -> dict
     if not features:
         return {}
     x, y = torch.cat(features), torch.cat(labels)
-    return {c: moments(x[y == c], diagonal=diagonal) for c in set(y.tolist())}
+    sent: Tensors = {}
+    for c in sorted(set(y.tolist())):
+        found = moments(x[y == c], diagonal=diagonal)
+        sent[f"{c}/count"] = torch.tensor(found.count)
+        sent[f"{c}/mean"], sent[f"{c}/covariance"] = found.mean, found.covariance
+    return sent
+
+
+def pool(answers: Iterable[Tensors]) -> dict[int, Moments]:
+    """The moments of every class over all clients, from what they sent."""
+    pooled: dict[int, Moments] = {}
+    for sent in answers:
+        for name in sent:
+            if not name.endswith("/count"):
+                continue
+            c = int(name.removesuffix("/count"))
+            own = Moments(int(sent[name]), sent[f"{c}/mean"], sent[f"{c}/covariance"])
+            pooled[c] = merge(pooled[c], own) if c in pooled else own
+    return dict(sorted(pooled.items()))
 
 
 def virtual_features(found: Moments, samples: int, shrinkage: float, generator: torch.Generator) -> Tensor:
@@ -194,10 +192,10 @@ def calibrate(
     samples: int,
     epochs: int,
     shrinkage: float,
-) -> Weights:
-    """The model with its last layer trained on virtual features of these classes, all else untouched."""
+) -> Params:
+    """The last layer of a model, trained on virtual features of these classes."""
     if not classes:
-        return weights
+        return {name: weights.params[name] for name in head.names}
     seed = draw_seed(trial.seed, Purpose.SERVER, trial.budget.rounds)
     generator = torch.Generator().manual_seed(seed)
     like = weights.params[head.weight]
@@ -223,4 +221,4 @@ def calibrate(
                 return loss.detach(), dict(zip(leaves, grads, strict=True))
 
             optimizer.step(gradient, params, state)
-    return Weights({**weights.params, **params}, weights.buffers)
+    return params

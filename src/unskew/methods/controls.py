@@ -22,7 +22,6 @@ iid.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,52 +29,38 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unskew import engines
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
+from unskew.engines.job import Task, completed
 from unskew.errors import require
-from unskew.method import Method
 from unskew.metrics import Assessment, Traffic
-from unskew.train import NOTHING_SENT, OnRound, Program, Result, Round, State, divergence, train
-from unskew.trial import Probe, Trial
+from unskew.program import Program, Run, Stage
+from unskew.train import NOTHING_SENT, Result, Round, State, recall, rounds_cost
+from unskew.trial import Probe
 from unskew.types import Server, ServerState, Tensors, Weights
 
 
 def centralised() -> Program:
     """Train on all data in one place, with the same budget."""
 
-    def run(trial: Trial, base: Method, on_round: OnRound) -> Result:
-        mine = trial.federation
+    def run(run: Run) -> Result:
+        mine, trial = run.trial.federation, run.trial
         everything = np.concatenate(mine.partition.indices)
         pooled = partition_of([everything], mine.dataset, recipe="centralised", notes=mine.partition.notes)
-        told: list[Round] = []
+        budget = trial.budget.model_copy(update={"cohort": "all"})
+        trial = replace(trial, federation=Federation(mine.dataset, pooled), budget=budget, probe=Probe())
 
-        def tell(round: Round) -> None:
-            told.append(replace(round, traffic=NOTHING_SENT))
-            on_round(told[-1])
+        def without_traffic(round: Round) -> Round:
+            return replace(round, traffic=NOTHING_SENT)
 
-        result = train(
-            replace(
-                trial,
-                federation=Federation(mine.dataset, pooled),
-                budget=trial.budget.model_copy(update={"cohort": "all"}),
-                probe=Probe(),
-            ),
-            base,
-            on_round=tell,
-        )
+        trained = run.train("training", run.base, trial, record=without_traffic)
         notes = [
             "centralised: one client holds all data; majority, minority and vacant are the clients' classes."
         ]
-        if trial.probe.every:
+        if run.trial.probe.every:
             notes.append("centralised: no client trains, so none was probed.")
-        return replace(
-            result,
-            rounds=told,
-            counts=mine.counts.numpy(),
-            notes=(*result.notes, *notes),
-            beside=Traffic(up=_data_size(mine, everything), down=0),
-        )
+        data = Traffic(up=_data_size(mine, everything), down=0)
+        return run.result(trained.weights, trained.state, trained.rounds, notes=notes, traffic=data)
 
     return Program(run)
 
@@ -89,53 +74,60 @@ def _data_size(federation: Federation, rows: NDArray[np.int64]) -> int:
 def local_only() -> Program:
     """Train every client alone, without averaging; test the mean over clients."""
 
-    def run(trial: Trial, base: Method, on_round: OnRound) -> Result:
+    def run(run: Run) -> Result:
         require(
-            base.server == Server(),
+            run.base.server == Server(),
             "local-only has no server, so it cannot be put together with a method that changes the server.",
         )
-        began = time.perf_counter()
-        engine, federation, rounds = engines.start(trial), trial.federation, trial.budget.rounds
+        trial, engine = run.trial, run.engine()
+        federation = trial.federation
         clients: list[int] = federation.sizes.nonzero().flatten().tolist()
-        models = dict.fromkeys(clients, engine.initial)
-        memories = {k: base.memory.init(engine.initial, federation.counts[k]) for k in clients}
-        told: list[Round] = []
-        for t in range(rounds):
-            start = time.perf_counter()
-            losses = []
-            for k in clients:
-                [fit] = engine.fit(base, models[k], {}, [engines.Job(k, t, memories[k])])
-                models[k], memories[k] = fit.weights, fit.memory
-                losses.append(float(fit.loss) * int(federation.sizes[k]))
-            loss = sum(losses) / int(federation.sizes.sum()) if clients else math.nan
-            test = None
-            if (t + 1) % trial.evaluation.every == 0 or t + 1 == rounds:
-                test = mean_assessment([engine.assess(w) for w in models.values() or [engine.initial]])
-            seconds = time.perf_counter() - start
-            everyone = list(range(federation.clients))
-            told.append(Round(t + 1, trial.budget.lr_at(t), everyone, clients, loss, seconds, test))
-            on_round(told[-1])
-        weights = stacked(list(models.values()) or [engine.initial])
+        stage = run.stage("training", lambda: _train_alone(run, clients))
+        weights = stacked([state.server.weights for state in stage.states] or [engine.initial])
         notes = [
-            *federation.partition.notes,
-            *base.notes,
             f"local-only: every figure is the mean over {len(clients)} clients' own models, and all of them "
-            "trained in every round.",
+            "trained in every round."
         ]
         if trial.probe.every:
             notes.append("local-only: there is no global model to probe the clients' models against.")
-        notes += divergence(weights)
-        return Result(
-            weights=weights,
-            rounds=told,
-            classes=federation.dataset.classes,
-            counts=federation.counts.numpy(),
-            seconds=time.perf_counter() - began,
-            state=State(rounds, ServerState(weights, {}), memories),
-            notes=tuple(notes),
-        )
+        memories = {
+            client: state.memories.get(client, {})
+            for client, state in zip(clients, stage.states, strict=True)
+        }
+        state = State(ServerState(weights, {}, trial.budget.rounds), memories)
+        return run.result(weights, state, stage.rounds, notes=notes)
 
     return Program(run)
+
+
+def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
+    """Every client's own model, round by round."""
+    trial, base, engine = run.trial, run.base, run.engine()
+    federation, budget = trial.federation, trial.budget
+    states = {client: State(ServerState(engine.initial, {})) for client in clients}
+    told: list[Round] = []
+    for t in range(budget.rounds):
+        stop_timer = engine.start_timer()
+        losses = []
+        for client, state in states.items():
+            job = recall(base, engine, state, Task(client, t, federation.holding(client)))
+            [fit] = completed(engine.fit(base, state.server.weights, {}, [job]))
+            states[client] = State(
+                ServerState(fit.weights, {}, t + 1), {client: fit.memory}, {}, {client: fit.optimizer}
+            )
+            losses.append(float(fit.loss) * fit.samples)
+        loss = sum(losses) / federation.population.samples if clients else math.nan
+        test = None
+        if (t + 1) % trial.evaluation.every == 0 or t + 1 == budget.rounds:
+            models = [state.server.weights for state in states.values()] or [engine.initial]
+            test = mean_assessment([engine.evaluate(weights).result() for weights in models])
+        seconds = stop_timer().result()
+        everyone = list(range(federation.clients))
+        told.append(Round(t + 1, budget.lr_at(t), everyone, list(clients), loss, seconds, test))
+        run.tell(told[-1])
+    cost = rounds_cost(trial, base, budget.rounds)
+    everybody = federation.clients / trial.cohort
+    return Stage(tuple(states.values()), tuple(told), cost=None if cost is None else cost * everybody)
 
 
 def mean_assessment(tests: Sequence[Assessment]) -> Assessment:

@@ -32,7 +32,7 @@ from unskew.errors import require
 from unskew.losses import distillation
 from unskew.method import Method, plain_loss
 from unskew.parts.naming import taken, under
-from unskew.parts.rounds import count_rounds
+from unskew.parts.rounds import share_round
 from unskew.types import (
     End,
     Gradient,
@@ -77,7 +77,7 @@ def fedcodl(
     def term(view: View) -> Tensor:
         return share(view.scope) * distillation(view.out.logits, view.teacher.logits, temperature=temperature)
 
-    method = Method(loss=loss, terms=(term,), server=count_rounds(ROUND))
+    method = Method(loss=loss, terms=(term,), server=share_round(ROUND))
     return _continued(method, warmup_rounds) if student_init == "own" else method
 
 
@@ -96,7 +96,7 @@ def _continued(method: Method, warmup_rounds: int) -> Method:
         }
         return under(SHIFT, shift)
 
-    def ascent(gradient: Gradient, scope: Scope) -> Gradient:
+    def transform(gradient: Gradient, scope: Scope) -> Gradient:
         shift = taken(SHIFT, scope.memory)
 
         def shifted(params: Params, /, *, track: bool = True) -> tuple[Tensor, Params]:
@@ -114,7 +114,7 @@ def _continued(method: Method, warmup_rounds: int) -> Method:
 
     return replace(
         method,
-        ascent=ascent,
+        transform=transform,
         memory=Memory(init, prepare, update),
         server=replace(method.server, combine=combine),
     )

@@ -37,7 +37,6 @@ Deviations:
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -48,21 +47,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unskew import engines
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset
-from unskew.data.federation import Federation
+from unskew.data.federation import Federation, holding_of
 from unskew.data.manifest import partition_of
+from unskew.engines.job import Task
 from unskew.errors import require, unknown
 from unskew.method import Method
 from unskew.metrics import Assessment, Traffic
 from unskew.parts.heads import Head, find_head
 from unskew.parts.servers import equal_mean
 from unskew.probe import merge
+from unskew.program import Program, Run, Stage
 from unskew.randomness import Purpose, stream
-from unskew.train import OnRound, Program, Result, Round, State, begin, divergence, step
+from unskew.train import Result, Round, State, begin, rounds_cost, sample_cohort, step
 from unskew.trial import Trial
-from unskew.types import Out, Params, Server, ServerState, Updates, Weights
+from unskew.types import Look, Out, Params, Scope, Server, ServerState, Tensors, Updates, Weights
 
 Start = Literal["random", "concatenated"]
 
@@ -90,12 +90,12 @@ def fedconcat(
     if head not in get_args(Start):
         raise unknown("head", head, get_args(Start))
 
-    def run(trial: Trial, base: Method, on_round: OnRound) -> Result:
-        began = time.perf_counter()
-        federation, rounds = trial.federation, trial.budget.rounds
-        for_head = base + Method(server=Server(combine=_uniform))
+    def run(run: Run) -> Result:
+        trial, rounds = run.trial, run.trial.budget.rounds
+        for_head = run.base + Method(server=Server(combine=_uniform))
         last = _encoder_rounds(encoder_rounds, rounds, head)
-        kinds = cluster(trial, clusters, capacity, epsilon)
+        sent = run.ask("label counts", partial(_label_counts, epsilon))
+        kinds = cluster(trial, sent, clusters, capacity)
         K = int(kinds.max(initial=0)) + 1
         whole = replace(
             trial,
@@ -105,29 +105,17 @@ def fedconcat(
             statistics="average" if trial.statistics == "average" else "batch",
             augment=Augment(),
         )
-        engine = engines.start(whole)
-        told: list[Round] = []
-
-        def tell(round: Round) -> None:
-            told.append(round)
-            on_round(round)
-
-        weights = train_encoders(trial, engine, base, kinds, last, tell)
+        encoders = run.stage("encoders", lambda: train_encoders(run, whole, kinds, last))
+        weights = concatenated(run, whole, encoders)
+        told = list(encoders.rounds)
         if last < rounds:
             if head == "random":
-                weights = replace(weights, params=engine.initial.params)
-            weights = train_head(whole, engine, for_head, weights, last, batches, tell)
-        encoders = sum(value.nbytes for value in weights.buffers.values()) if last < rounds else 0
-        return Result(
-            weights=weights,
-            rounds=told,
-            beside=Traffic(up=federation.counts.nbytes, down=federation.clients * encoders),
-            classes=federation.dataset.classes,
-            counts=federation.counts.numpy(),
-            seconds=time.perf_counter() - began,
-            state=State(rounds, ServerState(weights, {})),
-            notes=(*federation.partition.notes, *base.notes, *_notes(kinds, clusters, last, weights)),
-        )
+                weights = replace(weights, params=run.engine(whole).initial.params)
+            heads = train_head(run, whole, for_head, weights, last, batches)
+            weights = Weights(for_head.server.serve(heads.states[0].server).params, weights.buffers)
+            told += heads.rounds
+        state = State(ServerState(weights, {}, rounds))
+        return run.result(weights, state, told, notes=list(_notes(kinds, clusters, last)))
 
     return Program(run)
 
@@ -155,17 +143,25 @@ def concatenation(trial: Trial, nets: int) -> Concatenation:
 # Stage 1
 
 
-def cluster(trial: Trial, clusters: int, capacity: float, epsilon: float) -> NDArray[np.int64]:
-    """Which cluster each client belongs to, [N]: numbers from 0 without gaps, -1 for clients without data."""
-    counts = trial.federation.counts.numpy()
-    draws = stream(trial.seed, Purpose.SERVER, 0)
-    sent = counts + draws.laplace(scale=1 / epsilon, size=counts.shape) if epsilon else counts
-    sent = np.maximum(sent, 0)
+def _label_counts(epsilon: float, scope: Scope, look: Look) -> Tensors:
+    """What a client sends of its labels: their counts, with Laplace noise where epsilon is given."""
+    counts = scope.counts
+    if not epsilon or not counts.sum():
+        return {"counts": counts}
+    noise = torch.distributions.Laplace(torch.zeros(len(counts), dtype=torch.float64), 1 / epsilon).sample()
+    return {"counts": counts + noise.to(counts.device)}
+
+
+def cluster(trial: Trial, answers: Sequence[Tensors], clusters: int, capacity: float) -> NDArray[np.int64]:
+    """Which cluster each client belongs to, [N], by the counts they sent: numbers from 0 without gaps, -1 for
+    clients without data."""
+    sent = np.stack([answer["counts"].cpu().numpy() for answer in answers]).clip(min=0)
+    some = sent.any(axis=1)
     shares = (sent / np.maximum(sent.sum(axis=1, keepdims=True), 1e-9)).round(6)
-    some = counts.sum(axis=1) > 0
-    kinds = np.full(len(counts), -1)
+    kinds = np.full(len(sent), -1)
     if some.any():
-        kinds[some] = _like_shares(shares[some], clusters, capacity, int(draws.integers(2**32)))
+        seed = int(stream(trial.seed, Purpose.SERVER, 0).integers(2**32))
+        kinds[some] = _like_shares(shares[some], clusters, capacity, seed)
     return kinds
 
 
@@ -188,16 +184,9 @@ def _like_shares(shares: NDArray[np.float64], clusters: int, capacity: float, se
 # Stage 2
 
 
-def train_encoders(
-    trial: Trial,
-    whole: engines.Engine,
-    method: Method,
-    kinds: NDArray[np.int64],
-    rounds: int,
-    tell: OnRound,
-) -> Weights:
-    """Every cluster for itself, all of them round by round. Their models side by side are tested and
-    returned."""
+def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int) -> Stage:
+    """Every cluster for itself, all of them round by round. Their models side by side are tested."""
+    trial, method = run.trial, run.base
     never = trial.budget.rounds + 1
     trials = [
         replace(
@@ -207,20 +196,33 @@ def train_encoders(
         )
         for kind in range(int(kinds.max(initial=0)) + 1)
     ]
-    each = [engines.start(mine) for mine in trials]
-    states = [begin(method, engine.initial) for engine in each]
-    head = find_head(trial.build(), len(trial.federation.dataset.classes))
+    each = [run.engine(mine) for mine in trials]
+    stage = Stage(tuple(begin(method, engine.initial) for engine in each))
     for done in range(1, rounds + 1):
         steps = [
             step(mine, method, engine, state)
-            for mine, engine, state in zip(trials, each, states, strict=True)
+            for mine, engine, state in zip(trials, each, stage.states, strict=True)
         ]
-        states = [state for state, _ in steps]
-        weights = side_by_side([method.server.serve(state.server) for state in states], head, whole.initial)
+        stage = replace(stage, states=tuple(state for state, _ in steps))
         due = done % trial.evaluation.every == 0 or done == trial.budget.rounds
-        test = whole.assess(weights) if due else None
-        tell(_one_round([round for _, round in steps], trial.federation, test))
-    return weights
+        test = run.engine(whole).evaluate(concatenated(run, whole, stage)).result() if due else None
+        told = _one_round([round for _, round in steps], trial.federation, test)
+        run.tell(told)
+        stage = replace(stage, rounds=(*stage.rounds, told))
+    return replace(stage, cost=rounds_cost(trial, method, rounds))
+
+
+def concatenated(run: Run, whole: Trial, encoders: Stage) -> Weights:
+    """The clusters' models side by side, as one."""
+    engine = run.engine(whole)
+    head = find_head(run.trial.build(), len(run.trial.federation.dataset.classes))
+    models = [run.base.server.serve(state.server) for state in encoders.states]
+    frozen = run.engine().frozen
+    return side_by_side(
+        [Weights(model.params, {**frozen, **model.buffers}) for model in models],
+        head,
+        Weights(engine.initial.params, {**engine.frozen, **engine.initial.buffers}),
+    )
 
 
 def only_clients(federation: Federation, members: NDArray[np.bool_]) -> Federation:
@@ -261,49 +263,55 @@ def _one_round(parts: Sequence[Round], federation: Federation, test: Assessment 
 # Stage 3
 
 
-def train_head(
-    whole: Trial,
-    engine: engines.Engine,
-    method: Method,
-    weights: Weights,
-    done: int,
-    batches: int,
-    tell: OnRound,
-) -> Weights:
-    """The rounds that are left, for the last layer alone: on the encoders' features, which stay the same."""
+def train_head(run: Run, whole: Trial, method: Method, weights: Weights, done: int, batches: int) -> Stage:
+    """The rounds that are left, for the last layer alone: on the encoders' features, which stay the same.
+    What training one layer computes is not counted."""
     budget = whole.budget
     heads = replace(
         whole,
-        federation=Federation(features_of(whole, engine, weights), whole.federation.partition),
+        federation=Federation(features_of(run, whole, weights), whole.federation.partition),
         model="logistic",
         statistics="average",
         budget=budget.model_copy(update={"epochs": 1}) if batches else budget,
     )
-    engine = engines.start(heads)
-    state = begin(method, Weights(weights.params, {}), round=done)
-    for name, value in state.server.memory.items():
-        if name.endswith("/round"):  # a method that counts rounds counts those of the encoders too
-            state.server.memory[name] = torch.full_like(value, done)
-    while state.round < budget.rounds:
-        if batches:
-            drawn = draw_samples(heads, state.round, batches * budget.batch_size)
-            engine = engines.start(replace(heads, federation=drawn))
-        state, round = step(heads, method, engine, state)
-        tell(round)
-    return Weights(method.server.serve(state.server).params, weights.buffers)
+
+    def sample(trial: Trial, round: int) -> list[Task]:
+        tasks = sample_cohort(trial, round)
+        return (
+            [draw_samples(trial, task, batches * budget.batch_size) for task in tasks] if batches else tasks
+        )
+
+    def make() -> Stage:
+        engine, rounds = run.engine(heads), list[Round]()
+        state = begin(method, Weights(weights.params, {}), round=done)
+        while state.round < budget.rounds:
+            state, round = step(heads, method, engine, state, sample=sample)
+            rounds.append(round)
+            run.tell(round)
+        return Stage((state,), tuple(rounds))
+
+    return run.stage("last layer", make)
 
 
-def features_of(whole: Trial, engine: engines.Engine, weights: Weights) -> Dataset:
-    """The dataset as the concatenation sees it."""
-    dataset = whole.federation.dataset
-    train = _table(whole.federation, engine, weights)
+def features_of(run: Run, whole: Trial, weights: Weights) -> Dataset:
+    """The dataset as the concatenation sees it. Clients compute their part of it, which stays with them; the
+    server that of the test split."""
+    dataset, federation = whole.federation.dataset, whole.federation
+    head = weights.params["head.weight"]
+    train = torch.zeros(len(dataset.train), head.shape[1], device=head.device)
+    own = run.ask("features", _features, weights, trial=whole, local=True)
+    for client, answer in enumerate(own):
+        if answer:
+            train[federation.indices(client).to(head.device)] = answer["features"]
     # The test split, as one client's data. In random order, for models that normalise by the batch.
     order = stream(whole.seed, Purpose.BATCH_ORDER).permutation(len(dataset.test))
     swapped = replace(dataset, train=dataset.test)
     held = Federation(swapped, partition_of([order], swapped, recipe="test split"))
     everyone = whole.budget.model_copy(update={"cohort": "all"})
-    reader = engines.start(replace(whole, federation=held, budget=everyone))
-    test = _table(held, reader, weights)
+    reader = run.engine(replace(whole, federation=held, budget=everyone))
+    test = torch.zeros(len(dataset.test), head.shape[1], device=head.device)
+    views = reader.look(Task(0, 0, held.holding(0)), weights)
+    test[held.indices(0).to(head.device)] = _finite([view.out.features for view in views])
     return replace(
         dataset,
         name=f"features of {dataset.name}",
@@ -315,26 +323,21 @@ def features_of(whole: Trial, engine: engines.Engine, weights: Weights) -> Datas
     )
 
 
-def _table(federation: Federation, engine: engines.Engine, weights: Weights) -> Tensor:
-    """The features of the training samples that clients hold, each in its row. What is not finite, of a model
-    that diverged, becomes 0."""
-    head = weights.params["head.weight"]
-    table = torch.zeros(len(federation.dataset.train), head.shape[1], device=head.device)
-    for client in range(federation.clients):
-        features = [view.out.features for view in engine.look(client, weights)]
-        if features:
-            table[federation.indices(client).to(head.device)] = torch.cat(features).nan_to_num(0.0, 0.0, 0.0)
-    return table
+def _features(scope: Scope, look: Look) -> Tensors:
+    features = [view.out.features for view in look(scope.anchor)]
+    return {"features": _finite(features)} if features else {}
 
 
-def draw_samples(trial: Trial, round: int, samples: int) -> Federation:
-    """Up to so many of each client's samples, without replacement; its label counts stay those of all."""
-    partition = trial.federation.partition
-    indices = tuple(
-        mine[stream(trial.seed, Purpose.BATCH_ORDER, round, client).permutation(len(mine))[:samples]]
-        for client, mine in enumerate(partition.indices)
-    )
-    return Federation(trial.federation.dataset, replace(partition, indices=indices))
+def _finite(features: Sequence[Tensor]) -> Tensor:
+    """Features in one table. What is not finite, of a model that diverged, becomes 0."""
+    return torch.cat(list(features)).nan_to_num(0.0, 0.0, 0.0)
+
+
+def draw_samples(trial: Trial, task: Task, samples: int) -> Task:
+    """The task with up to so many of the client's samples, without replacement."""
+    mine = task.holding.rows
+    order = stream(trial.seed, Purpose.BATCH_ORDER, task.round, task.client).permutation(len(mine))
+    return replace(task, holding=holding_of(trial.federation.dataset, mine[order[:samples]]))
 
 
 def _uniform(state: ServerState, updates: Updates) -> Params:
@@ -353,7 +356,7 @@ def _encoder_rounds(wanted: int | Literal["auto"], rounds: int, head: Start) -> 
     return wanted
 
 
-def _notes(kinds: NDArray[np.int64], clusters: int, encoder_rounds: int, weights: Weights) -> Iterable[str]:
+def _notes(kinds: NDArray[np.int64], clusters: int, encoder_rounds: int) -> Iterable[str]:
     sizes = np.bincount(kinds[kinds >= 0], minlength=1).tolist()
     yield (
         f"FedConcat: clusters of {', '.join(map(str, sizes))} clients, {encoder_rounds} rounds for the "
@@ -361,4 +364,3 @@ def _notes(kinds: NDArray[np.int64], clusters: int, encoder_rounds: int, weights
     )
     if len(sizes) < clusters:
         yield f"FedConcat made {len(sizes)} of {clusters} clusters: there are no more different label shares."
-    yield from divergence(weights)

@@ -15,11 +15,11 @@ Deviations:
 - Only the second form is computed, so the training loss lacks the constant and may be negative.
 - lam=1 and 500 samples are FedLMD's most frequent choice (it tunes 1 or 2, 250 or 500). The term diverges
   when lr lam max(P_k) >= 1, and P_k grows with the number of clients.
-- The Fisher is that of the cross-entropy in evaluation mode, without augmentation, on the client's first
-  `samples` samples, whatever loss it is put together with. Squares of mini-batch means underestimate it;
-  batch_size=1 is exact and slow. 50 is FedLMD's local batch size.
-- The code of FedNTD and FedLMD subtracts a client's own terms from the shared sum in place, so that the next
-  client of the round receives a wrong sum. Here every client subtracts them from its own copy.
+- The Fisher is that of the cross-entropy in evaluation mode, without augmentation, on `samples` of the
+client's samples, shuffled as in the released loader, whatever loss it is put together with. Squares of
+mini-batch means underestimate it; batch_size=1 is exact and slow. 50 is FedLMD's local batch size. - The code
+of FedNTD and FedLMD subtracts a client's own terms from the shared sum in place, so that the next client of
+the round receives a wrong sum. Here every client subtracts them from its own copy.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from unskew.errors import require
-from unskew.method import Method
+from unskew.method import Method, Work
 from unskew.parts.naming import select, taken, under
+from unskew.trial import Trial
 from unskew.types import (
     End,
     Look,
@@ -46,7 +47,8 @@ from unskew.types import (
 )
 
 U, V = "fedcurv/u", "fedcurv/v"
-"""At a client its own I_k and I_k w_k, at the server every client's, in a broadcast their sums."""
+"""At a client its own I_k and I_k w_k, at the server and in a broadcast the sums over clients; reported is
+how a client's own have changed, from which the server keeps its sums."""
 P, Q = "fedcurv/p", "fedcurv/q"
 
 
@@ -81,29 +83,29 @@ def fedcurv(*, lam: float = 1.0, samples: int = 500, batch_size: int = 50) -> Me
         fisher = _fisher(end, samples, batch_size)
         weighted = {name: value * end.weights.params[name] for name, value in fisher.items()}
         own = under(U, fisher) | under(V, weighted)
-        return own, own
+        return own, {name: value - scope.memory[name] for name, value in own.items()}
 
     def server_init(weights: Weights) -> Tensors:
-        """No rows yet: the number of clients is not known before the first round."""
-        none = {name: value.new_zeros((0, *value.shape)) for name, value in weights.params.items()}
-        return under(U, none) | under(V, none)
+        zeros = {name: torch.zeros_like(value) for name, value in weights.params.items()}
+        return under(U, zeros) | under(V, zeros)
 
     def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
-        noted: Tensors = {}
-        for name, old in (select(U, state.memory) | select(V, state.memory)).items():
-            new = updates.reported[name]
-            rows = old if len(old) else new.new_zeros((updates.clients, *new.shape[1:]))
-            noted[name] = rows.index_copy(0, updates.rows, new)
-        return noted
+        sums = select(U, state.memory) | select(V, state.memory)
+        return {name: value + updates.reported[name].sum(dim=0) for name, value in sums.items()}
 
     def share(state: ServerState) -> Tensors:
-        every = select(U, state.memory) | select(V, state.memory)
-        return {name: rows.sum(dim=0) for name, rows in every.items()}
+        return select(U, state.memory) | select(V, state.memory)
+
+    def work(trial: Trial) -> Work:
+        whole = -(-samples // batch_size) * batch_size  # the last batch is passed through in full
+        sizes = trial.federation.sizes
+        return Work(gradients=float(sizes.clamp(max=whole).sum() / sizes.sum().clamp(min=1)))
 
     return Method(
         terms=(term,),
         memory=Memory(init, prepare, update),
         server=Server(init=server_init, note=note, share=share),
+        work=work,
     )
 
 
@@ -111,7 +113,7 @@ def fedcurv(*, lam: float = 1.0, samples: int = 500, batch_size: int = 50) -> Me
 def _fisher(end: End, samples: int, batch_size: int) -> Params:
     total = {name: torch.zeros_like(value) for name, value in end.weights.params.items()}
     batches, left = 0, samples
-    for view in end.look(end.weights, grad=True, batch_size=batch_size):
+    for view in end.look(end.weights, grad=True, batch_size=batch_size, shuffle=True):
         loss = cross_entropy(view.out.logits[:left], view.labels[:left])
         grads = torch.autograd.grad(
             loss, list(view.params.values()), allow_unused=True, materialize_grads=True

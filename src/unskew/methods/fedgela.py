@@ -34,12 +34,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from unskew.errors import require, unknown
-from unskew.method import Method
+from unskew.method import Method, Work
 from unskew.models.net import Net, chain
 from unskew.parts.directions import directions
 from unskew.parts.heads import find_head
+from unskew.program import Program, Run
 from unskew.randomness import Purpose, draw_seed
-from unskew.train import OnRound, Program, Result, train
+from unskew.train import Result
 from unskew.trial import Trial
 from unskew.types import View
 
@@ -58,16 +59,16 @@ def fedgela(*, temperature: float = 0.2, normalise: Normalise = "batch", e_h: fl
         phi = len(counts) * counts / counts.sum()
         return cross_entropy(phi * view.out.logits / temperature, view.labels)
 
-    def run(trial: Trial, method: Method, on_round: OnRound) -> Result:
+    def run(run: Run) -> Result:
         # A partial, because an engine may send the trial to another process.
-        model = partial(with_fixed_head, trial, normalise=normalise, e_h=e_h)
-        return train(replace(trial, model=model, norm=None, model_options={}), method, on_round=on_round)
+        model = partial(with_fixed_head, run.trial, normalise=normalise, e_h=e_h)
+        return run.train_all(run.base, replace(run.trial, model=model, norm=None, model_options={}))
 
     changed = (
         "last layer is fixed" if normalise == "none" else "last layer is fixed and its features normalised"
     )
     note = f"the model's {changed}: it is not the other methods' model."
-    return Program(run, Method(loss=loss, notes=(note,)))
+    return Program(run, Method(loss=loss, notes=(note,), work=Work()), work=Work())
 
 
 def with_fixed_head(trial: Trial, *, normalise: Normalise, e_h: float) -> nn.Module:

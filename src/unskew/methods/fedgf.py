@@ -54,7 +54,7 @@ def fedgf(
         f"c is {c} but should be a number from 0 to 1, or 'threshold'.",
     )
 
-    def ascent(gradient: Gradient, scope: Scope) -> Gradient:
+    def transform(gradient: Gradient, scope: Scope) -> Gradient:
         if c == 0:
             return uphill(gradient, rho)
         share, point = scope.shared[SHARE], taken(POINT, scope.shared)
@@ -86,4 +86,4 @@ def fedgf(
     def share(state: ServerState) -> Tensors:
         return {SHARE: state.memory[SHARE], **select(POINT, state.memory)}
 
-    return Method(ascent=ascent, server=Server(init=init, note=note, share=share))
+    return Method(transform=transform, server=Server(init=init, note=note, share=share))

@@ -43,7 +43,7 @@ from torch import Tensor
 from unskew.errors import require
 from unskew.losses import label_masking_distillation
 from unskew.method import Method
-from unskew.parts.rounds import count_rounds
+from unskew.parts.rounds import share_round
 from unskew.types import Objective, View
 
 Majority = Literal["code", "ge", "present"]
@@ -102,7 +102,7 @@ def fedlmd_switch(
     def term(view: View) -> Tensor:
         return torch.where(view.scope.shared[ROUND] < switch_round, early(view), late(view))
 
-    return Method(terms=(term,), server=count_rounds(ROUND))
+    return Method(terms=(term,), server=share_round(ROUND))
 
 
 def _term(

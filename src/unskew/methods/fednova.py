@@ -41,4 +41,4 @@ def fednova(*, mu: float = 0.0) -> Method:
         tau_eff = torch.dot(updates.weight, plain)
         return weighted_sum(updates.delta, tau_eff * updates.weight / a)
 
-    return Method(server=Server(combine=combine), fresh=True)
+    return Method(server=Server(combine=combine), fresh_momentum=True)

@@ -29,7 +29,7 @@ def fedsam(*, rho: float = 0.1) -> Method:
     """Seek flat minima: step by the gradient at the worst point nearby."""
     require(rho >= 0, f"rho is {rho} but should be 0 or more.")
 
-    def ascent(gradient: Gradient, scope: Scope) -> Gradient:
+    def transform(gradient: Gradient, scope: Scope) -> Gradient:
         return uphill(gradient, rho)
 
-    return Method(ascent=ascent)
+    return Method(transform=transform)

@@ -33,16 +33,19 @@ from torch import Tensor
 
 from unskew.errors import UserError, require
 from unskew.losses import calibrated_cross_entropy
-from unskew.method import Method
+from unskew.method import Method, Work
 from unskew.parts.heads import find_head
-from unskew.train import OnRound, Program, Result, train
-from unskew.trial import Trial, weights_of
+from unskew.program import Program, Run
+from unskew.train import Result
+from unskew.trial import weights_of
 from unskew.types import End, Look, Memory, Scope, Server, ServerState, Tensors, Updates, View, Weights
 
 COUNTS = "logit-adjustment/counts"
-"""Reported: a client's. At the server: every client's it knows, [clients, classes]."""
+"""At a client: what it has told of its counts. At the server: the sum over the clients that have."""
+CHANGE = "logit-adjustment/change"
+"""Reported: how a client's counts differ from what it has told."""
 TOTAL = "logit-adjustment/total"
-"""Broadcast: their sum over clients. At the client: what its prior is taken from."""
+"""Broadcast: the sum over clients. At the client: what its prior is taken from."""
 
 
 def logit_adjustment(
@@ -58,19 +61,18 @@ def logit_adjustment(
         return calibrated_cross_entropy(view.out.logits, view.labels, counts, tau=tau, floor=floor or None)
 
     if prior == "client":
-        return Method(loss=loss)
-    return Method(
-        loss=loss, memory=Memory(prepare=_total, update=_tell), server=Server(note=_note, share=_share)
-    )
+        return Method(loss=loss, work=Work())
+    memory, server = Memory(_nothing_told, _total, _tell), Server(note=_note, share=_share)
+    return Method(loss=loss, memory=memory, server=server, work=Work())
 
 
 def logit_adjustment_post_hoc(*, tau: float = 1.0) -> Program:
     """Take the global log-prior off the logits of the trained model."""
     require(tau >= 0, f"tau is {tau} but should be 0 or more.")
 
-    def run(trial: Trial, base: Method, on_round: OnRound) -> Result:
-        module = trial.build()
-        bias = find_head(module, len(trial.federation.dataset.classes)).bias
+    def run(run: Run) -> Result:
+        base, module = run.base, run.trial.build()
+        bias = find_head(module, len(run.trial.federation.dataset.classes)).bias
         if bias is None or bias not in weights_of(module).params:
             raise UserError(
                 "logit-adjustment-post-hoc needs a model whose last layer has a trained bias: choose another."
@@ -80,29 +82,33 @@ def logit_adjustment_post_hoc(*, tau: float = 1.0) -> Program:
             weights = base.server.serve(state)
             if COUNTS not in state.memory:
                 return weights
-            counts = state.memory[COUNTS].sum(0).clamp(min=1).to(weights.params[bias])
+            counts = state.memory[COUNTS].clamp(min=1).to(weights.params[bias])
             shift = tau * (counts / counts.sum()).log()
             return Weights({**weights.params, bias: weights.params[bias] - shift}, weights.buffers)
 
-        method = base + Method(memory=Memory(update=_tell), server=Server(note=_note))
-        return train(trial, replace(method, server=replace(method.server, serve=serve)), on_round=on_round)
+        counting = Method(memory=Memory(_nothing_told, update=_tell), server=Server(note=_note), work=Work())
+        method = base + counting
+        return run.train_all(replace(method, server=replace(method.server, serve=serve)))
 
-    return Program(run)
+    return Program(run, work=Work())
 
 
 def _total(scope: Scope, look: Look) -> Tensors:
     return {TOTAL: torch.maximum(scope.shared.get(TOTAL, scope.counts), scope.counts)}
 
 
+def _nothing_told(weights: Weights, counts: Tensor) -> Tensors:
+    return {COUNTS: torch.zeros_like(counts)}
+
+
 def _tell(scope: Scope, end: End) -> tuple[Tensors, Tensors]:
-    return {}, {COUNTS: scope.counts}
+    return {COUNTS: scope.counts}, {CHANGE: scope.counts - scope.memory[COUNTS]}
 
 
 def _note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
-    reported = updates.reported[COUNTS]
-    known = state.memory.get(COUNTS, reported.new_zeros(updates.clients, reported.shape[1]))
-    return {COUNTS: known.index_copy(0, updates.rows, reported)}
+    change = updates.reported[CHANGE].sum(0)
+    return {COUNTS: state.memory[COUNTS] + change if COUNTS in state.memory else change}
 
 
 def _share(state: ServerState) -> Tensors:
-    return {TOTAL: state.memory[COUNTS].sum(0)} if COUNTS in state.memory else {}
+    return {TOTAL: state.memory[COUNTS]} if COUNTS in state.memory else {}

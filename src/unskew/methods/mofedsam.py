@@ -39,7 +39,7 @@ def mofedsam(*, rho: float = 0.1, beta: float = 0.9) -> Method:
     require(rho >= 0, f"rho is {rho} but should be 0 or more.")
     require(0 < beta <= 1, f"beta is {beta} but should be above 0 and at most 1.")
 
-    def ascent(gradient: Gradient, scope: Scope) -> Gradient:
+    def transform(gradient: Gradient, scope: Scope) -> Gradient:
         flat = uphill(gradient, rho)
         direction = taken(DIRECTION, scope.shared)
 
@@ -60,4 +60,4 @@ def mofedsam(*, rho: float = 0.1, beta: float = 0.9) -> Method:
     def share(state: ServerState) -> Tensors:
         return select(DIRECTION, state.memory)
 
-    return Method(ascent=ascent, server=Server(init=init, note=note, share=share), fresh=True)
+    return Method(transform=transform, server=Server(init=init, note=note, share=share), fresh_momentum=True)

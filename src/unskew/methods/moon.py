@@ -31,10 +31,10 @@ from torch import Tensor
 
 from unskew.errors import require, unknown
 from unskew.losses import contrastive_term
-from unskew.method import Method
+from unskew.method import Method, Work
 from unskew.parts.naming import packed, unpacked
-from unskew.train import OnRound, Program, Result, train
-from unskew.trial import Trial
+from unskew.program import Program, Run
+from unskew.train import Result
 from unskew.types import End, Memory, Scope, Tensors, View, Weights
 
 Projection = Literal["none", "moon", "fedvls"]
@@ -67,18 +67,20 @@ def moon(
     def update(scope: Scope, end: End) -> tuple[Tensors, Tensors]:
         return keep([end.weights, *models(scope)[:-1]]), {}
 
-    contrast = Method(terms=(term,), memory=Memory(init, update=update))
+    contrast = Method(
+        terms=(term,), memory=Memory(init, update=update), work=Work(teacher=True, frozen=buffer)
+    )
     if projection == "none":
         return contrast
 
-    def run(trial: Trial, method: Method, on_round: OnRound) -> Result:
+    def run(run: Run) -> Result:
         require(
-            isinstance(trial.model, str),
+            isinstance(run.trial.model, str),
             "moon can put its projection into named models only: build it into your module and choose "
             "projection=none.",
         )
-        options = {**trial.model_options, "projection": projection}
-        return train(replace(trial, model_options=options), method, on_round=on_round)
+        options = {**run.trial.model_options, "projection": projection}
+        return run.train_all(run.base, replace(run.trial, model_options=options))
 
     note = f"the model has the '{projection}' projection before its head: it is not the other methods' model."
-    return Program(run, replace(contrast, notes=(note,)))
+    return Program(run, replace(contrast, notes=(note,)), work=Work())

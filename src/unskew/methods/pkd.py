@@ -46,9 +46,8 @@ from __future__ import annotations
 
 import copy
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
@@ -57,33 +56,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from unskew import engines, metrics
+from unskew import metrics
 from unskew.data.dataset import Split
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.engines.network import Network
-from unskew.engines.numerics import steady
 from unskew.errors import UserError, require, unknown
 from unskew.losses import partial_distillation
-from unskew.method import Method
-from unskew.metrics import Passes, Traffic
+from unskew.method import Method, Tally, Work
+from unskew.metrics import Traffic
 from unskew.parts.groups import Floats, Group, Grouping, Rule, weak_groups
 from unskew.parts.heads import resize_head
-from unskew.train import OnRound, Program, Result, Round, State, begin, step, train
+from unskew.program import Program, Run, Trained
+from unskew.train import Result, Round, State, begin
 from unskew.trial import Probe, Trial, weights_of
-from unskew.types import View, Weights
+from unskew.types import Look, Scope, Tensors, View, Weights
 
-ACTIVATED = "activated"
-"""Samples that an expert was asked about in a round's steps, each epoch's anew: n_KD of Eq. 6."""
-
-NUMBER = 8
-"""Bytes of a statistic: they are sums in float64."""
+ACTIVATED = Tally("activated", "samples that ask an expert")
+"""Counted in each epoch anew: n_KD of Eq. 6."""
 
 ExpertStart = Literal["fresh", "body"]
 Direction = Literal["forward", "reverse"]
 Mean = Literal["active", "batch"]
-Expert = Callable[[Tensor], Tensor]
-"""From a batch to logits, one column per class of the group: evaluation mode, no gradient."""
 
 
 def pkd(
@@ -134,27 +128,26 @@ def pkd(
         weak_groups, keep=experts, rule=rule, grouping=grouping, theta=theta, kappa=kappa, pairs=pairs
     )
 
-    def run(trial: Trial, base: Method, on_round: OnRound) -> Result:
-        began = time.perf_counter()
+    def run(run: Run) -> Result:
+        trial, base = run.trial, run.base
         _check_groups(given, trial.federation)
         last = _warmup_rounds(warmup, trial.budget.rounds)
         asked = 0 if given else min(looks, max(last, 1))
-        state, rounds, statistics = warm_up(trial, base, last, looks=asked, on_round=on_round)
+        warm, rounds, statistics = warm_up(run, last, looks=asked)
         found: Sequence[Group] = ()
         if last < trial.budget.rounds:
+            if given:
+                run.ask("samples of the groups", partial(_group_sizes, given))
             found = given or choose(*rates(statistics))
-        body = base.server.serve(state.server) if expert_start == "body" else None
-        lent: list[Round] = []
-        trained = {
-            group: train_expert(trial, group, expert_rounds, body, on_round=lent.append) for group in found
-        }
-        lessons = {group: expert for group, expert in trained.items() if expert is not None}
+        body = warm.served if expert_start == "body" else None
+        trained = {group: train_expert(run, group, expert_rounds, body) for group in found}
+        lessons = {group: expert.answer for group, expert in trained.items() if expert is not None}
         alike = in_one_group(list(lessons), len(trial.federation.dataset.classes), trial.pick_device())
 
         def term(view: View) -> Tensor:
             predicted = view.out.logits.argmax(1)
-            view.tally(ACTIVATED, (alike[view.labels, predicted] & (predicted != view.labels)).sum())
-            answers = [expert(view.inputs) for expert in lessons.values()]
+            view.tally("activated", (alike[view.labels, predicted] & (predicted != view.labels)).sum())
+            answers = [answer(view.inputs) for answer in lessons.values()]
             return lam * partial_distillation(
                 view.out.logits,
                 view.labels,
@@ -166,17 +159,17 @@ def pkd(
                 mean=mean,
             )  # Eqs. 1 and 2
 
-        method = base + Method(terms=(term,), tallies=(ACTIVATED,)) if lessons else base
-        result = train(trial, method, start=state, on_round=on_round)
-        return replace(
-            result,
-            rounds=[*rounds, *result.rounds],
-            seconds=time.perf_counter() - began,
-            notes=(*result.notes, *_notes(trial, last, expert_rounds, trained)),
-            beside=_sent_beside(trial, given, asked, lent, len(lessons), result.rounds),
-            cost=_cost(trial, last, asked, expert_rounds, trained, len(lessons))
-            if base == Method()
-            else None,
+        teaching = Method(terms=(term,), tallies=(ACTIVATED,), work=Work(frozen=len(lessons)))
+        method = base + teaching if lessons else base
+        taught = run.train("distillation", method, start=warm.state)
+        pupils = {client for round in taught.rounds for client in round.cohort}
+        size = sum(expert.nbytes for expert in trained.values() if expert is not None)
+        return run.result(
+            taught.weights,
+            taught.state,
+            [*rounds, *taught.rounds],
+            notes=list(_notes(trial, last, expert_rounds, trained)),
+            traffic=Traffic(up=0, down=len(pupils) * size),
         )
 
     return Program(run)
@@ -211,27 +204,29 @@ def parse_groups(text: str) -> list[Group]:
 # Stage 1
 
 
-def warm_up(
-    trial: Trial, method: Method, rounds: int, *, looks: int, on_round: OnRound
-) -> tuple[State, list[Round], Tensor]:
-    """Train some rounds of a trial; after each of the last `looks` ask the clients for their statistics."""
-    looks = min(looks, max(rounds, 1))
-    engine = engines.start(trial)
-    state, done = begin(method, engine.initial), list[Round]()
-    C = len(trial.federation.dataset.classes)
-    total = torch.zeros(C, C + 2, dtype=torch.float64)
-    while True:
-        if state.round > rounds - looks:
-            served = method.server.serve(state.server)
-            with steady(trial.pick_device(), trial.threads):
-                for client in range(trial.federation.clients):
-                    mine = Weights(served.params, state.buffers.get(client, served.buffers))
-                    total += class_statistics(engine.look(client, mine), C).cpu()
-        if state.round >= rounds:
-            return state, done, total
-        state, round = step(trial, method, engine, state)
-        done.append(round)
-        on_round(round)
+def warm_up(run: Run, rounds: int, *, looks: int) -> tuple[Trained, list[Round], Tensor]:
+    """Train some rounds; after each of the last `looks` ask the clients for their statistics. The sum of
+    these comes back, beside the model and the rounds."""
+    C = len(run.trial.federation.dataset.classes)
+    total, done = torch.zeros(C, C + 2, dtype=torch.float64), list[Round]()
+    state: State | None = None
+    for until in range(rounds - max(looks, 1) + 1, rounds + 1):
+        warm = run.train(f"warm-up, {until} rounds", run.base, start=state, until=until)
+        state = warm.state
+        done += warm.rounds
+        if looks:
+            name = f"statistics after {until} rounds"
+            for answer in run.ask(name, partial(_statistics, C), warm.served, state=state):
+                total += answer["statistics"].cpu()
+    return warm, done, total
+
+
+def _statistics(classes: int, scope: Scope, look: Look) -> Tensors:
+    return {"statistics": class_statistics(look(scope.anchor), classes)}
+
+
+def _group_sizes(groups: Sequence[Group], scope: Scope, look: Look) -> Tensors:
+    return {"samples": torch.stack([scope.counts[list(group)].sum() for group in groups])}
 
 
 def class_statistics(views: Iterable[View], classes: int) -> Tensor:
@@ -257,16 +252,19 @@ def rates(statistics: Tensor) -> tuple[Floats, Floats]:
 # Stage 2
 
 
-def train_expert(
-    trial: Trial,
-    group: Group,
-    rounds: int,
-    body: Weights | None = None,
-    *,
-    on_round: OnRound = lambda _: None,
-) -> Expert | None:
+@dataclass(frozen=True, eq=False)
+class Expert:
+    """A model of a few classes."""
+
+    answer: Callable[[Tensor], Tensor]
+    """From a batch to logits, one column per class of the group: evaluation mode, no gradient."""
+    nbytes: int
+
+
+def train_expert(run: Run, group: Group, rounds: int, body: Weights | None = None) -> Expert | None:
     """An expert on these classes, trained as FedAvg; None where its training diverged. It starts from the
     tensors of `body` that have the shape of its own."""
+    trial = run.trial
     mine = replace(
         trial,
         federation=only_classes(trial.federation, group),
@@ -281,10 +279,12 @@ def train_expert(
         fresh = weights_of(network.student)
         warm = Weights(_where_alike(body.params, fresh.params), _where_alike(body.buffers, fresh.buffers))
         start = begin(Method(), warm)
-    weights = train(mine, start=start, on_round=on_round).weights
+    trained = run.train(f"expert {'/'.join(map(str, group))}", Method(), mine, start=start, aside=True)
+    weights = trained.served
     if not all(bool(torch.isfinite(value).all()) for value in weights.params.values()):
         return None
-    return partial(_answer, network, weights)
+    size = metrics.nbytes(weights.params if trial.statistics == "local" else weights.params | weights.buffers)
+    return Expert(partial(_answer, network, weights), size)
 
 
 def only_classes(federation: Federation, group: Group) -> Federation:
@@ -351,38 +351,6 @@ def _warmup_rounds(warmup: int | Literal["auto"], rounds: int) -> int:
         f"pkd's warmup of {warmup} rounds leaves none of the budget's {rounds}: lower it, or train longer.",
     )
     return warmup
-
-
-def _sent_beside(
-    trial: Trial,
-    given: Sequence[Group],
-    asked: int,
-    lent: Sequence[Round],
-    experts: int,
-    taught: Sequence[Round],
-) -> Traffic:
-    """What the rounds of the main model did not send: statistics up, experts both ways while they train, and
-    down once to whom they teach."""
-    C = len(trial.federation.dataset.classes)
-    numbers = asked * C * (C + 2) if asked else len(given)
-    pupils = {client for round in taught for client in round.cohort}
-    size = lent[0].traffic.down // len(lent[0].cohort) if lent else 0
-    return sum(
-        (round.traffic for round in lent),
-        Traffic(up=trial.federation.clients * numbers * NUMBER, down=len(pupils) * experts * size),
-    )
-
-
-def _cost(
-    trial: Trial, warmup: int, asked: int, expert_rounds: int, trained: Iterable[Group], experts: int
-) -> float:
-    """Of all stages over plain FedAvg. In the last one all experts see every sample."""
-    budget, counts = trial.budget, trial.federation.counts.sum(dim=0)
-    E, n = budget.epochs, max(int(counts.sum()), 1)
-    look = metrics.round_cost(Passes(trained=0, once=trial.federation.clients / trial.cohort), E)
-    stage2 = metrics.expert_cost([int(counts[list(group)].sum()) for group in trained], n, epochs=E)
-    stage3 = metrics.round_cost(Passes(frozen=experts), E)
-    return warmup + asked * look + expert_rounds * stage2 + (budget.rounds - warmup) * stage3
 
 
 def _notes(

@@ -82,7 +82,7 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: float = 1.0) -> Me
     return Method(
         corrections=(correction,),
         roles=frozenset({DRIFT}),
-        fresh=option == "II",
+        fresh_momentum=option == "II",
         memory=Memory(lambda weights, counts: _zeros(weights), update=update),
         server=Server(init=_zeros, note=note, share=share, move=Server().move if server_lr == 1 else move),
         notes=("scaffold's option I estimates controls by the plain cross-entropy.",)

@@ -38,6 +38,7 @@ from unskew.metrics.clients import (
     weigh,
 )
 from unskew.metrics.costs import (
+    BACKWARD,
     Passes,
     Traffic,
     activation_frequency,
@@ -47,6 +48,7 @@ from unskew.metrics.costs import (
     distillation_cost,
     expert_cost,
     forward_passes,
+    nbytes,
     round_cost,
     rounds_to,
     speed_up,
@@ -55,6 +57,7 @@ from unskew.metrics.costs import (
 from unskew.metrics.seeds import Comparison, Summary, compare, over_seeds
 
 __all__ = [
+    "BACKWARD",
     "Assessment",
     "Comparison",
     "Counts",
@@ -91,6 +94,7 @@ __all__ = [
     "mean_class_accuracy",
     "mean_effect",
     "misclassification_share",
+    "nbytes",
     "out_local_accuracy",
     "over_seeds",
     "prediction_share",

@@ -83,13 +83,14 @@ def traffic(
     `weights` has the buffers too, `reported` is one client's. Sample counts and framing are not counted.
     """
     require(0 <= trained <= cohort, "traffic needs 0 <= trained <= cohort: correct the numbers of clients.")
-    model = _bytes(weights)
+    model = nbytes(weights)
     return Traffic(
-        up=trained * (model + _bytes(reported or {})), down=cohort * (model + _bytes(shared or {}))
+        up=trained * (model + nbytes(reported or {})), down=cohort * (model + nbytes(shared or {}))
     )
 
 
-def _bytes(tensors: Mapping[str, Sized]) -> int:
+def nbytes(tensors: Mapping[str, Sized]) -> int:
+    """The bytes of all tensors together."""
     return sum(int(tensor.nbytes) for tensor in tensors.values())
 
 

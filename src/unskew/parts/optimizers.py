@@ -15,19 +15,19 @@ def sgd(lr: float | torch.Tensor, *, momentum: float = 0.0, weight_decay: float 
 
     def step(gradient: Gradient, params: Params, state: Tensors) -> torch.Tensor:
         loss, grads = gradient(params)
-        values, slopes = list(params.values()), [grads[name] for name in params]
+        values, gradients = list(params.values()), [grads[name] for name in params]
         with torch.no_grad():
             if weight_decay:
-                slopes = list(torch._foreach_add(slopes, values, alpha=weight_decay))
+                gradients = list(torch._foreach_add(gradients, values, alpha=weight_decay))
             if momentum:
                 velocity = [state[name] for name in params]
                 torch._foreach_mul_(velocity, momentum)
-                torch._foreach_add_(velocity, slopes)
-                slopes = velocity
+                torch._foreach_add_(velocity, gradients)
+                gradients = velocity
             if isinstance(lr, torch.Tensor):
-                torch._foreach_sub_(values, torch._foreach_mul(slopes, lr))
+                torch._foreach_sub_(values, torch._foreach_mul(gradients, lr))
             else:
-                torch._foreach_add_(values, slopes, alpha=-lr)
+                torch._foreach_add_(values, gradients, alpha=-lr)
         return loss
 
     return Optimizer(init, step)
@@ -45,15 +45,23 @@ def corrected(gradient: Gradient, correction: Params | None) -> Gradient:
     return shifted
 
 
+def _laid_out_as(param: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient in the layout of its parameter, without which PyTorch's fused kernels refuse it."""
+    if gradient.stride() == param.stride():
+        return gradient
+    return torch.empty_like(param).copy_(gradient)
+
+
 def fused_sgd(lr: torch.Tensor, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
-    """The same in one kernel, with a learning rate that can change under a recorded step."""
+    """Stochastic gradient descent in one kernel, with a learning rate that can change under a captured
+    step."""
 
     @torch.no_grad()
     def step(gradient: Gradient, params: Params, state: Tensors) -> torch.Tensor:
         loss, grads = gradient(params)
         torch._fused_sgd_(
             list(params.values()),
-            [grads[name] for name in params],
+            [_laid_out_as(params[name], grads[name]) for name in params],
             [state[name] for name in params] if momentum else [],
             weight_decay=weight_decay,
             momentum=momentum,

@@ -13,22 +13,22 @@ from unskew.types import Tensors, Weights
 ALIGNMENT = 256  # bytes; what CUDA's own allocations start at, and its fastest kernels ask for
 
 
-class Arena:
-    """Groups of tensors at fixed addresses."""
+class PackedTensors:
+    """Groups of named tensors at fixed addresses."""
 
     def __init__(self, groups: dict[str, Tensors], device: torch.device) -> None:
-        self._slots: list[tuple[str, str, torch.dtype, list[int], list[int], int]] = []
+        self._items: list[tuple[str, str, torch.dtype, list[int], list[int], int]] = []
         self.ends: dict[str, int] = {}
-        """Where each group ends in the block."""
+        """At which byte of the block each group ends."""
         end = 0
         for group, tensors in groups.items():
             for name, value in tensors.items():
                 stride = list(torch.empty_like(value, device="meta").stride())  # without gaps
                 at = end // value.element_size()
-                self._slots.append((group, name, value.dtype, list(value.shape), stride, at))
+                self._items.append((group, name, value.dtype, list(value.shape), stride, at))
                 end += math.ceil(value.numel() * value.element_size() / ALIGNMENT) * ALIGNMENT
             self.ends[group] = end
-        self._kinds = {slot[2] for slot in self._slots}
+        self._dtypes = {item[2] for item in self._items}
         self.block = torch.zeros(end, dtype=torch.uint8, device=device)
         # Each with a storage of its own, as far as PyTorch can tell: tensors that share one seem to change
         # together (BatchNorm changes its statistics in a forward pass), and to overlap, to a compiler.
@@ -41,6 +41,7 @@ class Arena:
         return self.groups[group]
 
     def load(self, group: str, values: Tensors) -> None:
+        """Copy values into a group."""
         mine = self.groups[group]
         if mine:
             torch._foreach_copy_(list(mine.values()), [values[name] for name in mine])
@@ -48,17 +49,19 @@ class Arena:
     def views(self, block: Tensor) -> dict[str, Tensors]:
         """The groups that a block of this layout, with memory of its own, holds in full."""
         found: dict[str, Tensors] = {group: {} for group, end in self.ends.items() if end <= len(block)}
-        read = {kind: block.view(kind) for kind in self._kinds}
-        for group, name, kind, size, stride, at in self._slots:
+        read = {kind: block.view(kind) for kind in self._dtypes}
+        for group, name, kind, size, stride, at in self._items:
             if group in found:
                 found[group][name] = read[kind].as_strided(size, stride, at)
         return found
 
 
-def model_arena(like: Weights, device: torch.device) -> Arena:
-    return Arena({"params": like.params, "buffers": like.buffers}, device)
+def packed_model(like: Weights, device: torch.device) -> PackedTensors:
+    """Memory for a model of these shapes."""
+    return PackedTensors({"params": like.params, "buffers": like.buffers}, device)
 
 
-def load_model(arena: Arena, weights: Weights) -> None:
-    arena.load("params", weights.params)
-    arena.load("buffers", weights.buffers)
+def load_model(packed: PackedTensors, weights: Weights) -> None:
+    """Copy a model there."""
+    packed.load("params", weights.params)
+    packed.load("buffers", weights.buffers)

@@ -15,22 +15,22 @@ import threading
 import warnings
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 
-from unskew.engines.graphs import Graphs
-from unskew.engines.job import Fit, Job
+from unskew.engines.cuda.graphs import Graphs
+from unskew.engines.job import Job, Outcome, Pending, Task
 from unskew.engines.loop import Loop
-from unskew.engines.parcel import Parcel, pack, pack_code, unpack
+from unskew.engines.ray.payload import Parcel, pack, pack_code, unpack
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment
 from unskew.trial import Trial
-from unskew.types import Tensors, View, Weights
+from unskew.types import Tensors, Weights
 from unskew.version import VERSION
 
 PATIENCE = 120.0  # seconds that a worker may take to start; importing PyTorch takes some
@@ -39,53 +39,51 @@ TRIES = 3  # workers that may die under a job, or at their start
 START = "start one with `ray start --head` here and `ray start --address=HOST:6379` on the other machines"
 
 
-class Cluster:
-    ahead = 0
+class RayEngine(Loop):
+    """Clients on the workers of a Ray cluster; what has no work for them is done here."""
 
     def __init__(self, trial: Trial) -> None:
         self._ray = connect()
-        self.trial = trial
-        self._here = Loop(trial)
-        self.initial = self._here.initial
-        self._cuda = self._here.device.type == "cuda"
+        super().__init__(trial)
+        self._cuda = self.device.type == "cuda"
         self._fleet = fleet(cuda=self._cuda, threads=trial.threads, most=trial.workers)
         self._trial = self._ray.put(pack_code(for_worker(trial), "trial"))
         self._sent: tuple[Method, Any] | None = None
 
-    def look(
-        self, client: int, weights: Weights, /, *, grad: bool = False, batch_size: int | None = None
-    ) -> Iterator[View]:
-        return self._here.look(client, weights, grad=grad, batch_size=batch_size)
-
-    def fit(self, method: Method, anchor: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Fit]:
-        jobs, sizes = list(jobs), self.trial.federation.sizes.tolist()
-        fits: dict[int, Fit] = {}
-        ordered = sorted(range(len(jobs)), key=lambda place: -sizes[jobs[place].client])
-        while ordered and not sizes[jobs[ordered[-1]].client]:  # there is nothing to send a client for
+    def fit(
+        self,
+        method: Method,
+        anchor: Weights,
+        shared: Tensors,
+        jobs: Iterable[Job],
+        upcoming: Sequence[Task] = (),
+    ) -> list[Outcome]:
+        jobs = list(jobs)
+        sizes = [len(job.task.holding) for job in jobs]
+        outcomes: dict[int, Outcome] = {}
+        ordered = sorted(range(len(jobs)), key=lambda place: -sizes[place])
+        while ordered and not sizes[ordered[-1]]:  # there is nothing to send a client for
             place = ordered.pop()
-            [fits[place]] = self._here.fit(method, anchor, shared, [jobs[place]])
+            [outcomes[place]] = super().fit(method, anchor, shared, [jobs[place]])
         if ordered:
             # A GPU runs its clients side by side: it gets its share at once.
-            parts = _deal(ordered, self._fleet.grow(len(ordered)), lambda place: sizes[jobs[place].client])
+            parts = _deal(ordered, self._fleet.grow(len(ordered)), lambda place: sizes[place])
             groups = parts if self._cuda else [[place] for place in ordered]
             sent = [self._trial, self._method(method), self._ray.put(pack((anchor, shared)))]
             calls = [Call(_fit, sent, [jobs[place] for place in group]) for group in groups]
             for number, answer in self._fleet.run(calls):
-                fits.update(zip(groups[number], unpack(answer), strict=True))
-        return [fits[place] for place in range(len(jobs))]
+                outcomes.update(zip(groups[number], unpack(answer), strict=True))
+        return [outcomes[place] for place in range(len(jobs))]
 
-    def assess(self, weights: Weights) -> Assessment:
-        exam = self._here.exam
-        size = self._fleet.grow(len(exam))
-        if self._cuda or min(size, len(exam)) == 1:
-            return self._here.assess(weights)
+    def evaluate(self, weights: Weights) -> Pending[Assessment]:
+        evaluator = self.local.evaluator
+        size = self._fleet.grow(len(evaluator))
+        if self._cuda or min(size, len(evaluator)) == 1:
+            return super().evaluate(weights)
         sent = [self._trial, self._ray.put(pack(weights))]
-        parts = [range(len(exam) * n // size, len(exam) * (n + 1) // size) for n in range(size)]
-        answers = dict(self._fleet.run([Call(_tally, sent, part) for part in parts]))
-        return exam.assessment(tally for n in range(size) for tally in unpack(answers[n]))
-
-    def assess_later(self, weights: Weights) -> Callable[[], Assessment]:
-        return partial(self.assess, weights)
+        parts = [range(len(evaluator) * n // size, len(evaluator) * (n + 1) // size) for n in range(size)]
+        answers = dict(self._fleet.run([Call(_batch_totals, sent, part) for part in parts]))
+        return Pending.done(evaluator.assessment(total for n in range(size) for total in unpack(answers[n])))
 
     def _method(self, method: Method) -> Any:
         if self._sent is None or self._sent[0] is not method:
@@ -182,12 +180,11 @@ def _fit(sent: list[Any], rest: Parcel) -> Parcel:
     return pack(_open_engine(trial).fit(_open_method(method), anchor, shared, unpack(rest)))
 
 
-def _tally(sent: list[Any], rest: Parcel) -> Parcel:
+def _batch_totals(sent: list[Any], rest: Parcel) -> Parcel:
     trial, weights = sent
     engine, model = _open_engine(trial), _open_round(weights)
-    assert isinstance(engine, Loop)
-    with engine.steady():
-        return pack([engine.exam.tally(model, batch) for batch in unpack(rest)])
+    with engine.deterministic():
+        return pack([engine.local.evaluator.batch_totals(model, batch) for batch in unpack(rest)])
 
 
 @lru_cache(maxsize=4)  # programs train several models in turn

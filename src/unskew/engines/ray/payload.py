@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.data.dataset import Dataset
-from unskew.engines.shelf import LINE, packed_stride
+from unskew.engines.cpu.shared_tensors import LINE, packed_stride
 from unskew.errors import UserError
 
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")

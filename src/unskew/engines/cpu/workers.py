@@ -19,12 +19,13 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar
 
+from unskew.engines.cpu.shared_tensors import Groups, Layout, Shelf
 from unskew.engines.numerics import keep_freed_memory
-from unskew.engines.shelf import Groups, Layout, Shelf
 from unskew.errors import UserError
 
 T = TypeVar("T")
 A = TypeVar("A")
+E = TypeVar("E", bound=BaseException)
 
 Work = Callable[[Groups, T, Groups], tuple[A, Groups]]
 """From what is on the board, a task and its tensors, to an answer and its tensors."""
@@ -187,18 +188,18 @@ def _serve(work: Work[T, A], board: Shelf, me: Worker, line: Connection) -> None
                 answer, tensors = work(seen, task, me.desk.take(layout))
                 reply = answer, me.answers[me.turn].put(tensors)
             except BaseException as error:
-                reply = _portable(error)
+                reply = portable(error)
             line.send(reply)
             me.turn = 1 - me.turn
     finally:
         os._exit(0)
 
 
-def _portable(error: BaseException) -> BaseException:
+def portable(error: E) -> E | RuntimeError:
     """As it can be raised in another process, with the place where it was raised in this one."""
     if isinstance(error, UserError):
         return error
-    error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+    error.add_note("In a worker process:\n" + "".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

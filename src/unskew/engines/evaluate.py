@@ -1,4 +1,4 @@
-"""A model on the whole test set: a sum over batches, so that they can be counted anywhere."""
+"""A model on the whole test set: a sum over batches, which can be computed anywhere."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from unskew.metrics import Assessment
 from unskew.types import Tensors, Weights
 
 
-class Exam:
-    """The test set, wherever the model is."""
+class Evaluator:
+    """The test set on a device, and how a model does on it."""
 
     def __init__(self, dataset: Dataset, network: Network, device: torch.device, batch_size: int) -> None:
         self.dataset, self.network = dataset, network
         test = dataset.test
         domains = torch.zeros_like(test.labels) if test.domains is None else test.domains
-        asked = {"inputs": test.inputs, "labels": test.labels, "domains": domains}
-        self.asked = {name: value.to(device) for name, value in asked.items()}
+        tensors = {"inputs": test.inputs, "labels": test.labels, "domains": domains}
+        self.test = {name: value.to(device) for name, value in tensors.items()}
         order = torch.arange(len(test))
         if network.self_normalising:  # class-sorted files must not make batches of one class
             order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))
         self.batches = torch.split(order.to(device), batch_size)
 
     def __len__(self) -> int:
-        """Batches."""
+        """The number of batches."""
         return len(self.batches)
 
-    def tally(self, weights: Weights, batch: int) -> Tensors:
-        """What one batch adds to the result."""
-        return self.count(weights, self.asked, self.batches[batch])
+    def batch_totals(self, weights: Weights, batch: int) -> Tensors:
+        """What one batch adds to the totals of a model."""
+        return self.totals(weights, self.test, self.batches[batch])
 
     @torch.no_grad()
-    def count(self, weights: Weights, asked: Tensors, rows: Tensor) -> Tensors:
-        """The same of some rows of the test set."""
-        y, C, D = asked["labels"][rows], len(self.dataset.classes), max(len(self.dataset.domains), 1)
-        x = normalise(asked["inputs"][rows], self.dataset.mean, self.dataset.std)
+    def totals(self, weights: Weights, test: Tensors, rows: Tensor) -> Tensors:
+        """What some rows of the test set add to the totals of a model."""
+        y, C, D = test["labels"][rows], len(self.dataset.classes), max(len(self.dataset.domains), 1)
+        x = normalise(test["inputs"][rows], self.dataset.mean, self.dataset.std)
         out = self.network.test(weights, x)
         logits = out.logits.float()
 
@@ -55,28 +55,24 @@ class Exam:
         cells = torch.zeros(D * C * C, dtype=torch.int64, device=y.device)
         return {
             "confusion": cells.index_add_(
-                0, (asked["domains"][rows] * C + y) * C + logits.argmax(dim=1), torch.ones_like(y)
+                0, (test["domains"][rows] * C + y) * C + logits.argmax(dim=1), torch.ones_like(y)
             ),
             "loss": cross_entropy(logits, y, reduction="sum").double(),
             "probability": by_class(logits.softmax(dim=1)),
             "features": by_class(out.features),
         }
 
-    @staticmethod
-    def total(tallies: Iterable[Tensors]) -> Tensors:
-        return reduce(lambda a, b: {name: value + b[name] for name, value in a.items()}, tallies)
-
-    def assessment(self, tallies: Iterable[Tensors]) -> Assessment:
-        """From the tallies of all batches, in order, on which sums of floats depend. Nothing waits for the
-        device before the last one."""
-        total = self.total(tallies)
+    def assessment(self, totals: Iterable[Tensors]) -> Assessment:
+        """The result from the totals of all batches, in order, on which sums of floats depend. Nothing waits
+        for the device before the last one."""
+        total = reduce(lambda a, b: {name: value + b[name] for name, value in a.items()}, totals)
         C, D = len(self.dataset.classes), max(len(self.dataset.domains), 1)
         per_domain = total["confusion"].view(D, C, C).cpu()
         seen = per_domain.sum(dim=(0, 2)).double()[:, None]
         return Assessment(
             confusion=per_domain.sum(dim=0).numpy(),
             domains=per_domain.numpy() if self.dataset.domains else None,
-            loss=float(total["loss"]) / len(self.asked["labels"]),
+            loss=float(total["loss"]) / len(self.test["labels"]),
             mean_probability=(total["probability"].cpu() / seen).numpy(),
             mean_features=(total["features"].cpu() / seen).numpy(),
         )

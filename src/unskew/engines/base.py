@@ -1,0 +1,107 @@
+"""What every engine has on the machine that it was started on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+
+from unskew.engines import numerics
+from unskew.engines.client import Clients
+from unskew.engines.cuda.streams import current_event, seconds_between
+from unskew.engines.evaluate import Evaluator
+from unskew.engines.job import Job, Pending, Task
+from unskew.engines.network import Network
+from unskew.engines.samples import Samples
+from unskew.metrics import Assessment
+from unskew.transfer import download
+from unskew.trial import Trial, weights_of
+from unskew.types import Query, Tensors, View, Weights
+
+
+class Local:
+    """The model, the training samples, the clients and the test set of a trial, on one device."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.device = trial.pick_device()
+        if self.device.type == "cpu":
+            numerics.keep_freed_memory()
+        self.network = Network(trial, self.device)
+        self.initial = weights_of(self.network.student).clone()
+        self.samples = Samples(trial, self.device, drop_single=self.network.normed)
+        self.clients = Clients(trial, self.network, self.samples)
+        self.evaluator = Evaluator(
+            trial.federation.dataset, self.network, self.device, trial.evaluation.batch_size
+        )
+
+    def deterministic(self) -> AbstractContextManager[None]:
+        """The settings under which the same work gives the same bits."""
+        tf32 = self.trial.precision == "tf32"
+        return numerics.deterministic(self.device, self.trial.threads, tf32=tf32)
+
+    def fastest(self) -> AbstractContextManager[None]:
+        """The fastest kernels, within `deterministic`."""
+        return numerics.kernels(tf32=self.trial.precision == "tf32", choice="fastest")
+
+
+class Base:
+    """What all engines do alike: they differ in how they train clients, and some in how they test models."""
+
+    rounds_ahead = 0
+    """How many rounds may begin before the numbers of the first have arrived."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.local = trial, Local(trial)
+        self.device, self.initial = self.local.device, self.local.initial
+        self.frozen = {name: value.detach() for name, value in self.local.network.frozen_parameters.items()}
+
+    def deterministic(self) -> AbstractContextManager[None]:
+        """The settings under which the same work gives the same bits."""
+        return self.local.deterministic()
+
+    def evaluate(self, weights: Weights) -> Pending[Assessment]:
+        """A model on the test set."""
+        with self.deterministic():
+            test = self.local.evaluator
+            return Pending.done(test.assessment(test.batch_totals(weights, n) for n in range(len(test))))
+
+    def look(self, task: Task, weights: Weights) -> Iterator[View]:
+        """A pass of a model over a client's samples: evaluation mode, in order, without augmentation."""
+        views = self.local.clients.look(task, weights)
+        while True:
+            with self.deterministic():  # while it computes, and not while its caller does
+                view = next(views, None)
+            if view is None:
+                return
+            yield view
+
+    def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
+        """The answers of clients to a question about their data, in the order of the jobs."""
+        with self.deterministic():
+            return [self.local.clients.ask(query, weights, shared, job) for job in jobs]
+
+    def fetch(self, tensors: Tensors) -> Pending[Tensors]:
+        """Tensors of the device on their way to the host."""
+        copies = {name: download(value) for name, value in tensors.items()}
+        arrived = current_event(self.device)
+
+        def wait() -> Tensors:
+            arrived.synchronize()
+            return copies
+
+        return Pending(wait)
+
+    def start_timer(self) -> Callable[[], Pending[float]]:
+        """Call what comes back to stop: the seconds between, by the clock of the device."""
+        began = current_event(self.device, timed=True)
+
+        def stop() -> Pending[float]:
+            ended = current_event(self.device, timed=True)
+
+            def seconds() -> float:
+                ended.synchronize()
+                return seconds_between(began, ended)
+
+            return Pending(seconds)
+
+        return stop

@@ -1,0 +1,107 @@
+"""How every client's round begins and ends, whichever engine takes the steps between.
+
+A site that holds only its own data runs a client with the same pieces: a trial on its data, a task with its
+number and all its samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from unskew.engines.job import Fit, Job, Task
+from unskew.engines.network import Network
+from unskew.engines.numerics import seed
+from unskew.engines.samples import Samples
+from unskew.method import Method
+from unskew.randomness import Purpose, draw_seed
+from unskew.transfer import upload
+from unskew.trial import Trial
+from unskew.types import End, Params, Query, Scope, Tensors, View, Weights
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A client that is ready to take its first step."""
+
+    job: Job
+    scope: Scope
+    correction: Params | None
+    """What is added to every gradient, where the method corrects any."""
+
+
+class Clients:
+    """The clients of a trial on one device, before they train and after."""
+
+    def __init__(self, trial: Trial, network: Network, samples: Samples) -> None:
+        self.trial, self.network, self.samples = trial, network, samples
+        self.device = samples.device
+
+    def seed(self, task: Task) -> int:
+        """The seed of all that draws during a client's round, such as dropout."""
+        return draw_seed(self.trial.seed, Purpose.CLIENT, task.round, task.client)
+
+    def without_data(self, job: Job, sent: Weights) -> Fit:
+        """What comes of a client that has nothing to train on."""
+        return Fit(job.received(sent), 0, 0, torch.zeros((), device=self.device), job.memory, {})
+
+    def prepare(self, method: Method, sent: Weights, shared: Tensors, job: Job) -> Start:
+        """Let a client compute what it needs before it trains. It draws from the current random state."""
+        scope = self._scope(job, sent, shared)
+        prepared = method.memory.prepare(scope, partial(self.look, job.task))
+        scope = replace(scope, memory={**scope.memory, **prepared})
+        return Start(job, scope, method.correction(scope))
+
+    def finish(
+        self,
+        method: Method,
+        start: Start,
+        weights: Weights,
+        steps: int,
+        loss: Tensor,
+        optimizer: Tensors,
+        tallies: Tensors,
+    ) -> Fit:
+        """Let a client that has trained decide what it keeps and what it reports."""
+        budget, task = self.trial.budget, start.job.task
+        end = End(weights, steps, budget.lr_at(task.round), budget.momentum, partial(self.look, task))
+        kept, reported = method.memory.update(start.scope, end)
+        optimizer = optimizer if budget.optimizer == "kept" else {}
+        return Fit(weights, len(task.holding), steps, loss, kept, reported, optimizer, tallies)
+
+    def ask(self, query: Query, sent: Weights, shared: Tensors, job: Job) -> Tensors:
+        """A client's answer to a question about its data. Its random numbers are not those of its
+        training."""
+        task = job.task
+        seed(draw_seed(self.trial.seed, Purpose.QUERY, task.round, task.client), self.device)
+        with torch.no_grad():
+            return query(self._scope(job, sent, shared), partial(self.look, task))
+
+    def look(
+        self,
+        task: Task,
+        weights: Weights,
+        /,
+        *,
+        grad: bool = False,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+    ) -> Iterator[View]:
+        """A pass of a model over a client's samples, as `Look` describes it."""
+        scope = Scope(weights, self._counts(task), {}, {})
+        params = {name: value.detach().requires_grad_(grad) for name, value in weights.params.items()}
+        size = batch_size or self.trial.evaluation.batch_size
+        for x, y in self.samples.once(task, size, shuffle=shuffle):
+            with torch.set_grad_enabled(grad):
+                out = self.network.evaluate(Weights(params, weights.buffers), x)
+            yield View(scope, x, y, params, out, self.network)
+
+    def _scope(self, job: Job, sent: Weights, shared: Tensors) -> Scope:
+        return Scope(job.received(sent), self._counts(job.task), job.memory, shared)
+
+    def _counts(self, task: Task) -> Tensor:
+        return upload(task.holding.counts, self.device)

@@ -1,0 +1,133 @@
+"""Clients side by side on one GPU: a client's step is captured once as a CUDA graph and replayed.
+
+The clients of a round are given to slots (`slots`), longest first. The host never waits for the device within
+a round. What runs before a client trains and after it (`Memory.prepare`, corrections, `Memory.update`) is
+ordinary PyTorch, as in the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+import torch
+
+from unskew.engines.base import Base
+from unskew.engines.cuda.evaluation import StreamEvaluator
+from unskew.engines.cuda.packed import load_model, packed_model
+from unskew.engines.cuda.prefetch import Prefetcher
+from unskew.engines.cuda.slots import MOST_SLOTS, Ready, Shared, Slots
+from unskew.engines.cuda.streams import random_state, stream_on
+from unskew.engines.job import Failed, Job, Outcome, Pending, Task
+from unskew.engines.numerics import seed
+from unskew.errors import UserError
+from unskew.method import Method
+from unskew.metrics import Assessment
+from unskew.trial import Trial
+from unskew.types import FORGETFUL, Tensors, Weights
+
+SHAPES_KEPT = 4
+"""For how many methods and sets of shapes slots are kept."""
+
+Shapes = tuple[object, ...]
+
+
+def check(trial: Trial) -> None:
+    """Refuse a trial that does not run on a GPU."""
+    if trial.pick_device().type != "cuda":
+        raise UserError("engine 'graphs' needs a CUDA GPU: use --engine pool or --engine loop.")
+
+
+class Graphs(Base):
+    """Clients in slots of a GPU. On a CPU it does the same, one step at a time, to no advantage: that is for
+    tests."""
+
+    rounds_ahead = 1
+
+    def __init__(self, trial: Trial) -> None:
+        # Read when CUDA starts: how many streams run side by side; 8 by default.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+        super().__init__(trial)
+        self._slots: dict[Shapes, Slots] = {}
+        if self.device.type == "cuda":  # memory must not go while something still runs in it
+            weakref.finalize(self, torch.cuda.synchronize, self.device)
+
+    @cached_property
+    def _shared(self) -> Shared:
+        model = packed_model(self.initial, self.device)
+        lr = torch.zeros((), device=self.device)
+        prefetcher = Prefetcher(self.local, stream_on(self.device, 0, 0), MOST_SLOTS)
+        return Shared(self.local, model, lr, prefetcher)
+
+    @cached_property
+    def _evaluator(self) -> StreamEvaluator:
+        return StreamEvaluator(self.local, stream_on(self.device, 1, 0))
+
+    def evaluate(self, weights: Weights) -> Pending[Assessment]:
+        with self.deterministic():
+            return self._evaluator.evaluate(weights)
+
+    def fit(
+        self,
+        method: Method,
+        anchor: Weights,
+        shared: Tensors,
+        jobs: Iterable[Job],
+        upcoming: Sequence[Task] = (),
+    ) -> list[Outcome]:
+        jobs = list(jobs)
+        if not jobs:
+            return []
+        with self.deterministic():
+            load_model(self._shared.anchor, anchor)
+            outcomes: dict[int, Outcome] = {}
+            by_slots: dict[Slots, list[Ready]] = {}
+            for client in self._prepare(method, anchor, shared, jobs, outcomes):
+                by_slots.setdefault(self._slots_of(method, client), []).append(client)
+            prefetching = self._shared.prefetcher.prefetch(upcoming) if upcoming else iter(())
+            for slots, clients in by_slots.items():
+                outcomes |= slots.run(clients, prefetching)
+            self._shared.prefetcher.release()
+            return [outcomes[place] for place in range(len(jobs))]
+
+    def _prepare(
+        self, method: Method, anchor: Weights, shared: Tensors, jobs: list[Job], outcomes: dict[int, Outcome]
+    ) -> Iterator[Ready]:
+        """The clients that are ready to train; those without data, and those that fail, are done with."""
+        inputs = self._shared.prefetcher.load([job.task for job in jobs])
+        for place, (job, mine) in enumerate(zip(jobs, inputs, strict=True)):
+            if not mine.sizes:
+                outcomes[place] = self.local.clients.without_data(job, anchor)
+                continue
+            drawn = self.local.clients.seed(job.task)
+            draws = method.memory.prepare is not FORGETFUL.prepare
+            try:
+                if draws:
+                    seed(drawn, self.device)
+                start = self.local.clients.prepare(method, anchor, shared, job)
+            except Exception as error:
+                outcomes[place] = Failed(job.task.client, job.task.round, "prepare", error)
+                continue
+            yield Ready(place, start, random_state(self.device) if draws else drawn, mine)
+
+    def _slots_of(self, method: Method, client: Ready) -> Slots:
+        scope = client.start.scope
+        shapes = (
+            id(method),
+            _shapes(scope.memory),
+            _shapes(scope.shared),
+            _shapes(client.start.correction or {}),
+        )
+        slots = self._slots.pop(shapes, None) or Slots(self._shared, method, client)
+        self._slots[shapes] = slots  # the last one used is the last to go
+        while len(self._slots) > SHAPES_KEPT:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # its graphs may still be running
+            del self._slots[next(iter(self._slots))]
+        return slots
+
+
+def _shapes(tensors: Tensors) -> tuple[object, ...]:
+    return tuple((name, value.shape, value.dtype, value.stride()) for name, value in tensors.items())

@@ -1,0 +1,403 @@
+"""Slots on a GPU: where a client's captured step finds all that it works on.
+
+A slot holds one client at a time: weights, optimiser state and all that the method looks at are at fixed
+addresses, and the captured step works there. Slots run side by side, each on a stream of its own. A batch of
+another size is a step of its own, captured once for each size in a slot for partial batches: the client's
+state is copied there, takes one step, and is copied back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unskew.engines.base import Local
+from unskew.engines.client import Start
+from unskew.engines.cuda.packed import PackedTensors
+from unskew.engines.cuda.prefetch import ClientInputs, Prefetcher
+from unskew.engines.cuda.streams import (
+    Event,
+    Replay,
+    Stream,
+    current_event,
+    current_waits,
+    stream_on,
+)
+from unskew.engines.fuse import PAYS, Sized, fuse, fuse_any_size
+from unskew.engines.job import Failed, Outcome
+from unskew.engines.loop import Training
+from unskew.engines.rewrite import in_other_words
+from unskew.errors import UserError
+from unskew.method import Method
+from unskew.parts.optimizers import fused_sgd, sgd
+from unskew.trial import Trial
+from unskew.types import FORGETFUL, Optimizer, Scope, Tensors, Weights
+
+URGENT_SLOTS = 3
+STEPS_AT_ONCE = 4  # in one graph: between two graphs a GPU rests for five microseconds
+MOST_SLOTS = 25  # with as many for partial batches, what PyTorch has streams for; CUDA keeps 32 queues apart
+MEMORY_SHARE = 0.6  # of the free memory that slots may take together; the rest is for data and evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """One client's round, with all that is known before it trains."""
+
+    place: int
+    """Its place among the jobs."""
+    start: Start
+    random: Tensor | int
+    """The state of its random numbers, or their seed."""
+    inputs: ClientInputs
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What all slots have in common."""
+
+    local: Local
+    anchor: PackedTensors
+    """The model that the clients received."""
+    lr: Tensor
+    prefetcher: Prefetcher
+
+
+class Held(NamedTuple):
+    """All that a step works on, but for the batch."""
+
+    changing: dict[str, Tensors]
+    scope: dict[str, Tensors]
+    anchor: dict[str, Tensors]
+    shared: Tensors
+    lr: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """Tensors at fixed addresses for one client, and the stream on which its steps run."""
+
+    stream: Stream
+    changing: PackedTensors
+    """Parameters, buffers, optimiser state, summed loss and tallies: what a step changes."""
+    scope: PackedTensors
+    """Counts, memory, correction: what it only reads."""
+
+
+@dataclass(eq=False)
+class ClientSlot:
+    """A slot for full batches, which the step fetches by itself from the inputs that are ready."""
+
+    slot: Slot
+    number: int
+    position: Tensor
+    """Where the next batch begins among the inputs."""
+    replays: dict[int, Replay] = field(default_factory=dict)
+    """By how many steps each takes at once."""
+
+
+@dataclass(eq=False)
+class PartialSlot:
+    """A slot for batches of other sizes, where a client is for one step."""
+
+    slot: Slot
+    batches: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    replays: dict[int, Replay] = field(default_factory=dict)
+    free: Event | None = None
+    """When the last client has left."""
+
+
+class Slots:
+    """The slots for one method and one set of shapes of what it looks at."""
+
+    def __init__(self, shared: Shared, method: Method, first: Ready) -> None:
+        self.shared, self.method = shared, method
+        self.local, self.trial, self.device = shared.local, shared.local.trial, shared.local.device
+        initial, scope = self.local.initial, first.start.scope
+        self.broadcast = PackedTensors({"shared": scope.shared}, self.device)
+        self.local_buffers = self.trial.statistics == "local"
+        self._changing = {
+            "params": initial.params,
+            "buffers": initial.buffers,
+            "state": self._optimizer(shared.lr).init(initial.params),
+            "loss": {"sum": torch.zeros((), device=self.device)},
+            "tallies": method.start_tallies(self.device),
+        }
+        self._scope = {
+            "counts": {"counts": scope.counts},
+            "memory": scope.memory,
+            "correction": first.start.correction or {},
+            "buffers": initial.buffers if self.local_buffers else {},
+        }
+        self._offsets = torch.arange(self.trial.budget.batch_size, device=self.device)
+        self._compiled: Callable[[Held, Tensors], None] | None = None
+        self.slots: list[ClientSlot] = []
+        self.partial_slots: dict[int, PartialSlot] = {}
+        self.most = 0  # slots that fit into memory; 0: not known yet
+
+    def run(self, clients: list[Ready], prefetching: Iterator[None]) -> dict[int, Outcome]:
+        """Train clients, by their places; meanwhile the next round's inputs are made."""
+        self.broadcast.load("shared", clients[0].start.scope.shared)
+        self.shared.lr.fill_(self.trial.budget.lr_at(clients[0].start.job.task.round))
+        clients = sorted(clients, key=lambda client: -len(client.inputs.sizes))
+        slots = self._slots_for(len(clients))
+        queues: list[list[Ready]] = [[] for _ in slots]
+        load = [0] * len(slots)
+        for client in clients:  # longest first, each to the slot that is free first
+            free = load.index(min(load))
+            queues[free].append(client)
+            load[free] += len(client.inputs.sizes)
+
+        start = current_event(self.device)
+        outcomes: dict[int, Outcome] = {}
+        running = [(self.shared.prefetcher.stream, prefetching)]
+        for slot, queue in zip(slots, queues, strict=True):
+            slot.slot.stream.wait_event(start)
+            slot.slot.stream.wait_event(self.shared.prefetcher.current.ready)
+            self._capture_for(slot, queue)
+            running.append((slot.slot.stream, self._through(slot, len(slots), queue, outcomes)))
+        with slots[0].slot.stream.activate():
+            while running:  # a step of each in turn, so that none of them waits for the host
+                running = [(stream, steps) for stream, steps in running if _advance(stream, steps)]
+        for slot in slots:
+            current_waits(self.device, slot.slot.stream.record_event())
+        return outcomes
+
+    def _through(
+        self, slot: ClientSlot, slots: int, queue: list[Ready], outcomes: dict[int, Outcome]
+    ) -> Iterator[None]:
+        for client in queue:
+            yield from self._train(slot, slots, client)
+            outcomes[client.place] = self._finish(slot.slot, client)
+
+    def _train(self, slot: ClientSlot, slots: int, client: Ready) -> Iterator[None]:
+        full, prefetcher = self.trial.budget.batch_size, self.shared.prefetcher
+        self._enter(slot.slot, client)
+        for position, sizes in prefetcher.pieces(client.inputs, slot.number, slots):
+            slot.position.fill_(position)
+            for size, run in groupby(sizes):
+                left = len(list(run))
+                while left:
+                    steps = 1
+                    if size == full:
+                        steps = STEPS_AT_ONCE if left >= STEPS_AT_ONCE else 1
+                        slot.replays[steps]()
+                    else:
+                        batch = slice(position, position + size)
+                        self._step_in_partial_slot(slot.slot, prefetcher.x[batch], prefetcher.y[batch])
+                        slot.position.add_(size)
+                    position, left = position + steps * size, left - steps
+                    yield
+
+    def _enter(self, slot: Slot, client: Ready) -> None:
+        """Copy a client into a slot."""
+        model, job, scope = self.shared.anchor.block, client.start.job, client.start.scope
+        slot.changing.block[: len(model)].copy_(model)
+        slot.changing.block[len(model) :].zero_()
+        if job.optimizer:
+            slot.changing.load("state", job.optimizer)
+        slot.scope["counts"]["counts"].copy_(scope.counts)
+        slot.scope.load("memory", scope.memory)
+        slot.scope.load("correction", client.start.correction or {})
+        if self.local_buffers:
+            slot.changing.load("buffers", scope.anchor.buffers)
+            slot.scope.load("buffers", scope.anchor.buffers)
+        if isinstance(client.random, int):
+            slot.stream.seed(client.random)
+        else:
+            slot.stream.set_random_state(client.random)
+
+    def _step_in_partial_slot(self, slot: Slot, x: Tensor, y: Tensor) -> None:
+        """One step of another size, in the slot where it is captured."""
+        partial_slot, size = self._partial_slot(len(x)), len(x)
+        other = partial_slot.slot
+        if partial_slot.free is not None:
+            slot.stream.wait_event(partial_slot.free)
+        if size not in partial_slot.replays:
+            other.stream.wait_event(slot.stream.record_event())
+            self._capture_partial(partial_slot, x, y)
+            slot.stream.wait_event(other.stream.record_event())
+        other.changing.block.copy_(slot.changing.block)
+        other.scope.block.copy_(slot.scope.block)
+        other.stream.set_random_state(slot.stream.random_state())
+        inputs, labels = partial_slot.batches[size]
+        inputs.copy_(x)
+        labels.copy_(y)
+        partial_slot.replays[size]()
+        slot.stream.set_random_state(other.stream.random_state())
+        slot.changing.block.copy_(other.changing.block)
+        partial_slot.free = slot.stream.record_event()
+
+    def _finish(self, slot: Slot, client: Ready) -> Outcome:
+        """Copy a client out of a slot, and let it decide what it keeps and reports."""
+        steps, start, changing = len(client.inputs.sizes), client.start, slot.changing
+        end = changing.ends["state" if self.trial.budget.optimizer == "kept" else "buffers"]
+        after = changing.views(changing.block[:end].clone())
+        weights = Weights(after["params"], after["buffers"])
+        loss = changing["loss"]["sum"] / steps
+        tallies = {name: value.clone() for name, value in changing["tallies"].items()}
+        try:
+            draws = self.method.memory.update is not FORGETFUL.update
+            with slot.stream.random_numbers() if draws else nullcontext():
+                return self.local.clients.finish(
+                    self.method, start, weights, steps, loss, after.get("state", {}), tallies
+                )
+        except Exception as error:
+            return Failed(start.job.task.client, start.job.task.round, "update", error)
+
+    def _slots_for(self, clients: int) -> list[ClientSlot]:
+        """As many slots as the clients need, and as the device has memory for."""
+        if not self.slots:
+            self.most = self._measure()
+        waves = math.ceil(clients / min(self.most, self.trial.workers or MOST_SLOTS))
+        needed = math.ceil(clients / waves)
+        while len(self.slots) < needed:
+            self.slots.append(self._new_slot())
+        return self.slots[:needed]
+
+    def _measure(self) -> int:
+        """How many slots fit, from what one takes; as many may be needed for partial batches."""
+        device = self.device
+        if device.type != "cuda":
+            return MOST_SLOTS
+        self._add_captured_slot()  # what is compiled for it is there for all others
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved(device)
+        try:
+            self._add_captured_slot()
+        except (UserError, torch.OutOfMemoryError):  # the first one could be captured, so memory is short
+            return 1
+        cost = max(1, torch.cuda.memory_reserved(device) - before)
+        return max(1, int(MEMORY_SHARE * torch.cuda.mem_get_info(device)[0] / (2 * cost)))
+
+    def _add_captured_slot(self) -> None:
+        slot = self._new_slot()
+        slot.slot.stream.wait_event(current_event(self.device))
+        slot.replays[1] = self._capture(slot, 1)
+        self.slots.append(slot)
+
+    def _new_slot(self) -> ClientSlot:
+        number = len(self.slots)  # the first get the clients that take longest: let nothing hold those up
+        position = torch.zeros((), dtype=torch.int64, device=self.device)
+        return ClientSlot(self._slot(number, priority=2 if number < URGENT_SLOTS else 1), number, position)
+
+    def _partial_slot(self, size: int) -> PartialSlot:
+        """Several sizes share a slot, so that these take no more memory than the slots of clients."""
+        key = size % len(self.slots)
+        if key not in self.partial_slots:
+            self.partial_slots[key] = PartialSlot(self._slot(key, priority=3))
+        return self.partial_slots[key]
+
+    def _slot(self, number: int, priority: int) -> Slot:
+        return Slot(
+            stream_on(self.device, number, priority),
+            PackedTensors(self._changing, self.device),
+            PackedTensors(self._scope, self.device),
+        )
+
+    def _capture_for(self, slot: ClientSlot, queue: Iterable[Ready]) -> None:
+        """Capture the steps that these clients will take in a slot, where they were not captured before."""
+        full = self.trial.budget.batch_size
+        longest = max((client.inputs.sizes.count(full) for client in queue), default=0)
+        for steps in (1, STEPS_AT_ONCE):
+            if steps <= longest and steps not in slot.replays:
+                slot.replays[steps] = self._capture(slot, steps)
+
+    def _capture(self, slot: ClientSlot, steps: int) -> Replay:
+        inputs = {"position": slot.position, "x": self.shared.prefetcher.x, "y": self.shared.prefetcher.y}
+        held = self._held(slot.slot), inputs
+        # cuDNN measures its kernels for full batches only: others are too rare for the time that takes.
+        with slot.slot.stream.activate(), self.local.fastest() if self.trial.fast else nullcontext():
+            if self.trial.fast and self._compiled is None:
+                self._compiled = fuse(self._fetch_and_step, *held)
+            step = self._compiled or self._fetch_and_step
+
+            def several() -> None:
+                for _ in range(steps):
+                    step(*held)
+
+            slot.position.zero_()  # capturing moves it on
+            return slot.slot.stream.capture(several)
+
+    def _fetch_and_step(self, held: Held, inputs: Tensors) -> None:
+        """Take a step on the batch at the position, and move the position to the next."""
+        rows = self._offsets + inputs["position"]
+        x, y = inputs["x"].index_select(0, rows), inputs["y"].index_select(0, rows)
+        self._step(held, x, y, compiled=self.trial.fast)
+        inputs["position"].add_(len(rows))
+
+    def _capture_partial(self, partial_slot: PartialSlot, x: Tensor, y: Tensor) -> None:
+        slot, size = partial_slot.slot, len(x)
+        with slot.stream.activate():
+            inputs, labels = torch.zeros_like(x), torch.zeros_like(y)
+            partial_slot.batches[size] = inputs, labels
+            step = partial(self._partial_step(size), self._held(slot), inputs, labels)
+        partial_slot.replays[size] = slot.stream.capture(step)
+
+    def _partial_step(self, size: int) -> Callable[[Held, Tensor, Tensor], None]:
+        if self._any_size and self._any_size.fits(size):
+            return self._any_size.run
+        step = partial(self._step, compiled=False)
+        return in_other_words(step) if self.trial.fast else step
+
+    @cached_property
+    def _any_size(self) -> Sized | None:
+        """A compiled step for batches of any size, where partial batches are worth it."""
+        if not self.trial.fast or _share_of_partial_batches(self.trial) < PAYS:
+            return None
+        prefetcher, usual = self.shared.prefetcher, max(2, self.trial.budget.batch_size // 2)
+        x, y = prefetcher.x[:usual], prefetcher.y[:usual]
+        step = partial(self._step, compiled=True)
+        return fuse_any_size(step, self._held(self.slots[0].slot), x, y, batch=(x, y))
+
+    def _held(self, slot: Slot) -> Held:
+        anchor, scope = dict(self.shared.anchor.groups), dict(slot.scope.groups)
+        own = scope.pop("buffers")
+        if self.local_buffers:
+            anchor["buffers"] = own
+        return Held(slot.changing.groups, scope, anchor, self.broadcast["shared"], self.shared.lr)
+
+    def _step(self, held: Held, x: Tensor, y: Tensor, *, compiled: bool) -> None:
+        """What is captured: one step of the client in a slot, as the loop would take it. `compiled` says that
+        a compiler will make it over."""
+        changing, scope = held.changing, held.scope
+        anchor = Weights(held.anchor["params"], held.anchor["buffers"])
+        training = Training(
+            self.local.network,
+            self.method,
+            Scope(anchor, scope["counts"]["counts"], scope["memory"], held.shared),
+            scope["correction"] or None,
+            Weights(changing["params"], changing["buffers"]),
+            self._optimizer(held.lr, compiled=compiled),
+            changing["state"],
+            self.trial.budget.lr,
+            changing["tallies"],
+        )
+        changing["loss"]["sum"].add_(training.step(x, y))
+
+    def _optimizer(self, lr: Tensor, *, compiled: bool = False) -> Optimizer:
+        budget = self.trial.budget
+        decay = {"momentum": budget.momentum, "weight_decay": budget.weight_decay}
+        if compiled:
+            return sgd(lr, **decay)
+        return fused_sgd(lr, **decay) if lr.is_cuda else sgd(float(lr), **decay)
+
+
+def _advance(stream: Stream, steps: Iterator[None]) -> bool:
+    """Take one step of a stream's work; False at its end."""
+    stream.make_current()
+    return next(steps, True) is None
+
+
+def _share_of_partial_batches(trial: Trial) -> float:
+    """How many of all batches are not full."""
+    sizes, full = trial.federation.sizes, trial.budget.batch_size
+    left_over = sizes % full > 0
+    return float(left_over.sum() / (sizes // full + left_over).sum())

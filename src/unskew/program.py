@@ -1,0 +1,289 @@
+"""Methods in stages: a program trains, asks clients and trains again, by a few typed steps.
+
+Every stage has a name, and what it comes to is a value: where a mapping is given to keep these values in, a
+run that was stopped goes on after the last stage that ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+
+from unskew import engines, metrics
+from unskew.engines.job import Job, Task
+from unskew.errors import UserError
+from unskew.method import Method, Work
+from unskew.metrics import BACKWARD, Traffic
+from unskew.train import (
+    NOTHING_SENT,
+    OnRound,
+    Result,
+    Round,
+    State,
+    begin,
+    check_momentum,
+    divergence,
+    rounds_cost,
+    train_rounds,
+    whole,
+)
+from unskew.trial import Trial
+from unskew.types import Look, Query, Scope, Tensors, View, Weights
+
+
+@dataclass(frozen=True)
+class Program:
+    """A method in stages, or one that changes the model: a function of a `Run`, which trains with a base
+    method, plain FedAvg or what the program was put together with. Programs add with methods, not with each
+    other."""
+
+    run: Callable[[Run], Result]
+    base: Method = Method()
+    work: Work | None = None
+    """What every round computes at a client beyond the base method, where all rounds compute the same."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of its results should know before they come."""
+        return self.base.notes
+
+    def work_in(self, trial: Trial) -> Work | None:
+        """What a client computes in every round; None where the stages differ or nobody has counted."""
+        base = self.base.work_in(trial)
+        return None if self.work is None or base is None else self.work + base
+
+    def train_in_stages(
+        self, trial: Trial, on_round: OnRound = lambda _: None, kept: MutableMapping[str, Stage] | None = None
+    ) -> Result:
+        """Train under a trial's conditions. Stages whose values are in `kept` are not run again."""
+        return self.run(Run(trial, self.base, on_round, kept))
+
+    def __add__(self, other: Method) -> Program:
+        if isinstance(other, Program):
+            raise UserError("these methods cannot be put together: each trains in stages of its own.")
+        return replace(self, base=self.base + other)
+
+    __radd__ = __add__
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """What a stage of a run came to: values only, so that it can be kept."""
+
+    states: tuple[State, ...] = ()
+    """Of training: the state after its last round; several where several models train side by side."""
+    rounds: tuple[Round, ...] = ()
+    values: tuple[Tensors, ...] = ()
+    """What was computed, or what clients answered, in the order of their numbers."""
+    traffic: Traffic = NOTHING_SENT
+    """What was sent outside of the rounds of the main model."""
+    cost: float | None = 0.0
+    """Computation in rounds of FedAvg; None where nobody has counted it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A model that a stage trained."""
+
+    state: State
+    rounds: tuple[Round, ...]
+    served: Weights
+    """The model to use, as it is sent."""
+    frozen: Tensors
+
+    @property
+    def weights(self) -> Weights:
+        """The model to use, whole: with the parameters that nobody trains."""
+        return whole(self.served, self.frozen)
+
+
+class Run:
+    """What a program is given: the trial, the base method, and what it may do with clients."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        base: Method,
+        on_round: OnRound = lambda _: None,
+        kept: MutableMapping[str, Stage] | None = None,
+    ) -> None:
+        check_momentum(trial, base)
+        self.trial, self.base = trial, base
+        self.stages: list[Stage] = []
+        """What the stages so far came to, in their order."""
+        self._on_round, self._kept = on_round, {} if kept is None else kept
+        self._engines: dict[int, tuple[Trial, engines.Engine]] = {}
+        self._names: set[str] = set()
+        self._began = time.perf_counter()
+
+    def engine(self, trial: Trial | None = None) -> engines.Engine:
+        """The engine of a trial, by default the run's own: started once, however often it is asked for."""
+        trial = trial or self.trial
+        if id(trial) not in self._engines:  # the trial is kept, so that no other gets its id
+            self._engines[id(trial)] = trial, engines.start(trial)
+        return self._engines[id(trial)][1]
+
+    def train(
+        self,
+        name: str,
+        method: Method,
+        trial: Trial | None = None,
+        *,
+        start: State | None = None,
+        until: int | None = None,
+        aside: bool = False,
+        record: Callable[[Round], Round | None] = lambda round: round,
+    ) -> Trained:
+        """Train by a method until so many rounds are done. `record` changes what is told of a round; None is
+        not told. `aside` is for another model than the main one: its rounds are told to nobody, and what they
+        send and compute counts outside of the budget."""
+        trial = trial or self.trial
+        engine = self.engine(trial)
+
+        def make() -> Stage:
+            state, told = start or begin(method, engine.initial), list[Round]()
+
+            def tell(round: Round) -> None:
+                changed = None if aside else record(round)
+                told.append(changed or round)
+                if changed is not None:
+                    self.tell(changed)
+
+            after, _ = train_rounds(trial, method, engine, state, until=until, on_round=tell)
+            cost = rounds_cost(trial, method, after.round - state.round)
+            return Stage(
+                states=(after,),
+                rounds=tuple(told),
+                traffic=sum((round.traffic for round in told), NOTHING_SENT) if aside else NOTHING_SENT,
+                cost=None if cost is None else cost * self.share_of_samples(trial),
+            )
+
+        stage = self.stage(name, make)
+        (state,) = stage.states
+        return Trained(state, stage.rounds, method.server.serve(state.server), engine.frozen)
+
+    def train_all(self, method: Method, trial: Trial | None = None) -> Result:
+        """Train all rounds in one stage, as a run that has no other: for programs that change the model."""
+        trained = self.train("training", method, trial)
+        return self.result(trained.weights, trained.state, trained.rounds)
+
+    def ask(
+        self,
+        name: str,
+        query: Query,
+        weights: Weights | None = None,
+        *,
+        trial: Trial | None = None,
+        state: State | None = None,
+        local: bool = False,
+    ) -> tuple[Tensors, ...]:
+        """Ask every client the same question and return their answers, in the order of their numbers.
+        `weights` are sent to all of them; a `state` brings along what each client keeps. What they answer
+        counts as sent, unless it is `local` and stays with them; what they compute for it counts as the
+        run's."""
+        trial = trial or self.trial
+        engine, federation = self.engine(trial), trial.federation
+
+        def make() -> Stage:
+            sent = weights or engine.initial
+            jobs = [
+                Job(
+                    Task(client, state.round if state else 0, federation.holding(client)),
+                    state.memories.get(client, {}) if state else {},
+                    state.buffers.get(client) if state else None,
+                )
+                for client in range(federation.clients)
+            ]
+            count = _Count()
+
+            def counted(scope: Scope, look: Look) -> Tensors:
+                return query(scope, count.passes_of(look))
+
+            answers = tuple(engine.ask(counted, sent, {}, jobs))
+            model = sent.params if trial.statistics == "local" else sent.params | sent.buffers
+            down = metrics.nbytes(model) * len(jobs) if weights else 0
+            up = 0 if local else sum(map(metrics.nbytes, answers))
+            return Stage(values=answers, traffic=Traffic(up=up, down=down), cost=self._cost_of(count.forward))
+
+        return self.stage(name, make).values
+
+    def value(self, name: str, make: Callable[[], Tensors]) -> Tensors:
+        """What the server computes by itself, once."""
+        (value,) = self.stage(name, lambda: Stage(values=(make(),))).values
+        return value
+
+    def stage(self, name: str, make: Callable[[], Stage]) -> Stage:
+        """A stage of another form: its value, made unless it was kept."""
+        if name in self._names:
+            raise ValueError(f"two stages are named '{name}': give each a name of its own")
+        self._names.add(name)
+        if name not in self._kept:
+            self._kept[name] = make()
+        self.stages.append(self._kept[name])
+        return self.stages[-1]
+
+    def tell(self, round: Round) -> None:
+        """A round of the main model has ended, in a stage that does not train by `train`."""
+        self._on_round(round)
+
+    def result(
+        self,
+        weights: Weights,
+        state: State,
+        rounds: Iterable[Round],
+        *,
+        notes: Sequence[str] = (),
+        traffic: Traffic = NOTHING_SENT,
+    ) -> Result:
+        """The run as a whole. `traffic` is what was sent beside rounds and stages."""
+        federation = self.trial.federation
+        costs = [stage.cost for stage in self.stages]
+        known = [cost for cost in costs if cost is not None]
+        return Result(
+            weights=weights,
+            rounds=list(rounds),
+            classes=federation.dataset.classes,
+            counts=federation.counts.numpy(),
+            seconds=time.perf_counter() - self._began,
+            state=state,
+            notes=(*federation.partition.notes, *self.base.notes, *notes, *divergence(weights)),
+            beside=sum((stage.traffic for stage in self.stages), traffic),
+            cost=sum(known) if len(known) == len(costs) else None,
+        )
+
+    def share_of_samples(self, trial: Trial) -> float:
+        """How much more or less a round of a trial trains on than one of the run's own."""
+        return _samples_a_round(trial) / max(_samples_a_round(self.trial), 1e-9)
+
+    def _cost_of(self, forward: float) -> float:
+        """Forward passes of single samples in rounds of FedAvg."""
+        unit = self.trial.budget.epochs * (1 + BACKWARD) * _samples_a_round(self.trial)
+        return forward / max(unit, 1e-9)
+
+
+def _samples_a_round(trial: Trial) -> float:
+    """On average over cohorts."""
+    return trial.federation.population.samples * trial.cohort / trial.federation.clients
+
+
+@dataclass
+class _Count:
+    """How many samples clients passed through a model for an answer, a backward pass counted as two."""
+
+    forward: int = 0
+
+    def passes_of(self, look: Look) -> Look:
+        def counting(
+            weights: Weights,
+            /,
+            *,
+            grad: bool = False,
+            batch_size: int | None = None,
+            shuffle: bool = False,
+        ) -> Iterator[View]:
+            for view in look(weights, grad=grad, batch_size=batch_size, shuffle=shuffle):
+                self.forward += len(view.labels) * (1 + BACKWARD if grad else 1)
+                yield view
+
+        return counting
