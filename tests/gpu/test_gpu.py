@@ -12,7 +12,7 @@ from federations import filtering_model, flat
 from unskew import Method, train
 from unskew.data import Augment
 from unskew.engines import examiner, graphs
-from unskew.engines.fuse import fuse
+from unskew.engines.cuda.compile.step import fuse
 from unskew.errors import UserError
 from unskew.methods import METHODS
 from unskew.testing import check_method, hard_trial, normed_model

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from unskew.engines.arena import load_model, model_arena
-from unskew.engines.fuse import PAYS, fuse
+from unskew.engines.cuda.compile.step import PAYS, fuse
 from unskew.engines.lines import Line, Step, main_mark
 from unskew.engines.loop import Loop
-from unskew.engines.rewrite import in_other_words
+from unskew.engines.cuda.compile.decompositions import in_other_words
 from unskew.metrics import Assessment
 from unskew.transfer import download
 from unskew.types import Tensors, Weights

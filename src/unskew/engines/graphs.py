@@ -27,13 +27,13 @@ from torch import Tensor
 from unskew.engines.arena import Arena, load_model, model_arena
 from unskew.engines.examiner import Examiner
 from unskew.engines.feed import Feed, Portion
-from unskew.engines.fuse import PAYS, Sized, fuse, fuse_any_size
+from unskew.engines.cuda.compile.step import PAYS, Sized, fuse, fuse_any_size
 from unskew.engines.job import Fit, Job
 from unskew.engines.lines import Line, Mark, Step, line_on, main_mark, main_wait, random_state
 from unskew.engines.loop import Loop, Training
 from unskew.engines.numerics import seed
 from unskew.engines.plan import cohort
-from unskew.engines.rewrite import in_other_words
+from unskew.engines.cuda.compile.decompositions import in_other_words
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment

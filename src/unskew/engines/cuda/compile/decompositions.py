@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from unskew.engines.kernels import begin, tap_slopes, times, weigh, weigh_back
+from unskew.engines.cuda.compile.depthwise_ops import begin, tap_slopes, times, weigh, weigh_back
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from unskew.engines.rewrite import Rewriting
+from unskew.engines.cuda.compile.decompositions import Rewriting
 from unskew.errors import UserError
 
 if TYPE_CHECKING:

@@ -12,10 +12,12 @@ from torch.nn.grad import conv2d_input
 
 from federations import filtering_model, flat
 from unskew import Budget, Trial, engines, train
-from unskew.engines import graphs, kernels, rewrite
-from unskew.engines.fuse import fuse, fuse_any_size
+from unskew.engines import graphs
+from unskew.engines.cuda.compile import decompositions as rewrite
+from unskew.engines.cuda.compile import depthwise_ops as kernels
+from unskew.engines.cuda.compile.step import fuse, fuse_any_size
 from unskew.engines.graphs import Graphs
-from unskew.engines.rewrite import in_other_words
+from unskew.engines.cuda.compile.decompositions import in_other_words
 from unskew.errors import UserError
 from unskew.methods import METHODS
 from unskew.testing import hard_trial, normed_model

@@ -20,7 +20,7 @@ def weigh(
 ) -> Tensor:
     """The convolution, in images of this size. Weights [height * width, C] in float32; `turned` takes them
     last to first."""
-    from unskew.engines import triton_kernels
+    from unskew.engines.cuda.compile import triton_kernels
 
     (N, HF, WF, C), (H, W) = images.shape, size
     out = images.new_empty(N, H, W, C)
@@ -47,7 +47,7 @@ def weigh_back(
 ) -> Tensor:
     """How the loss changes with such a convolution's images, of this size, from the slopes of its output,
     which lie in a frame from `begin` on."""
-    from unskew.engines import triton_kernels
+    from unskew.engines.cuda.compile import triton_kernels
 
     (N, HF, WF, C), (H, W) = slopes.shape, size
     out = slopes.new_empty(N, H, W, C)
@@ -84,7 +84,7 @@ def _in_parts(
     images: Tensor, slopes: Tensor, parts: int, place: list[int], stride: list[int], size: list[int]
 ) -> Tensor:
     """For each of so many parts of the pixels."""
-    from unskew.engines import triton_kernels
+    from unskew.engines.cuda.compile import triton_kernels
 
     (N, HF, WF, C), (H, W) = images.shape, size
     fours = N * H * times(W, TOGETHER)

@@ -1,0 +1,1 @@
+"""What runs clients side by side on a CUDA GPU."""

@@ -1,0 +1,1 @@
+"""Training steps compiled as a whole, which is what `fast=true` asks for."""
