@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from unskew.engines.arena import load_model, model_arena
-from unskew.engines.cuda.compile.step import PAYS, fuse
+from unskew.engines.cuda.compile import WORTH_COMPILING, compile_step, decompose_convolutions
 from unskew.engines.lines import Line, Step, main_mark
 from unskew.engines.loop import Loop
-from unskew.engines.cuda.compile.decompositions import in_other_words
 from unskew.metrics import Assessment
 from unskew.transfer import download
 from unskew.types import Tensors, Weights
@@ -52,13 +51,13 @@ class Examiner:
         groups, batches, fast = self.weights.groups, self.exam.batches, self.loop.trial.fast
         tally, add = self.exam.tally, self._add
         if fast:
-            tally, add = in_other_words(tally), in_other_words(add)
+            tally, add = decompose_convolutions(tally), decompose_convolutions(add)
         first = tally(Weights(groups["params"], groups["buffers"]), 0)
         self._totals = {name: torch.zeros_like(value) for name, value in first.items()}
         held = groups, self._totals, self.exam.asked
-        pays = fast and self._share() >= PAYS
+        pays = fast and self._share() >= WORTH_COMPILING
         with self.loop.raced() if pays else nullcontext():
-            fused = fuse(self._add, *held, batches[0]) if pays else add
+            fused = compile_step(self._add, *held, batches[0]) if pays else add
 
             def run() -> None:
                 torch._foreach_zero_(list(self._totals.values()))

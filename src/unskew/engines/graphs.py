@@ -25,15 +25,20 @@ import torch
 from torch import Tensor
 
 from unskew.engines.arena import Arena, load_model, model_arena
+from unskew.engines.cuda.compile import (
+    WORTH_COMPILING,
+    AnyBatchStep,
+    compile_step,
+    compile_step_for_any_batch,
+    decompose_convolutions,
+)
 from unskew.engines.examiner import Examiner
 from unskew.engines.feed import Feed, Portion
-from unskew.engines.cuda.compile.step import PAYS, Sized, fuse, fuse_any_size
 from unskew.engines.job import Fit, Job
 from unskew.engines.lines import Line, Mark, Step, line_on, main_mark, main_wait, random_state
 from unskew.engines.loop import Loop, Training
 from unskew.engines.numerics import seed
 from unskew.engines.plan import cohort
-from unskew.engines.cuda.compile.decompositions import in_other_words
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment
@@ -425,7 +430,7 @@ class Stage:
         # Other batches than these are too rare for the time that a race takes.
         with lane.room.line.work(), self.loop.raced() if self.trial.fast else nullcontext():
             if self.trial.fast and self._fused is None:
-                self._fused = fuse(self._fetch_and_step, *held)
+                self._fused = compile_step(self._fetch_and_step, *held)
             step = self._fused or self._fetch_and_step
 
             def walk() -> None:
@@ -453,17 +458,17 @@ class Stage:
         if self._sized and self._sized.fits(size):
             return self._sized.run
         step = partial(self._step, fused=False)
-        return in_other_words(step) if self.trial.fast else step
+        return decompose_convolutions(step) if self.trial.fast else step
 
     @cached_property
-    def _sized(self) -> Sized | None:
+    def _sized(self) -> AnyBatchStep | None:
         """For partial batches, where these are worth it."""
-        if not self.trial.fast or _partial_share(self.trial) < PAYS:
+        if not self.trial.fast or _partial_share(self.trial) < WORTH_COMPILING:
             return None
         feed, usual = self.floor.feed, max(2, self.trial.budget.batch_size // 2)
         x, y = feed.x[:usual], feed.y[:usual]
         step = partial(self._step, fused=True)
-        return fuse_any_size(step, self._held(self.lanes[0].room), x, y, batch=(x, y))
+        return compile_step_for_any_batch(step, self._held(self.lanes[0].room), x, y, batch=(x, y))
 
     def _held(self, room: Room) -> Held:
         anchor, scope = dict(self.floor.anchor.groups), dict(room.scope.groups)

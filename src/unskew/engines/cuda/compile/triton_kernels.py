@@ -1,4 +1,10 @@
-"""In Triton's language. Imported only where there is a GPU: Triton comes with PyTorch's CUDA builds."""
+"""The operators of `depthwise_ops` in Triton's language.
+
+This is imported only where there is a GPU: Triton comes with PyTorch's CUDA builds. In all of these, H and W
+are the size of what a program counts its pixels in, HP and WP that of padded images, HG and WG that of a
+padded gradient, whose pixels begin at TOP and LEFT; K is for kernels, S for strides, P for padding, C for
+channels. FULL says that neither pixels nor channels are left over, so that no load needs a mask.
+"""
 # mypy: ignore-errors
 
 import triton
@@ -6,167 +12,179 @@ import triton.language as tl
 
 
 @triton.jit
-def weigh(
-    images, weights, out, fours,
+def depthwise(
+    images, weights, out, quads,
     H: tl.constexpr, W: tl.constexpr,
-    HF: tl.constexpr, WF: tl.constexpr,
+    HP: tl.constexpr, WP: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr,
-    C: tl.constexpr, TURNED: tl.constexpr,
+    C: tl.constexpr, FLIPPED: tl.constexpr,
     FULL: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """What some channels' kernels see, weighed and added up. Four pixels beside each other at a time, which
-    see most of the same. FULL: neither pixels nor channels are left over."""
+    """Convolve some channels of some output pixels. Four pixels side by side are computed together, because
+    they read most of the same input."""
     blocks: tl.constexpr = (C + CHANNELS - 1) // CHANNELS
-    across: tl.constexpr = (W + 3) // 4
+    quads_per_row: tl.constexpr = (W + 3) // 4
     channels = tl.program_id(0) % blocks * CHANNELS + tl.arange(0, CHANNELS)
-    four = tl.program_id(0) // blocks * PIXELS + tl.arange(0, PIXELS)
-    line, x = four // across, 4 * (four % across)
-    some = channels < C
-    there = (four < fours)[:, None] & some[None, :]
-    room = WF - x[:, None] * SW
-    at = images + (((line // H * HF + line % H * SH) * WF + x * SW) * C)[:, None] + channels[None, :]
-    a = tl.zeros([PIXELS, CHANNELS], tl.float32)
-    b, c, d = a, a, a
+    quad = tl.program_id(0) // blocks * PIXELS + tl.arange(0, PIXELS)
+    line, x = quad // quads_per_row, 4 * (quad % quads_per_row)
+    channel_mask = channels < C
+    mask = (quad < quads)[:, None] & channel_mask[None, :]
+    columns_left = WP - x[:, None] * SW
+    source = images + (((line // H * HP + line % H * SH) * WP + x * SW) * C)[:, None] + channels[None, :]
+    sum0 = tl.zeros([PIXELS, CHANNELS], tl.float32)
+    sum1, sum2, sum3 = sum0, sum0, sum0
     for row in tl.static_range(KH):
         for column in tl.static_range(KW + 3 * SW):
-            seen = _numbers(at + (row * WF + column) * C, there & (column < room), FULL)
+            value = _load(source + (row * WP + column) * C, mask & (column < columns_left), FULL)
             if column < KW:
-                a += seen * _weight(weights, row, column, channels, some, KH, KW, C, TURNED)
+                sum0 += value * _weight(weights, row, column, channels, channel_mask, KH, KW, C, FLIPPED)
             if column >= SW and column < KW + SW:
-                b += seen * _weight(weights, row, column - SW, channels, some, KH, KW, C, TURNED)
+                sum1 += value * _weight(weights, row, column - SW, channels, channel_mask, KH, KW, C, FLIPPED)
             if column >= 2 * SW and column < KW + 2 * SW:
-                c += seen * _weight(weights, row, column - 2 * SW, channels, some, KH, KW, C, TURNED)
+                sum2 += value * _weight(
+                    weights, row, column - 2 * SW, channels, channel_mask, KH, KW, C, FLIPPED
+                )
             if column >= 3 * SW:
-                d += seen * _weight(weights, row, column - 3 * SW, channels, some, KH, KW, C, TURNED)
-    to = out + ((line * W + x) * C)[:, None] + channels[None, :]
-    tl.store(to, a.to(out.dtype.element_ty), there)
-    tl.store(to + C, b.to(out.dtype.element_ty), there & (x + 1 < W)[:, None])
-    tl.store(to + 2 * C, c.to(out.dtype.element_ty), there & (x + 2 < W)[:, None])
-    tl.store(to + 3 * C, d.to(out.dtype.element_ty), there & (x + 3 < W)[:, None])
+                sum3 += value * _weight(
+                    weights, row, column - 3 * SW, channels, channel_mask, KH, KW, C, FLIPPED
+                )
+    target = out + ((line * W + x) * C)[:, None] + channels[None, :]
+    tl.store(target, sum0.to(out.dtype.element_ty), mask)
+    tl.store(target + C, sum1.to(out.dtype.element_ty), mask & (x + 1 < W)[:, None])
+    tl.store(target + 2 * C, sum2.to(out.dtype.element_ty), mask & (x + 2 < W)[:, None])
+    tl.store(target + 3 * C, sum3.to(out.dtype.element_ty), mask & (x + 3 < W)[:, None])
 
 
 @triton.jit
-def weigh_back(
-    slopes, weights, out, places,
+def depthwise_input_gradient(
+    grad, weights, out, strides,
     H: tl.constexpr, W: tl.constexpr,
-    HF: tl.constexpr, WF: tl.constexpr, TOP: tl.constexpr, LEFT: tl.constexpr,
+    HG: tl.constexpr, WG: tl.constexpr, TOP: tl.constexpr, LEFT: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr,
     C: tl.constexpr,
     FULL: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """What the slopes of a convolution with strides give to some channels of the images. As many pixels at a
-    time as a stride passes: which weights saw them is known before. FULL: as above."""
+    """Compute the gradient of some channels of some input pixels. The SH × SW pixels that a stride passes are
+    computed together: which weights read each of them is known when this is compiled."""
     blocks: tl.constexpr = (C + CHANNELS - 1) // CHANNELS
-    down: tl.constexpr = (H + SH - 1) // SH
-    across: tl.constexpr = (W + SW - 1) // SW
+    strides_down: tl.constexpr = (H + SH - 1) // SH
+    strides_across: tl.constexpr = (W + SW - 1) // SW
     channels = tl.program_id(0) % blocks * CHANNELS + tl.arange(0, CHANNELS)
-    place = tl.program_id(0) // blocks * PIXELS + tl.arange(0, PIXELS)
-    line, x = place // across, place % across
-    n, y = line // down, line % down
-    some = channels < C
-    there = (place < places)[:, None] & some[None, :]
-    at = slopes + (((n * HF + TOP + y) * WF + LEFT + x) * C)[:, None] + channels[None, :]
-    to = out + (((n * H + y * SH) * W + x * SW) * C)[:, None] + channels[None, :]
+    stride = tl.program_id(0) // blocks * PIXELS + tl.arange(0, PIXELS)
+    line, x = stride // strides_across, stride % strides_across
+    n, y = line // strides_down, line % strides_down
+    channel_mask = channels < C
+    mask = (stride < strides)[:, None] & channel_mask[None, :]
+    source = grad + (((n * HG + TOP + y) * WG + LEFT + x) * C)[:, None] + channels[None, :]
+    target = out + (((n * H + y * SH) * W + x * SW) * C)[:, None] + channels[None, :]
     for p in tl.static_range(SH):
         for q in tl.static_range(SW):
             total = tl.zeros([PIXELS, CHANNELS], tl.float32)
             for row in tl.static_range(KH):
                 for column in tl.static_range(KW):
                     if (p + PH - row) % SH == 0 and (q + PW - column) % SW == 0:
-                        seen = at + ((p + PH - row) // SH * WF + (q + PW - column) // SW) * C
-                        total += _numbers(seen, there, FULL) * _weight(
-                            weights, row, column, channels, some, KH, KW, C, False
+                        place = source + ((p + PH - row) // SH * WG + (q + PW - column) // SW) * C
+                        total += _load(place, mask, FULL) * _weight(
+                            weights, row, column, channels, channel_mask, KH, KW, C, False
                         )
-            inside = there & (y * SH + p < H)[:, None] & (x * SW + q < W)[:, None]
-            tl.store(to + (p * W + q) * C, total.to(out.dtype.element_ty), inside)
+            inside = mask & (y * SH + p < H)[:, None] & (x * SW + q < W)[:, None]
+            tl.store(target + (p * W + q) * C, total.to(out.dtype.element_ty), inside)
 
 
 @triton.jit
 def _weight(
-    weights, row, column, channels, some,
-    KH: tl.constexpr, KW: tl.constexpr, C: tl.constexpr, TURNED: tl.constexpr,
+    weights, row, column, channels, channel_mask,
+    KH: tl.constexpr, KW: tl.constexpr, C: tl.constexpr, FLIPPED: tl.constexpr,
 ):  # fmt: skip
-    tap = KH * KW - 1 - row * KW - column if TURNED else row * KW + column
-    return tl.load(weights + tap * C + channels, some, other=0)[None, :]
+    """Load one weight of some channels' kernels."""
+    tap = KH * KW - 1 - row * KW - column if FLIPPED else row * KW + column
+    return tl.load(weights + tap * C + channels, channel_mask, other=0)[None, :]
 
 
 @triton.jit
-def tap_slopes(
-    images, slopes, out, fours, steps,
+def depthwise_weight_gradient(
+    images, grad, out, quads, steps,
     H: tl.constexpr, W: tl.constexpr,
-    HF: tl.constexpr, WF: tl.constexpr,
+    HP: tl.constexpr, WP: tl.constexpr,
     HG: tl.constexpr, WG: tl.constexpr, TOP: tl.constexpr, LEFT: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr,
     C: tl.constexpr,
     FULL: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Nine sums over a part of the pixels, for some channels. Four output pixels beside each other at a time,
-    which see most of the same. FULL: neither pixels nor channels are left over."""
+    """Compute the gradient of some channels' 3×3 weights by a part of the pixels: nine sums. Four output
+    pixels side by side are read together, because they are made of mostly the same input."""
     blocks: tl.constexpr = (C + CHANNELS - 1) // CHANNELS
-    across: tl.constexpr = (W + 3) // 4
+    quads_per_row: tl.constexpr = (W + 3) // 4
     part = tl.program_id(0) // blocks
     channels = tl.program_id(0) % blocks * CHANNELS + tl.arange(0, CHANNELS)
-    some = channels < C
-    a = tl.zeros([PIXELS, CHANNELS], tl.float32)
-    b, c, d, e, f, g, h, i = a, a, a, a, a, a, a, a
+    channel_mask = channels < C
+    sum0 = tl.zeros([PIXELS, CHANNELS], tl.float32)
+    sum1, sum2, sum3, sum4, sum5, sum6, sum7, sum8 = sum0, sum0, sum0, sum0, sum0, sum0, sum0, sum0
     for step in range(steps):
-        four = (part * steps + step) * PIXELS + tl.arange(0, PIXELS)
-        line = four // across
-        x, y, n = 4 * (four % across), line % H, line // H
-        there = (four < fours)[:, None] & some[None, :]
-        at = slopes + (((n * HG + TOP + y) * WG + LEFT + x) * C)[:, None] + channels[None, :]
-        p = _numbers(at, there, FULL)
-        q = _numbers(at + C, there & (x + 1 < W)[:, None], FULL)
-        r = _numbers(at + 2 * C, there & (x + 2 < W)[:, None], FULL)
-        s = _numbers(at + 3 * C, there & (x + 3 < W)[:, None], FULL)
-        at = images + (((n * HF + y * SH) * WF + x * SW) * C)[:, None] + channels[None, :]
-        room = WF - x[:, None] * SW
-        a, b, c = _row(at, p, q, r, s, a, b, c, there, room, SW, C, FULL)
-        d, e, f = _row(at + WF * C, p, q, r, s, d, e, f, there, room, SW, C, FULL)
-        g, h, i = _row(at + 2 * WF * C, p, q, r, s, g, h, i, there, room, SW, C, FULL)
-    to = out + part * 9 * C + channels
-    tl.store(to, tl.sum(a, 0), some)
-    tl.store(to + C, tl.sum(b, 0), some)
-    tl.store(to + 2 * C, tl.sum(c, 0), some)
-    tl.store(to + 3 * C, tl.sum(d, 0), some)
-    tl.store(to + 4 * C, tl.sum(e, 0), some)
-    tl.store(to + 5 * C, tl.sum(f, 0), some)
-    tl.store(to + 6 * C, tl.sum(g, 0), some)
-    tl.store(to + 7 * C, tl.sum(h, 0), some)
-    tl.store(to + 8 * C, tl.sum(i, 0), some)
+        quad = (part * steps + step) * PIXELS + tl.arange(0, PIXELS)
+        line = quad // quads_per_row
+        x, y, n = 4 * (quad % quads_per_row), line % H, line // H
+        mask = (quad < quads)[:, None] & channel_mask[None, :]
+        source = grad + (((n * HG + TOP + y) * WG + LEFT + x) * C)[:, None] + channels[None, :]
+        grad0 = _load(source, mask, FULL)
+        grad1 = _load(source + C, mask & (x + 1 < W)[:, None], FULL)
+        grad2 = _load(source + 2 * C, mask & (x + 2 < W)[:, None], FULL)
+        grad3 = _load(source + 3 * C, mask & (x + 3 < W)[:, None], FULL)
+        source = images + (((n * HP + y * SH) * WP + x * SW) * C)[:, None] + channels[None, :]
+        left = WP - x[:, None] * SW
+        sum0, sum1, sum2 = _add_row(
+            source, grad0, grad1, grad2, grad3, sum0, sum1, sum2, mask, left, SW, C, FULL
+        )
+        sum3, sum4, sum5 = _add_row(
+            source + WP * C, grad0, grad1, grad2, grad3, sum3, sum4, sum5, mask, left, SW, C, FULL
+        )
+        sum6, sum7, sum8 = _add_row(
+            source + 2 * WP * C, grad0, grad1, grad2, grad3, sum6, sum7, sum8, mask, left, SW, C, FULL
+        )
+    target = out + part * 9 * C + channels
+    tl.store(target, tl.sum(sum0, 0), channel_mask)
+    tl.store(target + C, tl.sum(sum1, 0), channel_mask)
+    tl.store(target + 2 * C, tl.sum(sum2, 0), channel_mask)
+    tl.store(target + 3 * C, tl.sum(sum3, 0), channel_mask)
+    tl.store(target + 4 * C, tl.sum(sum4, 0), channel_mask)
+    tl.store(target + 5 * C, tl.sum(sum5, 0), channel_mask)
+    tl.store(target + 6 * C, tl.sum(sum6, 0), channel_mask)
+    tl.store(target + 7 * C, tl.sum(sum7, 0), channel_mask)
+    tl.store(target + 8 * C, tl.sum(sum8, 0), channel_mask)
 
 
 @triton.jit
-def _row(
-    at, p, q, r, s, first, second, third, there, room,
+def _add_row(
+    source, grad0, grad1, grad2, grad3, first, second, third, mask, columns_left,
     SW: tl.constexpr, C: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    """The three sums of a row of the kernel, with what the four pixels see there."""
+    """Add to the sums of one row of the kernel what four output pixels give."""
     for column in tl.static_range(3 + 3 * SW):
-        seen = _numbers(at + column * C, there & (column < room), FULL)
-        first, second, third = _tapped(seen, p, column, first, second, third)
-        first, second, third = _tapped(seen, q, column - SW, first, second, third)
-        first, second, third = _tapped(seen, r, column - 2 * SW, first, second, third)
-        first, second, third = _tapped(seen, s, column - 3 * SW, first, second, third)
+        value = _load(source + column * C, mask & (column < columns_left), FULL)
+        first, second, third = _add_tap(value, grad0, column, first, second, third)
+        first, second, third = _add_tap(value, grad1, column - SW, first, second, third)
+        first, second, third = _add_tap(value, grad2, column - 2 * SW, first, second, third)
+        first, second, third = _add_tap(value, grad3, column - 3 * SW, first, second, third)
     return first, second, third
 
 
 @triton.jit
-def _tapped(seen, slope, tap: tl.constexpr, first, second, third):
-    """The same, with what a pixel sees by one of the three weights, or by none of them."""
+def _add_tap(value, grad, tap: tl.constexpr, first, second, third):
+    """Add a product to the sum of one of the row's three weights, or to none of them."""
     if tap == 0:
-        first += seen * slope
+        first += value * grad
     if tap == 1:
-        second += seen * slope
+        second += value * grad
     if tap == 2:
-        third += seen * slope
+        third += value * grad
     return first, second, third
 
 
 @triton.jit
-def _numbers(at, there, FULL: tl.constexpr):
-    numbers = tl.load(at) if FULL else tl.load(at, there, other=0)
-    return numbers.to(tl.float32)
+def _load(source, mask, FULL: tl.constexpr):
+    """Load values as float32, zero where the mask is not set."""
+    values = tl.load(source) if FULL else tl.load(source, mask, other=0)
+    return values.to(tl.float32)
