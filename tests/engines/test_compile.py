@@ -13,7 +13,7 @@ from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, max_p
 from torch.nn.grad import conv2d_input
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from federations import filtering_model, flat
+from federations import depthwise_model, flat
 from unskew import Budget, Trial, engines, train
 from unskew.engines import graphs
 from unskew.engines.cuda.compile import (
@@ -58,7 +58,7 @@ def test_training_with_depthwise_convolutions_stays_close(monkeypatch, skewed, r
         monkeypatch.setattr(graphs, "WORTH_COMPILING", 2.0)
     monkeypatch.setitem(engines.ENGINES, "graphs", engines.Kind(Graphs))
     budget = Budget(rounds=1, epochs=1, batch_size=20, lr=0.01)
-    trial = Trial(skewed, partial(filtering_model, 1, 10), budget=budget, device="cpu", engine="loop")
+    trial = Trial(skewed, partial(depthwise_model, 1, 10), budget=budget, device="cpu", engine="loop")
     start = flat(weights_of(trial.build()))
     plain = flat(train(trial, METHODS["fedvls"]()).weights)
     compiled = flat(train(replace(trial, engine="graphs", fast=True), METHODS["fedvls"]()).weights)

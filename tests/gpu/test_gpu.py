@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from federations import filtering_model, flat
+from federations import depthwise_model, flat
 from unskew import Method, train
 from unskew.data import Augment
 from unskew.engines import examiner, graphs
@@ -105,7 +105,7 @@ def test_batch_norm_statistics_follow_the_trial(images, name, statistics):
         ("cnn", "fp32"),
         ("cnn", "bf16"),
         ("resnet8", "bf16"),
-        (partial(filtering_model, 3, 4), "bf16"),
+        (partial(depthwise_model, 3, 4), "bf16"),
     ],
 )
 def test_the_fastest_kernels_stay_close(images, model, precision):
@@ -116,7 +116,7 @@ def test_rare_batches_past_cudnn_stay_close(images, monkeypatch):
     for module in (graphs, examiner):
         monkeypatch.setattr(module, "WORTH_COMPILING", 2.0)
     monkeypatch.setattr(graphs, "compile_step", lambda step, *_: step)  # full batches have tests of their own
-    model = partial(filtering_model, 3, 4)
+    model = partial(depthwise_model, 3, 4)
     assert_fast_stays_close(trial_of(images, model, engine="graphs", precision="bf16"))
 
 
