@@ -87,7 +87,6 @@ def reached(address: str) -> bool:
 def has(kind: str, of: str = "cluster_resources") -> float:
     """How many CPUs or GPUs there are, or are free with `of="available_resources"`."""
     import ray
-
     from unskew.engines.cluster import connect
 
     connect()

@@ -23,8 +23,8 @@ def flat(weights: Weights | Params) -> torch.Tensor:
     return torch.cat([value.flatten() for _, value in sorted(params.items())])
 
 
-def filtering_model(colours: int, classes: int) -> nn.Module:
-    """With layers that filter each channel alone, and BatchNorm."""
+def depthwise_model(colours: int, classes: int) -> nn.Module:
+    """With depthwise convolutions and BatchNorm."""
     return nn.Sequential(
         nn.Conv2d(colours, 12, 3, padding=1),
         nn.BatchNorm2d(12),

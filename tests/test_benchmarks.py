@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from benchmarks import ablation
+from benchmarks.ablation import ALL, Timed
 from benchmarks.table import Bar, Competitor, Run, judge, markdown, rows, timed
+
+from unskew.bench.race import Entry
+from unskew.methods import METHODS
+from unskew.testing import hard_trial, normed_model
 
 OURS = Competitor("unskew", "pool", "pool")
 FLOWER = Competitor("flower", "2 actors", "actors")
@@ -84,3 +92,50 @@ def test_unskew_takes_part(tmp_path):
     assert result["failures"] == {}
     assert {row["competitor"]["setting"] for row in result["rows"]} == {"pool", "loop"}
     assert all(row["accuracy"] > 0.5 for row in result["rows"])
+
+
+def test_an_ablation_compares_the_same_rounds():
+    """The second run of each was on a machine twice as slow."""
+    runs = [
+        Timed("cell", ALL, 30.0, [1.0, 2.0, 4.0]),
+        Timed("cell", "relu", 40.0, [1.1, 2.2, 4.4]),
+        Timed("cell", "relu", 2.0, [2.2, 4.4, 8.8]),
+        Timed("cell", ALL, 3.0, [2.0, 4.0, 8.0]),
+    ]
+    whole, row = ablation.rows(runs)
+    assert (whole.without, whole.ratio) == (ALL, 1.0)
+    assert (row.without, row.runs, row.first) == ("relu", 2, 21.0)
+    assert row.seconds == pytest.approx(3.85)
+    assert (row.ratio, *row.quartiles) == pytest.approx((1.1, 1.1, 1.1))
+    assert "| cell | relu | 2 | 21.0 | 3850.00 | 1.100 | 1.100 to 1.100 |" in ablation.markdown([whole, row])
+
+
+def test_an_ablation_runs_there_and_back():
+    runs = ablation.order([ALL, "relu", "stem"], 3)
+    assert runs == [ALL, "relu", "stem", "stem", "relu", ALL, ALL, "relu", "stem"]
+
+
+def test_an_ablation_goes_on_after_a_variant_that_fails(monkeypatch, capsys):
+    monkeypatch.setenv("UNSKEW_FAST_WITHOUT", "stem")
+    entry = Entry("fedavg", METHODS["fedavg"](), hard_trial(normed_model, device="cpu", engine="loop"))
+    rounds = entry.trial.budget.rounds
+    options = Namespace(rounds=rounds, repeats=2, seconds=None)
+    ablation.measure("cell", [entry], [ALL, "convolutions", "relu,max_pool"], options)
+    *lines, _, head, _, whole, part = capsys.readouterr().out.splitlines()
+    told = [json.loads(line) for line in lines]
+    assert [line["without"] for line in told] == [
+        ALL, "convolutions", "relu,max_pool", "relu,max_pool", ALL,
+    ]  # fmt: skip
+    assert "unknown part" in told[1]["error"]
+    assert all(len(line["rounds"]) == rounds - 1 for line in told if "error" not in line)
+    assert "| ratio |" in head
+    assert whole.startswith("| cell: fedavg, loop, fp32 | - | 2 |")
+    assert part.startswith("| cell: fedavg, loop, fp32 | relu,max_pool | 2 |")
+    assert os.environ["UNSKEW_FAST_WITHOUT"] == "stem"
+
+
+def test_an_ablation_knows_what_can_be_left_out():
+    command = [sys.executable, "-m", "benchmarks.ablation", "fedlmd", "--without", "relu,batchnorm"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("'batchnorm': did you mean 'batch_norm'?")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from unskew.engines.parcel import pack, unpack
 
 from federations import flat, split
 from unskew import Budget, Evaluation, Method, Probe, Trial, UserError, methods, metrics, train
 from unskew.data.augment import normalise
 from unskew.engines import Job, start
-from unskew.engines.parcel import pack, unpack
 from unskew.train import begin
 
 BUDGET = Budget(rounds=3, epochs=1, lr=0.1)

@@ -13,11 +13,11 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from unskew.engines.parcel import pack_code
 
 from clusters import free_port, has, running, until
 from unskew import Budget, Evaluation, Method, Trial, UserError, methods, train
 from unskew.engines import Job, start
-from unskew.engines.parcel import pack_code
 from unskew.methods.assemble import assemble
 from unskew.types import Memory
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from unskew.engines.graphs import Graphs
 
 from federations import flat, split
 from unskew import engines, train
 from unskew.engines import feed
-from unskew.engines.graphs import Graphs
 from unskew.errors import UserError
 from unskew.methods import METHODS
 from unskew.trial import Budget, Trial

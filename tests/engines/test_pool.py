@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from unskew.engines.pool import Pool, available
 
 from federations import split
 from unskew import Method, UserError, engines, train
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset, Split
 from unskew.engines.loop import Loop
-from unskew.engines.pool import Pool, available
 from unskew.method import plain_loss
 from unskew.methods import METHODS
 from unskew.train import Result, begin, step

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-
 from unskew.engines.tape import Recording
 
 

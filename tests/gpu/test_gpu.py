@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from federations import filtering_model, flat
+from federations import depthwise_model, flat
 from unskew import Method, train
 from unskew.data import Augment
 from unskew.engines import examiner, graphs
-from unskew.engines.fuse import fuse
+from unskew.engines.cuda.compile import compile_step
 from unskew.errors import UserError
 from unskew.methods import METHODS
 from unskew.testing import check_method, hard_trial, normed_model
@@ -105,7 +105,7 @@ def test_batch_norm_statistics_follow_the_trial(images, name, statistics):
         ("cnn", "fp32"),
         ("cnn", "bf16"),
         ("resnet8", "bf16"),
-        (partial(filtering_model, 3, 4), "bf16"),
+        (partial(depthwise_model, 3, 4), "bf16"),
     ],
 )
 def test_the_fastest_kernels_stay_close(images, model, precision):
@@ -114,9 +114,9 @@ def test_the_fastest_kernels_stay_close(images, model, precision):
 
 def test_rare_batches_past_cudnn_stay_close(images, monkeypatch):
     for module in (graphs, examiner):
-        monkeypatch.setattr(module, "PAYS", 2.0)
-    monkeypatch.setattr(graphs, "fuse", lambda step, *_: step)  # full batches have tests of their own
-    model = partial(filtering_model, 3, 4)
+        monkeypatch.setattr(module, "WORTH_COMPILING", 2.0)
+    monkeypatch.setattr(graphs, "compile_step", lambda step, *_: step)  # full batches have tests of their own
+    model = partial(depthwise_model, 3, 4)
     assert_fast_stays_close(trial_of(images, model, engine="graphs", precision="bf16"))
 
 
@@ -126,7 +126,7 @@ def test_rare_batches_past_cudnn_stay_close(images, monkeypatch):
     ("channels", "size", "stride"),
     [(20, (7, 5), (1, 1)), (64, (8, 8), (1, 1)), (33, (9, 6), (2, 1)), (96, (8, 16), (2, 2))],
 )
-def test_compiled_filters_of_each_channel_have_their_gradients(channels, size, stride, kind):
+def test_compiled_depthwise_convolutions_have_their_gradients(channels, size, stride, kind):
     generator = torch.Generator().manual_seed(1)
     # Numbers that need no rounding: a compiled step may take weights as they were before it.
     weight = torch.randn(channels, 1, 3, 3, generator=generator).to(kind).float()
@@ -135,15 +135,15 @@ def test_compiled_filters_of_each_channel_have_their_gradients(channels, size, s
     def step(weight, x, to_weight, to_x):
         leaves = weight.to(x.dtype).detach().requires_grad_(), x.detach().requires_grad_()
         y = conv2d(leaves[1], leaves[0], stride=stride, padding=1, groups=channels).relu()
-        for held, slope in zip((to_weight, to_x), torch.autograd.grad(y.sum(), leaves), strict=True):
-            held.copy_(slope)
+        for held, gradient in zip((to_weight, to_x), torch.autograd.grad(y.sum(), leaves), strict=True):
+            held.copy_(gradient)
 
     def given(device, kind):
         images = x.to(device, kind, memory_format=torch.channels_last)
         return weight.to(device), images, torch.zeros_like(weight, device=device), torch.zeros_like(images)
 
     there, here = given("cuda", kind), given("cpu", torch.float64)
-    fuse(step, *there)(*there)
+    compile_step(step, *there)(*there)
     step(*here)
     near = {"rtol": 1e-4, "atol": 1e-4} if kind == torch.float32 else {"rtol": 0.05, "atol": 0.1}
     for mine, theirs in zip(there[2:], here[2:], strict=True):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from unskew.engines.graphs import Graphs
 
 from federations import flat
 from unskew import engines
-from unskew.engines.graphs import Graphs
 from unskew.methods import METHODS
 from unskew.testing import hard_trial, normed_model
 from unskew.train import train

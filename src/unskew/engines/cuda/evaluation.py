@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from unskew.engines.base import Local
+from unskew.engines.cuda.compile import WORTH_COMPILING, compile_step, decompose_convolutions
 from unskew.engines.cuda.packed import load_model, packed_model
 from unskew.engines.cuda.streams import Replay, Stream, current_event
-from unskew.engines.fuse import PAYS, fuse
 from unskew.engines.job import Pending
-from unskew.engines.rewrite import in_other_words
 from unskew.metrics import Assessment
 from unskew.transfer import download
 from unskew.types import Tensors, Weights
@@ -48,13 +47,13 @@ class StreamEvaluator:
         groups, batches, fast = self.weights.groups, self.evaluator.batches, self.local.trial.fast
         totals_of, add = self.evaluator.batch_totals, self._add
         if fast:
-            totals_of, add = in_other_words(totals_of), in_other_words(add)
+            totals_of, add = decompose_convolutions(totals_of), decompose_convolutions(add)
         first = totals_of(Weights(groups["params"], groups["buffers"]), 0)
         self._totals = {name: torch.zeros_like(value) for name, value in first.items()}
         held = groups, self._totals, self.evaluator.test
-        pays = fast and self._share_of_work() >= PAYS
+        pays = fast and self._share_of_work() >= WORTH_COMPILING
         with self.local.fastest() if pays else nullcontext():
-            compiled = fuse(self._add, *held, batches[0]) if pays else add
+            compiled = compile_step(self._add, *held, batches[0]) if pays else add
 
             def run() -> None:
                 torch._foreach_zero_(list(self._totals.values()))

@@ -21,6 +21,13 @@ from torch import Tensor
 
 from unskew.engines.base import Local
 from unskew.engines.client import Start
+from unskew.engines.cuda.compile import (
+    WORTH_COMPILING,
+    AnyBatchStep,
+    compile_step,
+    compile_step_for_any_batch,
+    decompose_convolutions,
+)
 from unskew.engines.cuda.packed import PackedTensors
 from unskew.engines.cuda.prefetch import ClientInputs, Prefetcher
 from unskew.engines.cuda.streams import (
@@ -31,10 +38,8 @@ from unskew.engines.cuda.streams import (
     current_waits,
     stream_on,
 )
-from unskew.engines.fuse import PAYS, Sized, fuse, fuse_any_size
 from unskew.engines.job import Failed, Outcome
 from unskew.engines.loop import Training
-from unskew.engines.rewrite import in_other_words
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.parts.optimizers import fused_sgd, sgd
@@ -316,7 +321,7 @@ class Slots:
         # cuDNN measures its kernels for full batches only: others are too rare for the time that takes.
         with slot.slot.stream.activate(), self.local.fastest() if self.trial.fast else nullcontext():
             if self.trial.fast and self._compiled is None:
-                self._compiled = fuse(self._fetch_and_step, *held)
+                self._compiled = compile_step(self._fetch_and_step, *held)
             step = self._compiled or self._fetch_and_step
 
             def several() -> None:
@@ -345,17 +350,17 @@ class Slots:
         if self._any_size and self._any_size.fits(size):
             return self._any_size.run
         step = partial(self._step, compiled=False)
-        return in_other_words(step) if self.trial.fast else step
+        return decompose_convolutions(step) if self.trial.fast else step
 
     @cached_property
-    def _any_size(self) -> Sized | None:
+    def _any_size(self) -> AnyBatchStep | None:
         """A compiled step for batches of any size, where partial batches are worth it."""
-        if not self.trial.fast or _share_of_partial_batches(self.trial) < PAYS:
+        if not self.trial.fast or _share_of_partial_batches(self.trial) < WORTH_COMPILING:
             return None
         prefetcher, usual = self.shared.prefetcher, max(2, self.trial.budget.batch_size // 2)
         x, y = prefetcher.x[:usual], prefetcher.y[:usual]
         step = partial(self._step, compiled=True)
-        return fuse_any_size(step, self._held(self.slots[0].slot), x, y, batch=(x, y))
+        return compile_step_for_any_batch(step, self._held(self.slots[0].slot), x, y, batch=(x, y))
 
     def _held(self, slot: Slot) -> Held:
         anchor, scope = dict(self.shared.anchor.groups), dict(slot.scope.groups)

@@ -1,7 +1,7 @@
-"""A step made over by a compiler: its forward and backward passes, loss and optimiser as one program.
+"""A step as one compiled program: forward and backward passes, loss and optimiser.
 
 The step is traced once, at the level of PyTorch's operators, gradients already taken, so a method needs to
-know nothing of it. Some of them are put in other words (`rewrite`), then TorchInductor makes the program.
+know nothing of it. Some operators are decomposed on the way, then TorchInductor makes the program.
 """
 
 from __future__ import annotations
@@ -15,44 +15,41 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from unskew.engines.rewrite import Rewriting
+from unskew.engines.cuda.compile.decompositions import Decompositions, left_out
 from unskew.errors import UserError
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.fx import GraphModule
 
-PAYS = 0.05
-"""Share of all work below which something is not worth the time to compile it."""
-OPTIONS: dict[str, Any] = {
-    # One kernel for small things that do not depend on each other: 154 us instead of 176 for a step of
-    # FedLMD's network (H200, bf16, batch 50).
-    "combo_kernels": True,
-    # PyTorch 2.11 fails over it where an optimiser's update of many tensors is one kernel.
-    "loop_ordering_after_fusion": False,
-}
+WORTH_COMPILING = 0.05
+"""The share of all work below which something is not worth the time to compile it."""
 
 
-def fuse(step: Callable[..., None], *example: Any) -> Callable[..., None]:
-    """The same step, for arguments of the same shapes: what it does is change tensors among them."""
+def compile_step(step: Callable[..., None], *example: Any) -> Callable[..., None]:
+    """Return the compiled step, for arguments of the example's shapes; it changes tensors among them."""
     leaves, mode = pytree.tree_leaves(example), _fake_mode()
     with _compiling():
         fakes = [mode.from_tensor(leaf, static_shapes=True) for leaf in leaves]
-        return _compiled(_traced(step, example, fakes, "real"), fakes, mode)
+        return _compile(_trace(step, example, fakes, "real"), fakes, mode)
 
 
-class Sized(NamedTuple):
-    """A step for batches of any number of samples that fits."""
+class AnyBatchStep(NamedTuple):
+    """A compiled step for batches of any number of samples that `fits`."""
 
     run: Callable[..., None]
     fits: Callable[[int], bool]
 
 
-def fuse_any_size(step: Callable[..., None], *example: Any, batch: Sequence[Tensor]) -> Sized | None:
-    """The same step for batches of other sizes too, if it can be had. `batch`: those tensors of the example
-    whose first dimension that is."""
+def compile_step_for_any_batch(
+    step: Callable[..., None], *example: Any, batch: Sequence[Tensor]
+) -> AnyBatchStep | None:
+    """Return the compiled step for batches of other sizes too, or None where that cannot be had. `batch` are
+    the tensors of the example whose first dimension is the size."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
+    if "any_batch" in left_out():
+        return None
     leaves, mode = pytree.tree_leaves(example), _fake_mode()
     sizes = mode.shape_env
     assert sizes is not None
@@ -68,13 +65,13 @@ def fuse_any_size(step: Callable[..., None], *example: Any, batch: Sequence[Tens
         return torch.empty_strided((n, *leaf.shape[1:]), leaf.stride(), dtype=leaf.dtype, device="meta")
 
     def fits(n: int) -> bool:
-        """Whether nothing that was taken for granted is otherwise for such a batch."""
+        """Return whether all that the trace assumed of its batch holds for one of this size."""
         given = [of(n, leaf) if id(leaf) in varying else leaf for leaf in leaves]
         return sizes.evaluate_guards_for_args(fakes, given, ignore_static=False)
 
     with suppress(UserError), _compiling():
         fakes = [fake(leaf) for leaf in leaves]
-        return Sized(_compiled(_traced(step, example, fakes, "symbolic"), fakes, mode), fits)
+        return AnyBatchStep(_compile(_trace(step, example, fakes, "symbolic"), fakes, mode), fits)
     return None
 
 
@@ -85,28 +82,29 @@ def _fake_mode() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
 
-def _traced(
+def _trace(
     step: Callable[..., None], example: Any, leaves: Sequence[Tensor], mode: Literal["real", "symbolic"]
 ) -> GraphModule:
-    """All that it does to the leaves of the example, gradients already taken."""
+    """Return all that a step does to the leaves of the example, gradients already taken."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    shape = pytree.tree_structure(example)
+    structure = pytree.tree_structure(example)
 
     def flat(*values: Tensor) -> tuple[()]:
-        step(*pytree.tree_unflatten(values, shape))
+        step(*pytree.tree_unflatten(values, structure))
         return ()
 
-    traced: GraphModule = make_fx(flat, decomposition_table=Rewriting().table(), tracing_mode=mode)(*leaves)
+    table = Decompositions(without=left_out()).all
+    traced: GraphModule = make_fx(flat, decomposition_table=table, tracing_mode=mode)(*leaves)
     return traced
 
 
-def _compiled(traced: GraphModule, leaves: Sequence[Tensor], mode: FakeTensorMode) -> Callable[..., None]:
+def _compile(traced: GraphModule, leaves: Sequence[Tensor], mode: FakeTensorMode) -> Callable[..., None]:
     import torch._inductor as inductor  # here: it takes a second
     from torch._guards import TracingContext, tracing
 
     with tracing(TracingContext(mode)):  # without which the compiler does not look into its cache
-        program = inductor.compile(traced, [*leaves], options=OPTIONS)
+        program = inductor.compile(traced, [*leaves], options=_options())
 
     def run(*arguments: Any) -> None:
         program(*pytree.tree_leaves(arguments))
@@ -114,9 +112,20 @@ def _compiled(traced: GraphModule, leaves: Sequence[Tensor], mode: FakeTensorMod
     return run
 
 
+def _options() -> dict[str, Any]:
+    return {
+        # One kernel for small things that do not depend on each other: 154 us instead of 176 for a step of
+        # FedLMD's network (H200, bf16, batch 50).
+        "combo_kernels": "combo_kernels" not in left_out(),
+        # PyTorch 2.11 fails over it where an optimiser's update of many tensors is one kernel.
+        "loop_ordering_after_fusion": False,
+    }
+
+
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """Without the compiler's advice, which is for those who use it directly."""
+    """Silence the compiler's advice, which is for those who use it directly, and turn its errors into one
+    sentence."""
     logger = logging.getLogger("torch._inductor")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -125,7 +134,8 @@ def _compiling() -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # a compiler's errors are of any kind
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = lines[0].rstrip(".")
         raise UserError(f"this method's step cannot be compiled ({reason}): leave fast=true out.") from error
     finally:
         logger.setLevel(before)

@@ -1,0 +1,122 @@
+"""Depthwise convolutions on a GPU as operators of our own, where a compiler's programs take twice the
+instructions.
+
+Images are [N, H, W, C] and padded with zeros.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# A program takes pixels in groups of `QUAD` side by side, `BLOCK_CHANNELS` channels of each. The numbers of
+# such groups (BLOCK), of warps and of programs that share the pixels are those that took an H200 least for
+# MobileNetV2's layers, six clients side by side.
+QUAD, BLOCK_CHANNELS = 4, 32
+BLOCK, WARPS = 16, 4
+WEIGHT_BLOCK, WEIGHT_WARPS, WEIGHT_PROGRAMS = 8, 1, 512
+
+
+@torch.library.custom_op("unskew::depthwise", mutates_args=(), device_types="cuda")
+def depthwise(
+    images: Tensor, weights: Tensor, kernel: list[int], stride: list[int], size: list[int], flipped: bool
+) -> Tensor:
+    """Return the convolution of padded images, in this size. The weights are [height * width, C] in float32;
+    `flipped` takes them last to first."""
+    from unskew.engines.cuda.compile import triton_kernels
+
+    (N, HP, WP, C), (H, W) = images.shape, size
+    out = images.new_empty(N, H, W, C)
+    quads = N * H * ceil_div(W, QUAD)
+    full = C % BLOCK_CHANNELS == 0 and W % QUAD == 0 and quads % BLOCK == 0
+    with torch.cuda.device(images.device):
+        triton_kernels.depthwise[(ceil_div(quads, BLOCK) * ceil_div(C, BLOCK_CHANNELS),)](
+            images, weights, out, quads,
+            H, W, HP, WP, *kernel, *stride, C, flipped, full, BLOCK, BLOCK_CHANNELS, num_warps=WARPS,
+        )  # fmt: skip
+    return out
+
+
+@depthwise.register_fake
+def _(
+    images: Tensor, weights: Tensor, kernel: list[int], stride: list[int], size: list[int], flipped: bool
+) -> Tensor:
+    return images.new_empty(images.shape[0], *size, images.shape[3])
+
+
+@torch.library.custom_op("unskew::depthwise_input_gradient", mutates_args=(), device_types="cuda")
+def depthwise_input_gradient(
+    grad: Tensor, weights: Tensor, kernel: list[int], stride: list[int], padding: list[int], size: list[int]
+) -> Tensor:
+    """Return the gradient of a convolution's images, of this size, from that of its output, which is padded
+    as `gradient_padding` says."""
+    from unskew.engines.cuda.compile import triton_kernels
+
+    (N, HP, WP, C), (H, W) = grad.shape, size
+    out = grad.new_empty(N, H, W, C)
+    strides = N * ceil_div(H, stride[0]) * ceil_div(W, stride[1])
+    full = C % BLOCK_CHANNELS == 0 and strides % BLOCK == 0
+    with torch.cuda.device(grad.device):
+        triton_kernels.depthwise_input_gradient[(ceil_div(strides, BLOCK) * ceil_div(C, BLOCK_CHANNELS),)](
+            grad, weights, out, strides,
+            H, W, HP, WP, *gradient_padding(kernel, stride, padding), *kernel, *stride, *padding, C,
+            full, BLOCK, BLOCK_CHANNELS, num_warps=WARPS,
+        )  # fmt: skip
+    return out
+
+
+@depthwise_input_gradient.register_fake
+def _(
+    grad: Tensor, weights: Tensor, kernel: list[int], stride: list[int], padding: list[int], size: list[int]
+) -> Tensor:
+    return grad.new_empty(grad.shape[0], *size, grad.shape[3])
+
+
+def depthwise_weight_gradient(
+    images: Tensor, grad: Tensor, start: list[int], stride: list[int], size: list[int]
+) -> Tensor:
+    """Return the gradient of 3×3 weights, [9, C], from the same padded gradient, whose pixels begin at
+    `start`."""
+    # An argument of the operator, because PyTorch's cache of compiled steps outlives this constant.
+    parts = max(1, WEIGHT_PROGRAMS // ceil_div(images.shape[3], BLOCK_CHANNELS))
+    sums: Tensor = weight_gradient_in_parts(images, grad, parts, start, stride, size)
+    return sums.sum(dim=0)
+
+
+@torch.library.custom_op("unskew::depthwise_weight_gradient", mutates_args=(), device_types="cuda")
+def weight_gradient_in_parts(
+    images: Tensor, grad: Tensor, parts: int, start: list[int], stride: list[int], size: list[int]
+) -> Tensor:
+    """Return the gradient of 3×3 weights by each of so many parts of the pixels, [parts, 9, C]."""
+    from unskew.engines.cuda.compile import triton_kernels
+
+    (N, HP, WP, C), (H, W) = images.shape, size
+    quads = N * H * ceil_div(W, QUAD)
+    steps = ceil_div(quads, parts * WEIGHT_BLOCK)
+    full = C % BLOCK_CHANNELS == 0 and W % QUAD == 0 and parts * steps * WEIGHT_BLOCK == quads
+    out = images.new_empty((parts, 9, C), dtype=torch.float32)
+    with torch.cuda.device(images.device):
+        triton_kernels.depthwise_weight_gradient[(parts * ceil_div(C, BLOCK_CHANNELS),)](
+            images, grad, out, quads, steps,
+            H, W, HP, WP, grad.shape[1], grad.shape[2], *start, *stride, C,
+            full, WEIGHT_BLOCK, BLOCK_CHANNELS, num_warps=WEIGHT_WARPS,
+        )  # fmt: skip
+    return out
+
+
+@weight_gradient_in_parts.register_fake
+def _(
+    images: Tensor, grad: Tensor, parts: int, start: list[int], stride: list[int], size: list[int]
+) -> Tensor:
+    return images.new_empty((parts, 9, images.shape[3]), dtype=torch.float32)
+
+
+def gradient_padding(kernel: list[int], stride: list[int], padding: list[int]) -> list[int]:
+    """Return how many zeros lie above and on the left of an output's gradient, so that every pixel of the
+    input finds all it needs there."""
+    return [(kernel[n] - 1 - padding[n]) // stride[n] for n in range(2)]
+
+
+def ceil_div(number: int, divisor: int) -> int:
+    """Return the quotient, rounded up."""
+    return -(-number // divisor)
