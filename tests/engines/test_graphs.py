@@ -6,19 +6,22 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from unskew.engines.graphs import Graphs
 
 from federations import flat, split
-from unskew import engines, train
-from unskew.engines import feed
+from unskew import Method, engines, train
+from unskew.engines.cuda import prefetch
+from unskew.engines.cuda.graphs import Graphs
+from unskew.engines.job import completed
 from unskew.errors import UserError
 from unskew.methods import METHODS
+from unskew.train import begin, sample_cohort, step
 from unskew.trial import Budget, Trial
+from unskew.types import Memory
 
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch):
-    monkeypatch.setitem(engines.ENGINES, "graphs", engines.Kind(Graphs))
+    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
 
 
 def trial_of(federation, model="mlp-small", **more) -> Trial:
@@ -40,9 +43,9 @@ def assert_same(trial, method) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon", "fedsam", "fedvls", "fedcurv", "fpl", "pkd"])
-def test_the_clients_share_lanes_and_lose_nothing(skewed, name):
-    for lanes in (1, 3):
-        assert_same(trial_of(skewed, workers=lanes), METHODS[name]())
+def test_the_clients_share_slots_and_lose_nothing(skewed, name):
+    for slots in (1, 3):
+        assert_same(trial_of(skewed, workers=slots), METHODS[name]())
 
 
 @pytest.mark.parametrize("statistics", ["average", "local", "batch"])
@@ -51,10 +54,76 @@ def test_batch_norm_statistics_follow_the_trial(skewed, statistics):
 
 
 def test_inputs_that_do_not_fit_are_fed_piece_by_piece(skewed, monkeypatch):
-    monkeypatch.setattr(feed, "FEED", 1)
+    monkeypatch.setattr(prefetch, "MOST_BYTES", 1)
     trial = trial_of(skewed)
     trial = replace(trial, budget=replace_budget(trial, epochs=7, cohort="all"))
     assert_same(trial, METHODS["scaffold"]())
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_the_same_clients_can_be_trained_again(skewed, monkeypatch, fits):
+    """As in a retry: with and without the next round's inputs having been made meanwhile."""
+    if not fits:
+        monkeypatch.setattr(prefetch, "MOST_BYTES", 1)
+    trial, method = trial_of(skewed), METHODS["fedavg"]()
+    loop, graphs = (engines.start(replace(trial, engine=name)) for name in ("loop", "graphs"))
+    jobs = [engines.Job(task) for task in sample_cohort(trial, 0)]
+    expected = completed(loop.fit(method, loop.initial, {}, jobs))
+    for upcoming in ([], [], sample_cohort(trial, 1), sample_cohort(trial, 1), []):
+        again = completed(graphs.fit(method, graphs.initial, {}, jobs, upcoming))
+        for one, other in zip(expected, again, strict=True):
+            assert torch.equal(flat(one.weights), flat(other.weights))
+
+
+def test_a_round_can_be_stepped_twice_from_one_state(skewed):
+    trial, method = trial_of(skewed, engine="graphs"), METHODS["fedavg"]()
+    engine = engines.start(trial)
+    state, _ = step(trial, method, engine, begin(method, engine.initial))
+    (one, first), (other, second) = (step(trial, method, engine, state) for _ in range(2))
+    assert torch.equal(flat(one.server.weights), flat(other.server.weights))
+    assert first.train_loss == second.train_loss
+
+
+def test_inputs_for_the_next_round_are_those_of_who_trains_in_it(skewed):
+    """Who was announced, and somebody else."""
+    trial, method = trial_of(skewed), METHODS["fedavg"]()
+    loop, graphs = (engines.start(replace(trial, engine=name)) for name in ("loop", "graphs"))
+    for round in (0, 1, 0, 2, 2, 1):
+        jobs = [engines.Job(task) for task in sample_cohort(trial, round)]
+        one = completed(loop.fit(method, loop.initial, {}, jobs))
+        other = completed(graphs.fit(method, graphs.initial, {}, jobs, sample_cohort(trial, round + 1)))
+        for mine, theirs in zip(one, other, strict=True):
+            assert torch.equal(flat(mine.weights), flat(theirs.weights))
+
+
+def test_more_clients_than_a_cohort_can_be_trained(skewed):
+    trial, method = trial_of(skewed), METHODS["fedavg"]()
+    trial = replace(trial, budget=replace_budget(trial, cohort=1))
+    everyone = [engines.Job(engines.Task(k, 0, skewed.holding(k))) for k in range(skewed.clients)]
+    one, other = (
+        completed(engine.fit(method, engine.initial, {}, everyone))
+        for engine in (engines.start(replace(trial, engine=name)) for name in ("loop", "graphs"))
+    )
+    for mine, theirs in zip(one, other, strict=True):
+        assert torch.equal(flat(mine.weights), flat(theirs.weights))
+
+
+def test_a_client_that_fails_is_a_value_and_the_others_train_on(skewed):
+    def update(scope, end):
+        if scope.counts.sum() == skewed.sizes.max():
+            raise ZeroDivisionError("no")
+        return {}, {}
+
+    trial, method = trial_of(skewed), Method(memory=Memory(update=update))
+    everyone = [engines.Job(engines.Task(k, 2, skewed.holding(k))) for k in range(skewed.clients)]
+    for name in ("loop", "pool", "graphs"):
+        engine = engines.start(replace(trial, engine=name))
+        outcomes = engine.fit(method, engine.initial, {}, everyone)
+        failed = [outcome for outcome in outcomes if isinstance(outcome, engines.Failed)]
+        assert [(f.client, f.round, f.stage) for f in failed] == [(int(skewed.sizes.argmax()), 2, "update")]
+        with pytest.raises(ZeroDivisionError) as caught:
+            completed(outcomes)
+        assert f"Client {failed[0].client} failed in round 3, stage 'update'." in caught.value.__notes__
 
 
 def test_a_kept_optimizer_goes_on_where_it_was(skewed):

@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d
 from federations import depthwise_model, flat
 from unskew import Method, train
 from unskew.data import Augment
-from unskew.engines import examiner, graphs
+from unskew.engines.cuda import evaluation, slots
 from unskew.engines.cuda.compile import compile_step
 from unskew.errors import UserError
 from unskew.methods import METHODS
@@ -50,7 +50,7 @@ def assert_fast_stays_close(trial) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_recorded_and_equals_the_loop(name):
+def test_every_method_is_captured_and_equals_the_loop(name):
     assert_close(hard_trial(normed_model, device="cuda"), METHODS[name]())
 
 
@@ -113,9 +113,9 @@ def test_the_fastest_kernels_stay_close(images, model, precision):
 
 
 def test_rare_batches_past_cudnn_stay_close(images, monkeypatch):
-    for module in (graphs, examiner):
+    for module in (slots, evaluation):
         monkeypatch.setattr(module, "WORTH_COMPILING", 2.0)
-    monkeypatch.setattr(graphs, "compile_step", lambda step, *_: step)  # full batches have tests of their own
+    monkeypatch.setattr(slots, "compile_step", lambda step, *_: step)  # full batches have tests of their own
     model = partial(depthwise_model, 3, 4)
     assert_fast_stays_close(trial_of(images, model, engine="graphs", precision="bf16"))
 
@@ -178,7 +178,7 @@ def test_a_step_that_waits_for_the_device_is_refused():
     def loss(view):
         return view.out.logits.mean() * float(view.out.logits.detach().sum())
 
-    with pytest.raises(UserError, match=r"cannot record this method's step .*use --engine loop"):
+    with pytest.raises(UserError, match=r"cannot capture this method's step .*use --engine loop"):
         train(hard_trial(engine="graphs", device="cuda"), Method(loss=loss))
 
 
