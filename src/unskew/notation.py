@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import types
@@ -96,16 +97,15 @@ def _value(what: str, kind: object, text: str) -> object:
         return Path(text).expanduser()
     if free is bool and text.lower() in BOOLS:
         return BOOLS[text.lower()]
+    words = {bool: "true or false", int: "a whole number", float: "a number"}
     if free is int or free is float:
-        try:
+        with contextlib.suppress(ValueError):
             number: float = free(text)
-        except ValueError:
-            number = math.nan
-        if math.isfinite(number):
-            return number
+            if math.isfinite(number):
+                return number
+            words[free] = "a finite number"
     if free is None:
         raise unknown(what, text, fixed)
-    words = {bool: "true or false", int: "a whole number", float: "a finite number"}
     raise UserError(f"{what} is '{text}' but should be {' or '.join([*map(repr, fixed), words[free]])}.")
 
 

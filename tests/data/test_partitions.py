@@ -353,7 +353,7 @@ class TestText:
             ("dirichlet:0", "beta is 0.0 but should be above 0"),
             ("dirichlet:nan", "beta is 'nan' but should be a finite number"),
             ("dirichlet:inf", "beta is 'inf' but should be a finite number"),
-            ("dirichlet:high", "beta is 'high' but should be a finite number"),
+            ("dirichlet:high", "beta is 'high' but should be a number"),
             ("dirichlet:1,kap=true", "did you mean 'cap'"),
             ("iid:true", "'true' is out of place in the options of iid: write option=value"),
             ("dirichlet:1,min_size=least", "min_size is 'least' but should be 'auto' or a whole number"),
