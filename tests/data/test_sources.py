@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,21 +34,13 @@ from layouts import (
 )
 from sklearn.datasets import load_digits
 
+from unskew.data.cache import keep
 from unskew.data.fetch import DOWNLOADS
 from unskew.data.images import channel_stats
 from unskew.data.sources import SOURCES, available, data_folder, load
-from unskew.data.sources.cache import keep
 from unskew.errors import UserError
 
 real = pytest.mark.skipif(not os.environ.get("UNSKEW_DATA"), reason="UNSKEW_DATA names no data folder")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Decoded images go to a folder of the test's own."""
-    folder = tmp_path / "cache"
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda _: folder)
-    return folder
 
 
 def equal(tensor: torch.Tensor, array: np.ndarray) -> bool:

@@ -12,10 +12,11 @@ from dataclasses import replace
 from unskew.data.dataset import Dataset
 from unskew.data.importers import IMPORTERS, Import
 from unskew.data.manifest import Partition, partition_of
-from unskew.data.partitions import recipe
+from unskew.data.partitions import recipe as recipes
 from unskew.data.partitions.classes import Balanced, Classes, Labels, Quantity
 from unskew.data.partitions.compose import Domains, LongTail
 from unskew.data.partitions.dirichlet import ClientDirichlet, Dirichlet
+from unskew.data.partitions.kept import drawn
 from unskew.data.partitions.natural import Natural
 from unskew.data.partitions.pool import Division, Partitioner, Pool, Seed
 from unskew.data.partitions.shards import Iid, Shards, SortedShards
@@ -88,10 +89,10 @@ def _parse_rule(parts: Sequence[str]) -> Partitioner:
             raise UserError(
                 f"{name} cannot be followed by '+{'+'.join(rest)}': only longtail and domains can."
             )
-        return recipe.read(name, kind, options)
+        return recipes.read(name, kind, options)
     if not rest:
         raise UserError(f"{name} does not say how to divide: write {head}+dirichlet:0.1, for example.")
-    return recipe.read(name, kind, options, then=_parse_rule(rest))
+    return recipes.read(name, kind, options, then=_parse_rule(rest))
 
 
 def write_skew(skew: Skew, *, brief: bool = False) -> str:
@@ -103,7 +104,7 @@ def write_skew(skew: Skew, *, brief: bool = False) -> str:
         raise UserError(
             f"{type(skew).__name__} is not a partitioner of unskew: use one of {', '.join(PARTITIONERS)}."
         )
-    text = recipe.write(names[type(skew)], skew, brief=brief)
+    text = recipes.write(names[type(skew)], skew, brief=brief)
     return f"{text}+{write_skew(skew.then, brief=brief)}" if isinstance(skew, LongTail | Domains) else text
 
 
@@ -126,11 +127,12 @@ def partition(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Pa
         dataset.domains,
     )
     rule = _spell_out(rule, pool.domain_names, clients)
-    division = rule.divide(pool, clients, Seed(seed))
+    recipe = write_skew(rule)
+    division = drawn(recipe, pool, clients, seed, lambda: rule.divide(pool, clients, Seed(seed)))
     return partition_of(
         division.clients,
         dataset,
-        recipe=write_skew(rule),
+        recipe=recipe,
         seed=seed,
         notes=division.notes,
         tries=division.tries,
