@@ -12,7 +12,7 @@ from unskew.files import put, replacing, write_file
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "some.json"
     write_file(path, "old")
-    with pytest.raises(RuntimeError, match="halfway"), replacing(path) as partial:
+    with pytest.raises(RuntimeError, match="halfway"), replacing(path) as partial:  # noqa: PT012
         partial.write_text("ne")
         assert path.read_text() == "old"
         raise RuntimeError("halfway")
