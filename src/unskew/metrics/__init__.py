@@ -52,7 +52,7 @@ from unskew.metrics.costs import (
     speed_up,
     traffic,
 )
-from unskew.metrics.seeds import Comparison, Summary, compare, over_seeds
+from unskew.metrics.seeds import Comparison, Summary, compare, over_seeds, plus_minus
 
 __all__ = [
     "Assessment",
@@ -93,6 +93,7 @@ __all__ = [
     "misclassification_share",
     "out_local_accuracy",
     "over_seeds",
+    "plus_minus",
     "prediction_share",
     "round_cost",
     "rounds_to",
