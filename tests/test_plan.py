@@ -81,6 +81,4 @@ def test_the_length_of_a_key_counts():
     assert len({stream(1, Purpose.SERVER, *key).bytes(8) for key in keys}) == len(keys)
     assert len({draw_seed(1, Purpose.SERVER, *key) for key in keys}) == len(keys)
     # A seed of more than 32 bits is not another seed with another purpose.
-    assert draw_seed(1 + (Purpose.SERVER << 32), Purpose.COHORT) != draw_seed(
-        1, Purpose.SERVER, Purpose.COHORT
-    )
+    assert draw_seed(1 + (Purpose.SERVER << 32), Purpose.COHORT) != draw_seed(1, Purpose.SERVER, Purpose.COHORT)
