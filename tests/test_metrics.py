@@ -451,6 +451,9 @@ def test_seeds_that_say_little():
     assert metrics.over_seeds([None, float("nan")]) is None
     one = metrics.over_seeds([None, 0.4])
     assert (one.mean, one.std, one.interval, one.n) == (0.4, None, None, 1)
+    assert metrics.plus_minus(one, scale=100) == "40.0"
+    assert metrics.plus_minus(metrics.over_seeds([0.5, 0.6, 0.7]), scale=100) == "60.0 ± 10.0"
+    assert metrics.plus_minus(metrics.over_seeds([-0.001, 0.0]), digits=2) == "0.00 ± 0.00"
     same = metrics.over_seeds([0.1, 0.1, 0.1])
     assert (same.std, same.n) == (0, 3)
     assert same.interval == (same.mean, same.mean)

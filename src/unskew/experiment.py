@@ -24,6 +24,7 @@ from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
+from unskew.notation import named
 from unskew.program import Program
 from unskew.spec import Spec
 from unskew.trial import Budget, Evaluation, Precision, Probe, Statistics, Teacher, Trial
@@ -126,7 +127,7 @@ class Experiment(Spec):
 
     def words(self) -> list[str]:
         """The method, the data, the skew and the seed, short enough for a folder's name."""
-        data, skew = self.data.name.partition(":")[0], brief_skew(self.skew.recipe)
+        data, skew = named(self.data.name)[0], brief_skew(self.skew.recipe)
         return [self.method.brief(), data, skew, f"seed{self.seed}"]
 
 

@@ -25,7 +25,7 @@ import unskew
 from unskew import metrics
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared
-from unskew.files import replacing
+from unskew.files import write_file
 from unskew.methods.assemble import passes as count_passes
 from unskew.methods.pkd import ACTIVATED
 from unskew.metrics import Comparison, Stages, Summary, Traffic
@@ -354,9 +354,9 @@ def _told(found: Summary | Comparison | None) -> Json:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """So that a reader sees all of it or none of it."""
-    with writing(path), replacing(path) as partial:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+    """So that a reader sees all of it or none of it, and one who cannot write is told so in a sentence."""
+    with writing(path):
+        write_file(path, content)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import torch
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import federate
 from unskew.data.importers import flbench_dataset, flwr_partition, pfllib_dataset
+from unskew.data.pickles import unpickle
 from unskew.errors import UserError
 
 # What DirichletPartitioner(4, "label", 0.5, min_partition_size=5) of flwr-datasets 0.6.1 makes of the labels
@@ -156,9 +157,47 @@ class TestNiidBench:
             ("map.npz", lambda path: np.savez(path, data=np.array({0: Hostile()}))),
         ]:
             write(tmp_path / name)
-            with pytest.raises(UserError, match="no pickle of plain indices"):
+            with pytest.raises(UserError, match="is refused: it asks for"):
                 held(f"niidbench:{tmp_path / name}")
         assert not (tmp_path / "made").exists()
+
+    @pytest.mark.parametrize(
+        "state",
+        [
+            (1, (3,), np.dtype(np.int64), False, b"12345678"),
+            (1, (-1,), np.dtype(np.int64), False, b""),
+            (1, (1 << 62, 4), np.dtype(np.int64), False, b""),
+            (1, (1,), np.dtype(object), False, b"12345678"),
+            (1, (1,), np.dtype(np.int64), False, [7]),
+            (1, (1,), np.dtype([("a", np.int64)]), False, b"12345678"),
+            (1, (1,), np.dtype("M8[s]"), False, b"12345678"),
+        ],
+    )
+    def test_an_array_whose_state_does_not_fit_is_refused(
+        self, tmp_path: Path, state: tuple[object, ...]
+    ) -> None:
+        class Claims:
+            def __reduce__(self) -> tuple[object, ...]:
+                rebuild, arguments, _ = np.zeros(1).__reduce__()
+                return rebuild, arguments, state
+
+        path = tmp_path / "map.pkl"
+        path.write_bytes(pickle.dumps({0: Claims()}, 2))
+        with pytest.raises(UserError, match="is not a readable pickle"):
+            held(f"niidbench:{path}")
+
+    @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+    def test_arrays_of_every_layout_come_as_they_were(self, tmp_path: Path, protocol: int) -> None:
+        path = tmp_path / "map.pkl"
+        rectangle = np.array([[4, 2], [1, 5]], dtype=">i4")
+        for rows in (rectangle, rectangle.T, np.array([[True], [False]]), np.array(2.5), np.zeros((0, 3))):
+            path.write_bytes(pickle.dumps(rows, protocol))
+            with path.open("rb") as file:
+                read = unpickle(file, path)
+            assert isinstance(read, np.ndarray)
+            assert read.tolist() == rows.tolist()
+            trusted = pickle.loads(path.read_bytes())
+            assert (read.dtype, read.shape) == (trusted.dtype, trusted.shape)
 
     @pytest.mark.parametrize("suffix", [".pkl", ".npy", ".npz", ".txt", ".json"])
     def test_truncated_files(self, tmp_path: Path, suffix: str) -> None:

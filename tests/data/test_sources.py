@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,21 +34,13 @@ from layouts import (
 )
 from sklearn.datasets import load_digits
 
+from unskew.data.cache import keep
 from unskew.data.fetch import DOWNLOADS
 from unskew.data.images import channel_stats
 from unskew.data.sources import SOURCES, available, data_folder, load
-from unskew.data.sources.cache import keep
 from unskew.errors import UserError
 
 real = pytest.mark.skipif(not os.environ.get("UNSKEW_DATA"), reason="UNSKEW_DATA names no data folder")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Decoded images go to a folder of the test's own."""
-    folder = tmp_path / "cache"
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda _: folder)
-    return folder
 
 
 def equal(tensor: torch.Tensor, array: np.ndarray) -> bool:
@@ -804,17 +795,17 @@ def test_the_table_of_sources_agrees_with_itself_and_with_the_downloads() -> Non
     [
         ("cifr10", "unknown dataset 'cifr10': did you mean 'cifar10'?"),
         ("", "unknown dataset '': choose one of"),
-        ("synthetic:client=3", "unknown option of 'synthetic' 'client': did you mean 'clients'?"),
-        ("synthetic:clients=few", "option 'clients' of 'synthetic' is a whole number, not 'few'."),
-        ("synthetic:0.5,nan", "option 'beta' of 'synthetic' is a number, not 'nan'."),
-        ("synthetic:iid=maybe", "option 'iid' of 'synthetic' is true or false, not 'maybe'."),
-        ("synthetic:1,alpha=2", "option 'alpha' of 'synthetic' is given twice: give it once."),
+        ("synthetic:client=3", "unknown option of synthetic 'client': did you mean 'clients'?"),
+        ("synthetic:clients=few", "synthetic clients is 'few' but should be a whole number."),
+        ("synthetic:0.5,nan", "synthetic beta is 'nan' but should be a finite number."),
+        ("synthetic:iid=maybe", "synthetic iid is 'maybe' but should be true or false."),
+        ("synthetic:1,alpha=2", "synthetic is given alpha twice: give it once."),
         ("synthetic:seed=1,0.5", "'0.5' is out of place"),
         ("synthetic:1,,", "'' is out of place"),
         ("leaf_synthetic:1,2,3,4,5,6", "'6' is out of place"),
-        ("mnist:3", "'mnist' has no options: leave out '3'."),
-        ("emnist:leters", "unknown value of option 'split' of 'emnist' 'leters': did you mean 'letters'?"),
-        ("csv:table.csv", "'csv' needs label=…: add it after a comma."),
+        ("mnist:3", "mnist has no options: leave out '3'."),
+        ("emnist:leters", "unknown emnist split 'leters': did you mean 'letters'?"),
+        ("csv:table.csv", "csv needs a value for label: write csv:PATH,LABEL."),
         ("folder:", "'folder:' has no path: write folder:PATH."),
         ("npz:nowhere.npz", "nowhere.npz does not exist"),
     ],

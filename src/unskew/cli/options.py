@@ -11,6 +11,7 @@ import typer
 from unskew.errors import UserError
 from unskew.experiment import Experiment, assign, read
 from unskew.loggers import find
+from unskew.notation import items, named
 
 DEFAULT = Experiment()
 
@@ -150,14 +151,14 @@ def loggers(text: str | None) -> tuple[str, ...]:
 def method_table(text: str) -> dict[str, Any]:
     """`NAME`, `NAME:option=value,option=value`, or several of these joined by +, as the [method] table of an
     experiment."""
-    parts = [part.strip().partition(":") for part in re.split(r"\+(?!\d)", text)]
-    if not all(name for name, _, _ in parts):
+    parts = [named(part) for part in re.split(r"\+(?!\d)", text)]
+    if not all(name for name, _ in parts):
         raise UserError(f"--method is '{text}' but a name is missing: write one, or several joined by +.")
-    for name, colon, options in parts:
-        if colon and not all("=" in option for option in options.split(",")):
+    for name, options in parts:
+        if options == "" or any(item.key is None for item in items(options)):
             raise UserError(f"'{name}:{options}' is not a method: write {name}, or {name}:option=value.")
-    tables = {name: assign({}, options.split(",") if options else []) for name, _, options in parts}
-    name = "+".join(name for name, _, _ in parts)
+    tables = {name: assign({}, [item.text for item in items(options)]) for name, options in parts}
+    name = "+".join(name for name, _ in parts)
     return {"name": name, **(tables[name] if len(parts) == 1 else tables)}
 
 

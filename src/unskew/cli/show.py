@@ -84,12 +84,8 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def spread(values: Sequence[float | None]) -> str:
     """Mean ± standard deviation (n-1) in percent; the value alone where there is one."""
-    known = [value for value in values if value is not None and not np.isnan(value)]
-    if not known:
-        return "-"
-    if len(known) == 1:
-        return percent(known[0])
-    return f"{percent(float(np.mean(known)))} ± {percent(float(np.std(known, ddof=1)))}"
+    known = metrics.over_seeds(values)
+    return "-" if known is None else metrics.plus_minus(known, scale=100)
 
 
 def class_table(result: Result, width: int) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from unskew.data import sources
@@ -12,14 +11,14 @@ from unskew.data.federation import Federation, federate
 from unskew.data.join import join
 from unskew.data.manifest import Partition, partition_of
 from unskew.data.own import from_arrays, from_csv, from_folder, from_npz, from_torch
+from unskew.notation import joined
 
 
 def load(name: str, folder: Path | None = None, *, seed: int | None = None) -> Dataset:
     """A dataset by name, such as "cifar10", "emnist:letters" or "csv:table.csv,label=kind". Names joined by
     +, such as "mnist+usps+svhn", are the domains of one dataset. It is looked for in `folder`, else in the
     folder that UNSKEW_DATA names, else in the user's cache folder."""
-    parts = re.split(r"\+(?=[A-Za-z])", name)
-    datasets = [sources.load(part, folder, seed=seed) for part in parts]
+    datasets = [sources.load(part, folder, seed=seed) for part in joined(name)]
     return datasets[0] if len(datasets) == 1 else join(datasets)
 
 

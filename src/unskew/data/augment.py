@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.errors import UserError, unknown
+from unskew.notation import items, named
 from unskew.transfer import upload
 from unskew.types import Inputs
 
@@ -54,14 +55,13 @@ class Augment:
         text = text.strip()
         crop, reflect, rotate, cutout = 0, False, 0.0, 0
         names: list[str] = []
-        for step in text.split(",") if text not in ("", "none") else ():
-            name, colon, value = step.strip().partition(":")
+        for step in items(text) if text != "none" else ():
+            name, value = named(step.text)
             if name not in STEPS:
                 raise unknown("augmentation", name, STEPS)
-            if name in ("flip", "autoaugment") and colon:
-                raise UserError(
-                    f"augmentation '{name}' takes no number: write '{name}', not '{step.strip()}'."
-                )
+            if name in ("flip", "autoaugment") and value is not None:
+                raise UserError(f"augmentation '{name}' takes no number: write '{name}', not '{step.text}'.")
+            value = value or ""
             if name == "crop":
                 pixels, slash, fill = value.partition("/")
                 if slash and fill != "reflect":

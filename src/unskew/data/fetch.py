@@ -32,6 +32,7 @@ from rich.progress import (
 
 from unskew.data.sources import SOURCES, data_folder
 from unskew.errors import UserError, unknown
+from unskew.files import put
 
 Report = Callable[[str, int, int | None], None]
 """Told of progress: the file's name, bytes so far, and bytes in all where the server says so."""
@@ -244,7 +245,7 @@ def receive(url: str, target: Path, md5: str, report: Report) -> None:
             f"{url} gave a file with the MD5 {found}, not the published {md5}: it is kept as {bad}; fetch "
             f"again, and if this repeats the publisher's file has changed."
         )
-    part.replace(target)
+    put(part, target)
 
 
 def ask(url: str, start: int) -> Any | None:
@@ -317,7 +318,7 @@ def unpack(archive: Path, target: Path, names: tuple[str, ...]) -> None:
             if all((top / name).exists() for name in names):
                 if target.exists():
                     target.rmdir()  # empty: see is_unpacked
-                top.rename(target)
+                put(top, target)
                 return
     raise UserError(f"{archive} does not hold {', '.join(names)}: its publisher has changed it.")
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import pickle
 import re
 import zipfile
 import zlib
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from torch import Tensor
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import channel_stats
 from unskew.data.manifest import Ints, Partition, load, partition_of
+from unskew.data.pickles import unpickle
 from unskew.errors import UserError
 
 Pixels = npt.NDArray[np.uint8]
@@ -318,52 +318,9 @@ def _fedml(path: Path) -> object:
     return {int(key): [int(i) for i in re.findall(r"\d+", items)] for key, items in entry.findall(text)}
 
 
-_SAFE: Mapping[tuple[str, str], object] = {
-    ("collections", "OrderedDict"): OrderedDict,
-    ("collections", "defaultdict"): defaultdict,
-    ("collections", "Counter"): Counter,
-    ("builtins", "list"): list,
-    ("builtins", "dict"): dict,
-    ("builtins", "set"): set,
-    ("builtins", "range"): range,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): lambda text, _: text.encode("latin1"),  # how Python 2 wrote bytes
-}
-# What rebuilds arrays and numbers, under its names in all versions of NumPy.
-_SAFE_NUMPY: Mapping[str, object] = {
-    "_reconstruct": np.zeros(1).__reduce__()[0],
-    "_frombuffer": np.zeros(1).__reduce_ex__(5)[0],
-    "scalar": np.int64(0).__reduce__()[0],
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes containers, numbers and arrays, and refuses every other name in the file."""
-
-    def find_class(self, module: str, name: str) -> object:
-        if module == "__builtin__":  # Python 2, and the protocols it knew
-            module = "builtins"
-        if (module, name) in _SAFE:
-            return _SAFE[module, name]
-        if re.fullmatch(r"numpy\._?core\.(multiarray|numeric)", module) and name in _SAFE_NUMPY:
-            return _SAFE_NUMPY[name]
-        raise pickle.UnpicklingError(f"{module}.{name}")
-
-
-def _unpickle(file: IO[bytes], path: Path) -> object:
-    try:
-        content: object = _Unpickler(file).load()
-    except pickle.UnpicklingError as error:
-        raise UserError(f"{path} is not read, because it is no pickle of plain indices ({error}).") from None
-    except (EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError, ImportError):
-        raise UserError(f"{path} breaks off or is damaged: copy or make it again.") from None
-    return content
-
-
 def _pickle(path: Path) -> object:
     with _open(path) as file:
-        return _unpickle(file, path)
+        return unpickle(file, path)
 
 
 def _npy(path: Path) -> object:
@@ -395,7 +352,7 @@ def _array(file: IO[bytes], path: Path) -> object:
             return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
     except ValueError:
         raise UserError(f"{path} is no NumPy file, or breaks off: copy or make it again.") from None
-    return _unpickle(file, path)
+    return unpickle(file, path)
 
 
 IMPORTERS: Mapping[str, Callable[[Path, Dataset], Partition]] = {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unskew.data.dataset import Dataset
 from unskew.errors import UserError
+from unskew.files import write_file
 from unskew.version import VERSION
 
 Ints = npt.NDArray[np.int64]
@@ -189,17 +188,10 @@ def save(partition: Partition, dataset: Dataset, path: Path) -> None:
     content = manifest.model_dump() | {"sha256": _digest(manifest)}
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
     path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="utf-8") as file:
-            file.write(f"{{\n{lines}\n}}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        write_file(path, f"{{\n{lines}\n}}\n")
     except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
         raise UserError(
             f"the partition cannot be saved as {path} ({error.strerror}): choose another file."
         ) from None

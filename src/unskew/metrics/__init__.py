@@ -54,7 +54,7 @@ from unskew.metrics.costs import (
     speed_up,
     traffic,
 )
-from unskew.metrics.seeds import Comparison, Summary, compare, over_seeds
+from unskew.metrics.seeds import Comparison, Summary, compare, over_seeds, plus_minus
 
 __all__ = [
     "BACKWARD",
@@ -97,6 +97,7 @@ __all__ = [
     "nbytes",
     "out_local_accuracy",
     "over_seeds",
+    "plus_minus",
     "prediction_share",
     "round_cost",
     "rounds_to",

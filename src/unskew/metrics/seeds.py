@@ -39,6 +39,14 @@ def over_seeds(values: Iterable[float | None], *, confidence: float = 0.95) -> S
     return _summary(known, confidence) if known.size else None
 
 
+def plus_minus(summary: Summary, *, scale: float = 1.0, digits: int = 1) -> str:
+    """Mean ± standard deviation as they are printed, times `scale`; the mean alone where there is no
+    deviation."""
+    shown = [summary.mean] if summary.std is None else [summary.mean, summary.std]
+    # + 0.0: no minus before a zero.
+    return " ± ".join(f"{round(scale * value, digits) + 0.0:.{digits}f}" for value in shown)
+
+
 def _summary(values: Floats, confidence: float, scale: float | None = None) -> Summary:
     mean, n = float(values.mean()), len(values)
     if n == 1:

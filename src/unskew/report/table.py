@@ -7,7 +7,7 @@ import io
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from unskew import metrics
@@ -140,10 +140,9 @@ def _cell(column: Column, seeds: Sequence[Mapping[str, float | None]]) -> Cell:
 
 
 def _write(value: Summary, column: Column) -> str:
-    mean = f"{column.scale * value.mean:.{column.digits}f}"
-    if value.std is None or (column.counted and not value.std):
-        return mean
-    return f"{mean} ± {column.scale * value.std:.{column.digits}f}"
+    if column.counted and not value.std:
+        value = replace(value, std=None)
+    return metrics.plus_minus(value, scale=column.scale, digits=column.digits)
 
 
 def _rank(cells: Sequence[Cell], lower: bool) -> list[Rank]:

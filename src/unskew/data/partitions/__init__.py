@@ -6,21 +6,22 @@ its own."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from unskew.data.dataset import Dataset
 from unskew.data.importers import IMPORTERS, Import
 from unskew.data.manifest import Partition, partition_of
-from unskew.data.partitions import recipe
+from unskew.data.partitions import recipe as recipes
 from unskew.data.partitions.classes import Balanced, Classes, Labels, Quantity
 from unskew.data.partitions.compose import Domains, LongTail
 from unskew.data.partitions.dirichlet import ClientDirichlet, Dirichlet
+from unskew.data.partitions.kept import drawn
 from unskew.data.partitions.natural import Natural
 from unskew.data.partitions.pool import Division, Partitioner, Pool, Seed
 from unskew.data.partitions.shards import Iid, Shards, SortedShards
 from unskew.errors import UserError, unknown
+from unskew.notation import joined, named
 
 __all__ = [
     "PARTITIONERS",
@@ -67,29 +68,31 @@ Skew = Partitioner | Import
 
 def parse_skew(text: str) -> Skew:
     """The rule that a skew string names, its options checked."""
-    name, _, options = text.strip().partition(":")
+    name, options = named(text)
     if name in IMPORTERS:
-        return Import(name, options)
-    return _parse_rule(text.strip())
+        return Import(name, options or "")
+    return _parse_rule(joined(text))
 
 
-def _parse_rule(text: str) -> Partitioner:
-    head, *rest = re.split(r"\+(?=[A-Za-z])", text, maxsplit=1)  # the plus sign of 1e+3 belongs to the number
-    name, _, options = head.partition(":")
+def _parse_rule(parts: Sequence[str]) -> Partitioner:
+    head, *rest = parts
+    name, options = named(head)
     if name in IMPORTERS:
         raise UserError(
-            f"'{text}' is a partition made elsewhere and is taken as it is: let nothing come before."
+            f"'{head}' is a partition made elsewhere and is taken as it is: let nothing come before."
         )
     if name not in PARTITIONERS:
         raise unknown("skew", name, [*PARTITIONERS, *IMPORTERS])
     kind = PARTITIONERS[name]
     if name not in ("longtail", "domains"):
         if rest:
-            raise UserError(f"{name} cannot be followed by '+{rest[0]}': only longtail and domains can.")
-        return recipe.read(name, kind, options)
+            raise UserError(
+                f"{name} cannot be followed by '+{'+'.join(rest)}': only longtail and domains can."
+            )
+        return recipes.read(name, kind, options)
     if not rest:
         raise UserError(f"{name} does not say how to divide: write {head}+dirichlet:0.1, for example.")
-    return recipe.read(name, kind, options, then=_parse_rule(rest[0]))
+    return recipes.read(name, kind, options, then=_parse_rule(rest))
 
 
 def write_skew(skew: Skew, *, brief: bool = False) -> str:
@@ -101,7 +104,7 @@ def write_skew(skew: Skew, *, brief: bool = False) -> str:
         raise UserError(
             f"{type(skew).__name__} is not a partitioner of unskew: use one of {', '.join(PARTITIONERS)}."
         )
-    text = recipe.write(names[type(skew)], skew, brief=brief)
+    text = recipes.write(names[type(skew)], skew, brief=brief)
     return f"{text}+{write_skew(skew.then, brief=brief)}" if isinstance(skew, LongTail | Domains) else text
 
 
@@ -124,11 +127,12 @@ def partition(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Pa
         dataset.domains,
     )
     rule = _spell_out(rule, pool.domain_names, clients)
-    division = rule.divide(pool, clients, Seed(seed))
+    recipe = write_skew(rule)
+    division = drawn(recipe, pool, clients, seed, lambda: rule.divide(pool, clients, Seed(seed)))
     return partition_of(
         division.clients,
         dataset,
-        recipe=write_skew(rule),
+        recipe=recipe,
         seed=seed,
         notes=division.notes,
         tries=division.tries,

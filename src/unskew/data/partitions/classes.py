@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from unskew.data.manifest import Ints
-from unskew.data.partitions.pool import Division, Pool, Seed, deal, enough, even, per_class
+from unskew.data.partitions.pool import Division, Pool, Seed, deal, enough, even, per_class, pfllib_least
 from unskew.errors import UserError
 
 
@@ -96,7 +96,8 @@ class Quantity:
         least. The draws of the published codes, bit for bit: fedvls-cifar10 (the first holder gets a tenth of
         an equal share to all of the class), fedvls-cifar100 (also TinyImageNet; up to an equal share, so that
         all but the last holder are small), fedvls-mnist (the same, at least 256/C samples), pfllib (the same,
-        more holders where s·N/C is no whole number; classes that then find no holder are dropped).
+        at least 40/C samples, or n/2NC where that is less; more holders where s·N/C is no whole number, and
+        classes that then find no holder are dropped).
     mix_classes: form the blocks from the classes in random order (clean only).
     """
 
@@ -138,7 +139,8 @@ class Quantity:
         C, rng = pool.classes, seed.legacy()
         ratio = clients / C * self.s
         holders = int(np.ceil(ratio)) if self.variant == "pfllib" else int(ratio)
-        least = {"fedvls-cifar10": 10, "fedvls-cifar100": 10, "fedvls-mnist": 256, "pfllib": 1}[self.variant]
+        published = {"fedvls-cifar10": 10, "fedvls-cifar100": 10, "fedvls-mnist": 256}
+        least = pfllib_least(pool, clients) if self.variant == "pfllib" else published[self.variant]
         hands: list[list[Ints]] = [[] for _ in range(clients)]
         quota, overdrawn = np.full(clients, self.s), 0
         for c, samples in enumerate(pool.by_class):
@@ -153,7 +155,7 @@ class Quantity:
             equal = len(samples) / len(mine)
             low = int(max(equal / 10, least / C))
             high = len(samples) if self.variant == "fedvls-cifar10" else int(equal)
-            if low >= high:
+            if low >= high and len(mine) > 1:
                 raise UserError(
                     f"class {c} has {len(samples)} samples, too few for {self.variant} to draw a part of."
                 )

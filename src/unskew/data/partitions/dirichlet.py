@@ -12,7 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.manifest import Floats, Ints
-from unskew.data.partitions.pool import Division, Pool, Seed, deal, enough, even, largest_remainder
+from unskew.data.partitions.pool import (
+    Division,
+    Pool,
+    Seed,
+    deal,
+    enough,
+    even,
+    largest_remainder,
+    pfllib_least,
+)
 from unskew.errors import UserError
 
 BLOCK = 1 << 16
@@ -30,13 +39,14 @@ class Dirichlet:
     cap: a client that holds n/N samples or more gets none of the classes that follow (in label order), and
         its share goes to the others. All published codes do this and no paper says so; false is the plain
         definition.
-    min_size: draw everything again until every client has as many samples.
+    min_size: draw everything again until every client has as many samples. auto: 10, and in the variant
+        pfllib the least number of that code, 40 or half an equal share.
     rounding: largest (remainder), or floor (of the cumulated shares; the last client then gets stray single
         samples of almost every class). auto: largest, and floor in the published variants.
     variant: clean, or the draws of a published code, bit for bit: fedvls (FedVLS and FedED on CIFAR and
         TinyImageNet, FedDecorr), fedntd (FedNTD and FedLMD "lda"), niid-bench (NIID-Bench and MOON
-        "noniid-labeldir"), which draw alike, and pfllib (PFLlib "dir", FedVLS on MNIST), which leaves the
-        samples of a client in label order.
+        "noniid-labeldir"), which draw alike, and pfllib (PFLlib "dir"; with min_size=256 FedVLS on MNIST),
+        which leaves the samples of a client in label order.
     max_tries, on_failure: after so many draws, repair the closest one (move samples from the largest clients,
         keeping their class mix) or raise. A recipe whose first 1,000 draws show that it cannot be met is
         given up at once.
@@ -44,7 +54,7 @@ class Dirichlet:
 
     beta: float
     cap: bool = True
-    min_size: int = 10
+    min_size: int | Literal["auto"] = "auto"
     rounding: Literal["auto", "largest", "floor"] = "auto"
     variant: Literal["clean", "fedvls", "fedntd", "niid-bench", "pfllib"] = "clean"
     max_tries: int = 100_000
@@ -55,7 +65,10 @@ class Dirichlet:
             raise UserError(
                 f"dirichlet beta is {self.beta} but should be above 0 and at most {LARGEST_BETA:g}."
             )
-        if self.min_size < 0:
+        if self.min_size == "auto":
+            if self.variant != "pfllib":
+                object.__setattr__(self, "min_size", 10)
+        elif self.min_size < 0:
             raise UserError(f"dirichlet min_size is {self.min_size} but should be 0 or more.")
         if self.max_tries < 1:
             raise UserError(f"dirichlet max_tries is {self.max_tries} but should be at least 1.")
@@ -65,13 +78,14 @@ class Dirichlet:
             raise UserError(f"dirichlet variant={self.variant} rounds by floor: leave rounding out.")
 
     def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
-        enough(pool, clients, self.min_size)
+        least = pfllib_least(pool, clients) if self.min_size == "auto" else self.min_size
+        enough(pool, clients, least)
         if self.variant == "clean":
             draw = _clean(self, pool, clients, seed)
-            counts, tries, notes = _search(self, draw, max(1, BLOCK // (pool.classes * clients)))
+            counts, tries, notes = _search(self, least, draw, max(1, BLOCK // (pool.classes * clients)))
             return Division(deal(pool, counts.T, seed.stream("deal")), notes, tries)
         published = _Published(self, pool.by_class, clients, seed.legacy())
-        counts, tries, notes = _search(self, published.draw, 1)
+        counts, tries, notes = _search(self, least, published.draw, 1)
         return Division(published.deal(counts), (*published.notes(), *notes), tries)
 
 
@@ -79,7 +93,7 @@ Draw = Callable[[int], Floats]
 """So many draws of everything: how many samples of a class a client gets, [draws, classes, clients]."""
 
 
-def _search(rule: Dirichlet, draw: Draw, block: int) -> tuple[Ints, int, tuple[str, ...]]:
+def _search(rule: Dirichlet, min_size: int, draw: Draw, block: int) -> tuple[Ints, int, tuple[str, ...]]:
     """The first draw that gives every client min_size samples, else the closest one, repaired: [classes,
     clients], the number of draws, and what there is to say about it."""
     tries, size, short_clients = 0, 1, 0
@@ -87,7 +101,7 @@ def _search(rule: Dirichlet, draw: Draw, block: int) -> tuple[Ints, int, tuple[s
     while tries < rule.max_tries:
         stop = min(PILOT, rule.max_tries) if tries < PILOT else rule.max_tries
         counts = draw(min(size, stop - tries))
-        lacking = np.maximum(rule.min_size - counts.sum(axis=1), 0)
+        lacking = np.maximum(min_size - counts.sum(axis=1), 0)
         lack = lacking.sum(axis=1)
         first = int(lack.argmin())
         if lack[first] == 0:
@@ -101,16 +115,14 @@ def _search(rule: Dirichlet, draw: Draw, block: int) -> tuple[Ints, int, tuple[s
         # exp(-mean): beyond this mean, all max_tries together have a chance of less than 1 in 20,000.
         if tries == PILOT and short_clients / PILOT > math.log(rule.max_tries) + 10:
             break
-    short = int((closest.sum(axis=0) < rule.min_size).sum())
-    outcome = (
-        f"of {tries:,} draws gave every client {rule.min_size} samples, and the closest left {short} short"
-    )
+    short = int((closest.sum(axis=0) < min_size).sum())
+    outcome = f"of {tries:,} draws gave every client {min_size} samples, and the closest left {short} short"
     if rule.on_failure == "raise":
         raise UserError(
             f"none {outcome}: lower min_size, raise beta, ask for fewer clients, or set on_failure=repair."
         )
     note = f"None {outcome}: {least:,.0f} samples came to them from the largest clients, in these' class mix."
-    return _repair(closest.astype(np.int64), rule.min_size), tries, (note,)
+    return _repair(closest.astype(np.int64), min_size), tries, (note,)
 
 
 def _repair(counts: Ints, min_size: int) -> Ints:
@@ -188,27 +200,36 @@ class _Published:
     """The samples of each class as the latest draw shuffled them."""
     redrawn: int = 0
 
+    def __post_init__(self) -> None:
+        self.alpha = np.full(self.clients, self.rule.beta)
+
     def draw(self, _: int) -> Floats:
         full = sum(map(len, self.by_class)) / self.clients
         counts = np.zeros((1, len(self.by_class), self.clients))
         held, cuts = np.zeros(self.clients), np.zeros(self.clients + 1)
         self.orders = [mine.copy() for mine in self.by_class]
+        is_open: npt.NDArray[np.bool_] | bool = True
         for c, mine in enumerate(self.orders):
             self.rng.shuffle(mine)
-            shares = self._shares(held < full if self.rule.cap else held >= 0)
-            cuts[1:] = np.floor(np.cumsum(shares) * len(mine))
+            if self.rule.cap:
+                is_open = held < full
+            np.cumsum(self._shares(is_open), out=cuts[1:])
+            cuts *= len(mine)
+            np.floor(cuts, out=cuts)
             cuts[-1] = len(mine)
-            counts[0, c] = cuts[1:] - cuts[:-1]
+            np.subtract(cuts[1:], cuts[:-1], out=counts[0, c])
             held += counts[0, c]
         return counts
 
-    def _shares(self, is_open: npt.NDArray[np.bool_]) -> Floats:
+    def _shares(self, is_open: npt.NDArray[np.bool_] | bool) -> Floats:
         """NumPy's older Dirichlet underflows at small β, to NaN or to no mass on any open client. The
         published codes go on with garbage then; here it is drawn again."""
         for _ in range(10_000):
-            shares: Floats = self.rng.dirichlet(np.repeat(self.rule.beta, self.clients)) * is_open
-            if shares.sum() > 0:
-                shares /= shares.sum()
+            shares = self.rng.dirichlet(self.alpha)
+            shares *= is_open
+            total = shares.sum()
+            if total > 0:
+                shares /= total
                 return shares
             self.redrawn += 1
         raise UserError(f"the published code cannot draw with beta {self.rule.beta}: use variant=clean.")

@@ -102,6 +102,12 @@ def enough(pool: Pool, clients: int, each: int = 1) -> None:
         )
 
 
+def pfllib_least(pool: Pool, clients: int) -> int:
+    """The least number of samples that PFLlib wants a client to have: enough for a test batch of 10 in a
+    quarter of them, or half an equal share where that is less."""
+    return int(min(10 / (1 - 0.75), len(pool) / max(clients, 1) / 2))
+
+
 def per_class(rule: str, each: int, clients: int, classes: int) -> int:
     """How many clients hold a class when all clients hold `each` of them and every class has equally many
     holders; raises where that is not a whole number."""

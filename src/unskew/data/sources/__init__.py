@@ -6,9 +6,11 @@ A spec is NAME or NAME:OPTIONS for a source, and KIND:PATH or KIND:PATH,OPTIONS 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unskew.data.dataset import Dataset
 from unskew.data.own import from_csv, from_folder, from_npz
@@ -20,12 +22,12 @@ from unskew.data.sources.idx import emnist, fashion_mnist, kmnist, mnist
 from unskew.data.sources.leaf import femnist
 from unskew.data.sources.mat import svhn, syn_digits
 from unskew.data.sources.source import Source, data_folder
-from unskew.data.sources.spec import options_of, parse_options
 from unskew.data.sources.synthetic import leaf_synthetic, synthetic
 from unskew.data.sources.usps import usps
 from unskew.errors import UserError, unknown
+from unskew.notation import Item, Option, items, named, read_options
 
-__all__ = ["OWN", "SOURCES", "Found", "Source", "absolute", "available", "data_folder", "load", "options_of"]
+__all__ = ["OWN", "SOURCES", "Found", "Source", "absolute", "available", "data_folder", "load"]
 
 SOURCES: dict[str, Source] = {
     "digits": Source(
@@ -261,25 +263,35 @@ def load(spec: str, folder: Path | None = None, *, seed: int | None = None) -> D
     """The dataset that `spec` names, read from the data folder (see `data_folder`).
 
     seed: for what draws (generated data, a test split cut off the user's data), unless the spec has seed=…"""
-    name, _, rest = spec.strip().partition(":")
-    name = name.replace("-", "_")  # fashion-mnist, tiny-imagenet: as their folders are called
-    items = rest.split(",") if rest else []
+    name, rest = named(spec)
+    name, given = name.replace("-", "_"), items(rest)  # fashion-mnist, tiny-imagenet: as their folders
     if name in OWN:
-        path, loader = items[0].strip() if items else "", OWN[name]
-        if not path:
+        if not given or not given[0].text:
             raise UserError(f"'{spec}' has no path: write {name}:PATH.")
-        options = parse_options(name, loader, items[1:])
-        place = [Path(path).expanduser()]
-    elif name in SOURCES:
-        source = SOURCES[name]
-        loader = source.load
-        options = parse_options(name, loader, items)
-        place = [] if source.bundled else [locate(source, data_folder(folder))]
-    else:
+        options = _read(name, OWN[name], given[1:], seed, "PATH,")
+        return OWN[name](Path(given[0].text).expanduser(), **options)
+    if name not in SOURCES:
         raise _not_a_dataset(spec, name)
-    if seed is not None and "seed" in options_of(loader):
-        options.setdefault("seed", seed)
-    return loader(*place, **options)
+    source = SOURCES[name]
+    options = _read(name, source.load, given, seed)
+    place = [] if source.bundled else [locate(source, data_folder(folder))]
+    return source.load(*place, **options)
+
+
+def _read(
+    name: str, load: Callable[..., Dataset], given: list[Item], seed: int | None, path: str = ""
+) -> dict[str, Any]:
+    known = _options_of(load)
+    options = read_options(name, given, known, list(known), path)
+    return {"seed": seed} | options if seed is not None and "seed" in known else options
+
+
+def _options_of(load: Callable[..., Dataset]) -> dict[str, Option]:
+    """The options of a loader: its keyword-only parameters, in order."""
+    parameters = inspect.signature(load, eval_str=True).parameters.values()
+    return {
+        p.name: Option(p.annotation, p.default is p.empty) for p in parameters if p.kind is p.KEYWORD_ONLY
+    }
 
 
 def _not_a_dataset(spec: str, name: str) -> UserError:
@@ -294,8 +306,8 @@ def _not_a_dataset(spec: str, name: str) -> UserError:
 
 def absolute(spec: str) -> str:
     """The spec, with the path of the user's own data written out, so that it can be read from any folder."""
-    name, _, rest = spec.strip().partition(":")
-    if name not in OWN:
+    name, rest = named(spec)
+    if name not in OWN or rest is None:
         return spec
     path, comma, options = rest.partition(",")
     return f"{name}:{Path(path).expanduser().resolve()}{comma}{options}"

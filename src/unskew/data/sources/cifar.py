@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import io
-import pickle
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from unskew.data.dataset import Dataset, Split
+from unskew.data.pickles import unpickle
 from unskew.data.sources.files import check_labels, damaged, find_file, read, to_split
-from unskew.errors import UserError
 
 PIXELS = 3 * 32 * 32
 
@@ -97,68 +96,18 @@ def read_binary(path: Path, label_bytes: int) -> npt.NDArray[np.uint8]:
     return data.reshape(-1, record)
 
 
-class ByteType:
-    """Stands for numpy.dtype in a pickle. The real one takes over whatever inner state a file claims."""
-
-    def __init__(self, code: bytes | str, *_: object) -> None:
-        self.is_bytes = code in (b"u1", "u1")
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-class ByteArray:
-    """Stands for numpy.ndarray in a pickle: an array of unsigned bytes."""
-
-    values: npt.NDArray[np.uint8]
-
-    def __setstate__(self, state: tuple[int, tuple[int, ...], ByteType, bool, bytes]) -> None:
-        _, shape, kind, fortran, raw = state
-        if not isinstance(kind, ByteType) or not kind.is_bytes or not isinstance(raw, bytes):
-            raise ValueError("not an array of bytes")
-        self.values = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-def rebuild(*_: object) -> ByteArray:
-    """Stands for numpy's function that makes an empty array, to be filled by `__setstate__`."""
-    return ByteArray()
-
-
-class ArraysOnly(pickle.Unpickler):
-    """Admits what the CIFAR files hold: arrays of bytes in plain containers. A pickle may name any function
-    to call, so everything else is refused. numpy 2 renamed `numpy.core` to `numpy._core`: both are known."""
-
-    known: ClassVar[dict[tuple[str, str], Any]] = {
-        ("numpy", "ndarray"): ByteArray,
-        ("numpy", "dtype"): ByteType,
-        ("numpy.core.multiarray", "_reconstruct"): rebuild,
-        ("numpy._core.multiarray", "_reconstruct"): rebuild,
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.known:
-            raise UserError(f"it asks for '{module}.{name}', which no CIFAR file needs")
-        return self.known[module, name]
-
-
 def read_pickle(path: Path, key: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """A batch of the Python version: a dictionary with `data` [n, 3072] and a list of labels under `key`."""
-    content = io.BytesIO(read(path))
-    try:
-        batch = ArraysOnly(content, encoding="bytes").load()
-    except UserError as error:
-        raise UserError(f"{path} is refused: {error}; get the file from its publisher.") from None
-    except Exception as error:  # the pickle module's documentation leaves open what damaged input raises
-        raise damaged(path, "is not a readable pickle") from error
+    batch = unpickle(io.BytesIO(read(path)), path)
     if not isinstance(batch, dict):
         raise damaged(path, "does not hold a CIFAR batch")
-    array, labels = (batch.get(k.encode(), batch.get(k)) for k in ("data", key))  # Python 2 wrote bytes
-    data = getattr(array, "values", None) if isinstance(array, ByteArray) else None
+    data, labels = (batch.get(k.encode(), batch.get(k)) for k in ("data", key))  # Python 2 wrote bytes
     if (
-        data is None
+        not isinstance(data, np.ndarray)
+        or data.dtype != np.uint8
         or not isinstance(labels, list)
         or data.shape != (len(labels), PIXELS)
         or not all(isinstance(label, int) and 0 <= label < 256 for label in labels)
     ):
         raise damaged(path, f"does not hold 'data' [n, {PIXELS}] and as many '{key}'")
-    return data, np.array(labels, np.int64)
+    return np.asarray(data), np.array(labels, np.int64)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from unskew.data.cache import cached
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import list_images, read_images
-from unskew.data.sources.cache import cached
 from unskew.data.sources.cifar import CIFAR10
 from unskew.data.sources.files import damaged, find_file, to_split
 from unskew.errors import UserError

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from unskew.data.cache import Arrays, cached
 from unskew.data.dataset import Dataset
 from unskew.data.images import channel_stats
-from unskew.data.sources.cache import Arrays, cached
 from unskew.data.sources.files import Labels, check_labels, damaged, read, to_split
 from unskew.errors import UserError
 

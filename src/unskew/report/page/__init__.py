@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 
 from unskew.errors import UserError
-from unskew.files import replacing
+from unskew.files import write_file
 from unskew.report.page.data import Json, page_data
 from unskew.report.read import Run
 
@@ -25,8 +25,7 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
     content = render(page_data(runs)).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
-            partial.write_bytes(content)
+        write_file(path, content)
     except OSError as error:
         raise UserError(
             f"cannot write the page {path} ({error.strerror}): choose another file with --out."

@@ -178,7 +178,4 @@ def _mean(runs: Sequence[Run], value: Value) -> float:
 def _percent(runs: Sequence[Run], value: Value) -> str:
     """Mean ± standard deviation; empty where there is no value."""
     known = metrics.over_seeds(value(run) for run in runs)
-    if known is None:
-        return ""
-    spread = "" if known.std is None else f" ± {100 * known.std:.1f}"
-    return f"{100 * known.mean:.1f}{spread} %"
+    return "" if known is None else f"{metrics.plus_minus(known, scale=100)} %"

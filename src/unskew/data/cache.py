@@ -1,13 +1,10 @@
-"""Decoded arrays, kept in the user's cache folder so that slow files are decoded once."""
+"""Arrays kept in the user's cache folder, so that slow work is done once."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import tempfile
 import warnings
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,25 +13,31 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 
+from unskew.files import replacing
+
 Arrays = dict[str, npt.NDArray[Any]]
 FORMAT = 1  # raise it when what is kept for the same files changes
 
 
+def cache_folder(name: str) -> Path:
+    return platformdirs.user_cache_path("unskew") / name
+
+
 def cached(name: str, files: Sequence[Path], decode: Callable[[], Arrays]) -> Arrays:
     """decode(), or what it gave before for exactly these files (by path, size and time of change)."""
-    folder = platformdirs.user_cache_path("unskew") / "decoded"
+    folder = cache_folder("decoded")
     place = hashlib.sha256(str(files[0].parent.resolve()).encode()).hexdigest()[:12]
-    kept = folder / f"{name}-{place}-{signature(files)[:24]}.npz"
-    with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile), kept.open("rb") as file:
-        return dict(np.load(file))
+    path = folder / f"{name}-{place}-{signature(files)[:24]}.npz"
+    if (found := kept(path)) is not None:
+        return found
     arrays = decode()
     try:
-        keep(kept, arrays)
+        keep(path, arrays)
     except OSError as error:
         warnings.warn(f"decoded images cannot be kept in {folder} ({error}).", stacklevel=2)
         return arrays
     for old in folder.glob(f"{name}-{place}-*.npz"):
-        if old != kept:
+        if old != path:
             with contextlib.suppress(OSError):  # another process may be reading it, or has removed it
                 old.unlink()
     return arrays
@@ -48,14 +51,16 @@ def signature(files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
+def kept(path: Path) -> Arrays | None:
+    """The arrays in a file that `keep` wrote; None where there is no such file or it is damaged."""
+    # What a damaged file raises is not documented: it depends on where the damage is.
+    with contextlib.suppress(Exception), path.open("rb") as file:
+        return dict(np.load(file))
+    return None
+
+
 def keep(path: Path, arrays: Arrays) -> None:
-    """Write all of it under another name, then rename: nobody ever sees half a file."""
+    """Write arrays for `kept` to find: nobody ever sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as partial, partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)

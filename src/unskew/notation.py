@@ -1,0 +1,125 @@
+"""The notation NAME:VALUE,option=value, in which datasets, skews, augmentations and methods are written."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unskew.errors import UserError, unknown
+
+BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One of the items after the colon, which commas separate."""
+
+    text: str
+    """As it was written, without the blanks around it."""
+    key: str | None
+    """None where the item is a value without a name."""
+    value: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """What an option takes: str, Path, int, float, bool, Literal["a", "b"], a union of one of these with
+    Literal or None, or tuple[int, ...], whose parts are separated by slashes."""
+
+    kind: object
+    required: bool
+
+
+def joined(text: str) -> list[str]:
+    """The parts of a text that are joined by plus signs, each before a letter: the sign of 1e+3 belongs to
+    the number, and that of c++/data to the path."""
+    return re.split(r"\+(?=[A-Za-z])", text.strip())
+
+
+def named(text: str) -> tuple[str, str | None]:
+    """The name, and all that stands after its colon; None where there is no colon."""
+    name, colon, rest = text.strip().partition(":")
+    return name, rest if colon else None
+
+
+def items(rest: str | None) -> list[Item]:
+    """The items in what stands after a colon."""
+    return [_item(text.strip()) for text in rest.split(",")] if rest else []
+
+
+def _item(text: str) -> Item:
+    key, sign, value = text.partition("=")
+    return Item(text, key.strip(), value.strip()) if sign else Item(text, None, text)
+
+
+def read_options(
+    name: str, given: Sequence[Item], options: Mapping[str, Option], unnamed: Sequence[str], path: str = ""
+) -> dict[str, typing.Any]:
+    """The values of the options that are given, each as its kind. Those in `unnamed` may come first, in this
+    order, without their names. `path`: what stands between the colon and the options, in errors."""
+    if given and not options:
+        raise UserError(f"{name} has no options: leave out '{','.join(item.text for item in given)}'.")
+    values: dict[str, object] = {}
+    only_values = True
+    for position, item in enumerate(given):
+        only_values = only_values and item.key is None
+        if item.key is None and (position >= len(unnamed) or not only_values or not item.value):
+            first = f"give {', '.join(unnamed)}, then" if unnamed else "write"
+            raise UserError(f"'{item.text}' is out of place in the options of {name}: {first} option=value.")
+        key = unnamed[position] if item.key is None else item.key
+        if key not in options:
+            raise unknown(f"option of {name}", key, options)
+        if key in values:
+            raise UserError(f"{name} is given {key} twice: give it once.")
+        values[key] = _value(f"{name} {key}", options[key].kind, item.value)
+    for key, option in options.items():
+        if option.required and key not in values:
+            raise UserError(f"{name} needs a value for {key}: write {name}:{path}{key.upper()}.")
+    return values
+
+
+def _value(what: str, kind: object, text: str) -> object:
+    if typing.get_origin(kind) is tuple:
+        parts = [] if text == "even" else text.split("/")
+        return tuple(_value(what, typing.get_args(kind)[0], part) for part in parts)
+    fixed, free = _alternatives(kind)
+    if text in fixed:
+        return fixed[text]
+    if free is str:
+        return text
+    if free is Path:
+        return Path(text).expanduser()
+    if free is bool and text.lower() in BOOLS:
+        return BOOLS[text.lower()]
+    words = {bool: "true or false", int: "a whole number", float: "a number"}
+    if free is int or free is float:
+        with contextlib.suppress(ValueError):
+            number: float = free(text)
+            if math.isfinite(number):
+                return number
+            words[free] = "a finite number"
+    if free is None:
+        raise unknown(what, text, fixed)
+    raise UserError(f"{what} is '{text}' but should be {' or '.join([*map(repr, fixed), words[free]])}.")
+
+
+def _alternatives(kind: object) -> tuple[dict[str, object], type | None]:
+    """The texts that stand for themselves (or, as none, for None), and the type of every other text; None
+    where there is no other."""
+    is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
+    fixed: dict[str, object] = {}
+    free: type | None = None
+    for each in typing.get_args(kind) if is_union else (kind,):
+        if typing.get_origin(each) is typing.Literal:
+            fixed |= {choice: choice for choice in typing.get_args(each)}
+        elif each is types.NoneType:
+            fixed["none"] = None
+        else:
+            free = each
+    return fixed, free
