@@ -18,11 +18,13 @@ import torch
 from torch import nn
 
 from federations import split
+from pools import eager_pool
 from unskew import Method, UserError, engines, train
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset, Split
+from unskew.engines.cpu import pool
+from unskew.engines.cpu.pool import available
 from unskew.engines.loop import Loop
-from unskew.engines.pool import Pool, available
 from unskew.method import plain_loss
 from unskew.methods import METHODS
 from unskew.train import Result, begin, step
@@ -33,10 +35,9 @@ pytestmark = pytest.mark.skipif(not available(), reason="the pool engine needs L
 
 
 @pytest.fixture(autouse=True)
-def _recorded(monkeypatch):
-    """Steps are recorded as soon as can be, however short the runs of these tests are."""
-    monkeypatch.setattr("unskew.engines.tape.AFTER", 1)
-    monkeypatch.setattr("unskew.engines.tape.PROOFS", 1)
+def _eager(monkeypatch):
+    """Steps are traced as soon as can be, however short the runs of these tests are."""
+    monkeypatch.setitem(engines.ENGINES, "pool", engines.Kind(eager_pool, pool.check))
 
 
 def normed() -> nn.Module:
@@ -189,19 +190,19 @@ def test_tensors_of_every_kind_come_back_as_they_were(trial):
 
     method = Method(memory=Memory(update=update))
     runs = []
-    for kind in (Loop, Pool):
+    for kind in (Loop, eager_pool):
         engine = kind(replace(trial, workers=2))
         state = begin(method, engine.initial)
         for _ in range(3):
             state, _ = step(trial, method, engine, state)
         runs.append(state)
-    loop, pool = runs
+    loop, other = runs
     for client, kept in loop.memories.items():
-        there = pool.memories[client]
+        there = other.memories[client]
         gap = kept.pop("odd/part"), there.pop("odd/part")  # its gaps are not sent
         assert torch.equal(*gap)
         assert_same(kept, there)
-    assert_same(loop.server.weights.params, pool.server.weights.params)
+    assert_same(loop.server.weights.params, other.server.weights.params)
 
 
 def test_steps_are_recorded_and_replayed(trial):
@@ -244,15 +245,15 @@ def test_a_loss_that_remembers_is_not_replayed(trial):
 
 def test_an_engine_takes_methods_in_turn(trial):
     first, second = METHODS["fedprox"](), METHODS["fedsam"]()
-    loop, pool = Loop(trial), Pool(replace(trial, workers=2))
+    loop, other = Loop(trial), eager_pool(replace(trial, workers=2))
     for method in (first, second, first):
-        states = [step(trial, method, engine, begin(method, engine.initial))[0] for engine in (loop, pool)]
+        states = [step(trial, method, engine, begin(method, engine.initial))[0] for engine in (loop, other)]
         assert_same(*(state.server.weights.params for state in states))
 
 
 def test_several_engines_side_by_side(trial):
     method = Method()
-    engines = [Pool(replace(trial, workers=2)) for _ in range(4)]
+    engines = [eager_pool(replace(trial, workers=2)) for _ in range(4)]
     states = [begin(method, engine.initial) for engine in engines]
     for _ in range(2):
         states = [step(trial, method, *each)[0] for each in zip(engines, states, strict=True)]
@@ -334,7 +335,7 @@ def test_an_error_that_no_message_can_carry(trial):
 
 
 def test_a_killed_worker_is_told_in_a_sentence_and_the_engine_goes_on(trial):
-    engine = Pool(replace(trial, workers=2))
+    engine = eager_pool(replace(trial, workers=2))
     method = in_workers(lambda: os.kill(os.getpid(), signal.SIGKILL))
     state = begin(method, engine.initial)
     with pytest.raises(UserError, match=r"ended by SIGKILL.*use fewer --workers, or --engine loop"):
@@ -346,7 +347,7 @@ def test_a_killed_worker_is_told_in_a_sentence_and_the_engine_goes_on(trial):
 
 
 def test_a_worker_killed_between_rounds(trial):
-    engine, method = Pool(replace(trial, workers=2)), Method()
+    engine, method = eager_pool(replace(trial, workers=2)), Method()
     state, _ = step(trial, method, engine, begin(method, engine.initial))
     os.kill(children(os.getpid())[0], signal.SIGKILL)
     with pytest.raises(UserError, match="SIGKILL"):
@@ -355,7 +356,7 @@ def test_a_worker_killed_between_rounds(trial):
 
 
 def test_workers_end_with_their_engine(trial):
-    engine = Pool(replace(trial, workers=2))
+    engine = eager_pool(replace(trial, workers=2))
     step(trial, Method(), engine, begin(Method(), engine.initial))
     mine = children(os.getpid())
     assert len(mine) == 2

@@ -18,8 +18,8 @@ from unskew.bench.memory import Peak, forget, peak
 from unskew.bench.report import Line, Section
 from unskew.data import Augment, Federation, federate
 from unskew.engines import choose, compiles
+from unskew.engines.cpu.pool import cores
 from unskew.engines.loop import Loop
-from unskew.engines.pool import cores
 from unskew.method import Method
 from unskew.methods.assemble import assemble
 from unskew.train import Program, Round, train

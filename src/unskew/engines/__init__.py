@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from unskew.engines import cluster, graphs, pool
+from unskew.engines import cluster, graphs
 from unskew.engines.cluster import Cluster
+from unskew.engines.cpu import pool
+from unskew.engines.cpu.pool import Pool
 from unskew.engines.graphs import Graphs
 from unskew.engines.job import Fit, Job
 from unskew.engines.loop import Loop
-from unskew.engines.pool import Pool
 from unskew.errors import unknown
 from unskew.method import Method
 from unskew.metrics import Assessment

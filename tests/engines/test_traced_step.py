@@ -1,4 +1,4 @@
-"""Recorded steps: what a recording may reorder, and that no bit changes by it."""
+"""Traced steps: what a trace may reorder, what it must not miss, and that no bit changes by it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unskew.engines.tape import Recording
+from unskew.engines.cpu.trace import Trace
 
 
 class Skipping(nn.Module):
@@ -22,8 +22,8 @@ def network(*middle: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3), *middle, nn.Flatten(), nn.LazyLinear(3))
 
 
-def recorded(model: nn.Module) -> Recording:
-    """A recording that has been compared with ordinary steps."""
+def traced(model: nn.Module) -> Trace:
+    """A trace that has been compared with ordinary steps."""
     x, y = torch.randn(6, 1, 10, 10), torch.tensor([0, 1, 2, 0, 1, 2])
     x[0], x[1] = -1e3, 0.0  # windows without anything positive, and windows of one value
     x = x.to(memory_format=torch.channels_last)
@@ -41,9 +41,9 @@ def recorded(model: nn.Module) -> Recording:
         return loss.detach()
 
     held = [value.detach().clone() for value in values]
-    with Recording(-0.5, [x, y, *held]) as recording:
+    with Trace(-0.5, [x, y, *held]) as trace:
         loss = step(held)
-    replay = recording.program(loss)
+    replay = trace.program(loss)
     assert replay is not None
     ours, theirs = ([value.clone() for value in held] for _ in range(2))
     for _ in range(3):
@@ -51,11 +51,11 @@ def recorded(model: nn.Module) -> Recording:
         torch.manual_seed(1)
         assert torch.equal(replay(-0.5, x, y, *theirs), expected)
     assert all(map(torch.equal, ours, theirs))
-    return recording
+    return trace
 
 
-def order(recording: Recording) -> list[str]:
-    kinds = [node.kind().removeprefix("aten::") for node in recording.graph.nodes()]
+def order(trace: Trace) -> list[str]:
+    kinds = [node.kind().removeprefix("aten::") for node in trace.graph.nodes()]
     return [
         kind
         for kind in kinds
@@ -67,7 +67,7 @@ def order(recording: Recording) -> list[str]:
     "pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, stride=2, padding=1), nn.MaxPool2d(3, stride=2, ceil_mode=True)]
 )
 def test_pooling_goes_before_a_relu(pool):
-    assert order(recorded(network(nn.ReLU(), pool))) == [
+    assert order(traced(network(nn.ReLU(), pool))) == [
         "max_pool2d_with_indices",
         "relu",
         "threshold_backward",
@@ -79,7 +79,7 @@ def test_twice_in_one_network():
     model = network(
         nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.5)
     )
-    assert order(recorded(model)) == [
+    assert order(traced(model)) == [
         *["max_pool2d_with_indices", "relu"] * 2,
         *["threshold_backward", "max_pool2d_with_indices_backward"] * 2,
     ]
@@ -95,4 +95,4 @@ def test_twice_in_one_network():
     ids=["looked at", "dropped in place", "cut in place"],
 )
 def test_a_relu_that_others_depend_on_stays(middle):
-    assert order(recorded(network(*middle)))[:2] == ["relu", "max_pool2d_with_indices"]
+    assert order(traced(network(*middle)))[:2] == ["relu", "max_pool2d_with_indices"]

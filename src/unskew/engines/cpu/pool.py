@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 import math
+import multiprocessing
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +19,12 @@ from pathlib import Path
 
 import torch
 
-from unskew.engines.crew import Crew
+from unskew.engines.cpu.shared_tensors import Groups
+from unskew.engines.cpu.traced_step import StepTracer
+from unskew.engines.cpu.workers import Workers
 from unskew.engines.job import Fit, Job
-from unskew.engines.loop import Loop
+from unskew.engines.loop import Loop, plain_steps
 from unskew.engines.numerics import steady
-from unskew.engines.shelf import Groups
-from unskew.engines.tape import Recorder
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment
@@ -32,49 +34,73 @@ from unskew.types import Tensors, View, Weights
 
 def available() -> bool:
     """Whether this system has what the engine is made of, and this process may still be forked: PyTorch
-    trains in no process whose parent has used a GPU."""
+    trains in no process whose parent has used a GPU, and Python forbids the daemons of `multiprocessing` to
+    have processes of their own."""
     used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return hasattr(os, "fork") and hasattr(os, "memfd_create") and not used
+    system = hasattr(os, "fork") and hasattr(os, "memfd_create")
+    return system and not used and not multiprocessing.current_process().daemon
 
 
 def check(trial: Trial) -> None:
+    """Raise a UserError where a trial cannot run on this engine."""
     if trial.pick_device().type != "cpu":
         raise UserError("engine 'pool' runs on CPUs: use --device cpu with it, or --engine loop.")
     if not available():
-        raise UserError("engine 'pool' needs Linux and a process that has used no GPU: use --engine loop.")
+        raise UserError(
+            "engine 'pool' needs Linux and a process that has used no GPU and may start others: "
+            "use --engine loop."
+        )
 
 
 @dataclass(frozen=True)
 class Train:
+    """The task of training a client."""
+
     client: int
     round: int
 
 
 @dataclass(frozen=True)
 class Test:
+    """The task of testing a model on one batch."""
+
     batch: int
 
 
 Task = Train | Test
 
-Answer = tuple[int, ...]
-"""The numbers of an answer, beside its tensors: samples and steps of a client, none of a test batch."""
+
+@dataclass(frozen=True)
+class Answer:
+    """The numbers of a worker's answer, beside its tensors."""
+
+    samples: int = 0
+    steps: int = 0
+    replayed: int = 0
+    """How many of the steps were replayed from a trace."""
+    problem: str = ""
+    """Why the worker traces no steps, where that is so."""
 
 
 class Pool:
-    """Where there is nothing to do side by side, as with one worker or a cohort of one client, it is done in
-    this process, and none is forked."""
+    """The engine that runs clients in worker processes. Where there is nothing to do side by side, as with
+    one worker or a cohort of one client, it is done in this process, and none is forked."""
 
     ahead = 0
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: Trial, tracer: StepTracer | None = None) -> None:
+        """`tracer` says when steps are traced and compared; every worker has its own copy of it."""
         self.loop = Loop(trial)
         self.trial = trial
         self.initial = self.loop.initial
         self.workers = trial.workers or max(1, cores() // trial.threads)
-        self._crew: Crew[Task, Answer] | None = None
+        self.tracer = tracer or StepTracer()
+        self.replayed = 0
+        """How many steps the workers have replayed from traces."""
+        self._processes: Workers[Task, Answer] | None = None
         self._method: Method | None = None
-        """Which the crew was forked with."""
+        """The method that the processes were forked with."""
+        self._warned = False
 
     def look(
         self, client: int, weights: Weights, /, *, grad: bool = False, batch_size: int | None = None
@@ -88,9 +114,9 @@ class Pool:
         order = sorted((n for n in range(len(jobs)) if samples[n]), key=lambda n: -samples[n])
         if min(self.workers, len(order)) < 2:
             return self.loop.fit(method, anchor, shared, jobs)
-        crew = self._crew_for(method, len(order))
-        board = _weights(anchor) | {"shared": shared}
-        answers = self._answers(crew, board, [_task(jobs[n]) for n in order])
+        processes = self._processes_for(method, len(order))
+        common = _weights(anchor) | {"shared": shared}
+        answers = self._answers(processes, common, [_task(jobs[n]) for n in order])
         fits = {n: _fit(*answer) for n, answer in zip(order, answers, strict=True)}
         idle = self.loop.fit(method, anchor, shared, [job for n, job in enumerate(jobs) if n not in fits])
         rest = iter(idle)
@@ -98,40 +124,66 @@ class Pool:
 
     def assess(self, weights: Weights) -> Assessment:
         exam = self.loop.exam
-        if self._crew is None or self._crew.gone or len(exam) < 2:
+        if self._processes is None or self._processes.ended or len(exam) < 2:
             return self.loop.assess(weights)
         tasks: list[tuple[Task, Groups]] = [(Test(batch), {}) for batch in range(len(exam))]
-        answers = self._answers(self._crew, _weights(weights), tasks)
+        answers = self._answers(self._processes, _weights(weights), tasks)
         return exam.assessment(groups["tally"] for _, groups in answers)
 
     def assess_later(self, weights: Weights) -> Callable[[], Assessment]:
         return partial(self.assess, weights)
 
     def _answers(
-        self, crew: Crew[Task, Answer], board: Groups, tasks: Sequence[tuple[Task, Groups]]
+        self, processes: Workers[Task, Answer], common: Groups, tasks: Sequence[tuple[Task, Groups]]
     ) -> list[tuple[Answer, Groups]]:
         # One thread copies: others would wait for the next copy in a loop, on the cores of the workers.
         with steady(self.loop.device, 1):
-            return crew.do(board, tasks)
+            replies = processes.run(common, tasks)
+        answers = [reply for reply in replies if not isinstance(reply, BaseException)]
+        for answer, _ in answers:
+            self.replayed += answer.replayed
+            self._warn(answer.problem)
+        errors = [reply for reply in replies if isinstance(reply, BaseException)]
+        if errors:
+            try:
+                raise errors[0]
+            finally:  # or this frame, and so the processes, would live until the next garbage collection
+                del errors, replies
+        return answers
 
-    def _crew_for(self, method: Method, clients: int) -> Crew[Task, Answer]:
-        if self._crew is None or self._crew.gone or self._method is not method:
-            self._crew = None  # its workers end before others begin
+    def _warn(self, problem: str) -> None:
+        if problem and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"steps are not traced, so training is slower, because this PyTorch has other internals than "
+                f"expected ({problem}).",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _processes_for(self, method: Method, clients: int) -> Workers[Task, Answer]:
+        if self._processes is None or self._processes.ended or self._method is not method:
+            self._processes = None  # its workers end before others begin
             size = min(self.workers, max(clients, len(self.loop.exam)))
-            loop = copy.copy(self.loop)
-            loop.stepping = Recorder()
-            self._crew, self._method = Crew(partial(_work, loop, method), size), method
-        return self._crew
+            work = partial(_work, self.loop, method, self.tracer if self.trial.trace else None)
+            self._processes, self._method = Workers(work, size), method
+        return self._processes
 
 
-def _work(loop: Loop, method: Method, board: Groups, task: Task, tensors: Groups) -> tuple[Answer, Groups]:
-    """In a worker."""
-    weights = Weights(board["params"], board["buffers"])
+def _work(
+    loop: Loop, method: Method, tracer: StepTracer | None, common: Groups, task: Task, tensors: Groups
+) -> tuple[Answer, Groups]:
+    """Do a task in a worker."""
+    weights = Weights(common["params"], common["buffers"])
     if isinstance(task, Test):
-        return (), {"tally": loop.tally(weights, task.batch)}
+        return Answer(), {"tally": loop.tally(weights, task.batch)}
+    loop = copy.copy(loop)
+    loop.stepping = tracer or plain_steps
+    before = tracer.replayed if tracer else 0
     job = Job(task.client, task.round, tensors["memory"], tensors.get("buffers"), tensors["optimizer"])
-    [fit] = loop.fit(method, weights, board["shared"], [job])
-    return (fit.samples, fit.steps), {
+    [fit] = loop.fit(method, weights, common["shared"], [job])
+    replayed, problem = (tracer.replayed - before, tracer.problem) if tracer else (0, "")
+    return Answer(fit.samples, fit.steps, replayed, problem), {
         **_weights(fit.weights),
         "loss": {"loss": fit.loss},
         "memory": fit.memory,
@@ -147,11 +199,10 @@ def _task(job: Job) -> tuple[Task, Groups]:
 
 
 def _fit(answer: Answer, tensors: Groups) -> Fit:
-    samples, steps = answer
     return Fit(
         weights=Weights(tensors["params"], tensors["buffers"]),
-        samples=samples,
-        steps=steps,
+        samples=answer.samples,
+        steps=answer.steps,
         loss=tensors["loss"]["loss"],
         memory=tensors["memory"],
         reported=tensors["reported"],
@@ -165,7 +216,7 @@ def _weights(weights: Weights) -> Groups:
 
 
 def cores() -> int:
-    """How many this process may use: of the machine's, and of the time a container is granted."""
+    """Return how many cores this process may use: of the machine's, and of a container's share."""
     found = len(os.sched_getaffinity(0))
     try:  # cpu.max of https://docs.kernel.org/admin-guide/cgroup-v2.html: so much of every so much time
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

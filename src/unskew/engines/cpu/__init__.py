@@ -1,0 +1,1 @@
+"""The engine for CPUs: worker processes, memory they share, and traced steps."""

@@ -1,0 +1,177 @@
+"""Steps that are traced once and replayed, as a CUDA graph is: the same kernels in the same order on the same
+bits, without Python and autograd between them, which take most of a small model's step.
+
+A trace holds the operations of one ordinary step. It is not used where that step did anything that the trace
+does not hold (`unskew.engines.cpu.unseen`), and not before it agreed, bit for bit, with ordinary steps of
+several clients. After that it is compared again now and then. Where it differs then, it may have been wrong
+before, so the run ends with an error that says so.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from unskew.engines.cpu.trace import Replay, Trace, place_of, same_bits, self_check
+from unskew.engines.loop import Step, Training
+from unskew.errors import UserError
+
+QUICK = 0.05
+"""Seconds. Of slower steps Python is a small part, and a trace needs memory for all they compute."""
+KINDS = 32
+"""How many kinds of clients are remembered; there are more where shapes change from round to round."""
+
+Kind = tuple[object, ...]
+
+
+@dataclass
+class TracedStep:
+    """What is known of one kind of step: one method, on tensors of the same names and shapes."""
+
+    ordinary: int = 0
+    """How many steps ran before it was traced."""
+    seconds: float = 0.0
+    """How long these took."""
+    replay: Replay | None = None
+    counts: Tensor | None = None
+    """The label counts of the client it was traced with."""
+    agreed: float = 0.0
+    """How many comparisons it has passed."""
+    replayed: int = 0
+    next_check: int = 1
+    """The replay that is compared with an ordinary step next."""
+    refused: bool = False
+    """Whether this kind of step runs in Python for good."""
+
+
+@dataclass
+class StepTracer:
+    """A replacement of `plain_steps` that traces and replays, for a process that trains by one method and
+    does nothing else."""
+
+    after: int = 30
+    """Ordinary steps of a kind before one is traced: tracing takes the time of about that many."""
+    comparisons: float = 3
+    """Clients with other labels than the one it was traced with that have to agree with a trace before it is
+    used; of clients with the same labels, four times as many."""
+    check_every: int = 1009
+    """Replays between two later comparisons. The first ones come sooner: after 1, 2, 4 and so on."""
+    replayed: int = 0
+    """How many steps were replayed."""
+    problem: str = ""
+    """Why nothing can be traced in this process, where that is so."""
+    steps: dict[Kind, dict[Kind, TracedStep]] = field(default_factory=dict)
+    """What is known, by the names and shapes of a client's tensors and by the shape of its batch."""
+    _checked: bool = False
+
+    def __call__(self, training: Training) -> Step:
+        """Return the step of one client's round."""
+        scope, now = training.scope, training.now
+        groups = (
+            now.params,
+            now.buffers,
+            training.state,
+            training.tallies,
+            scope.anchor.params,
+            scope.anchor.buffers,
+            {"counts": scope.counts},
+            scope.memory,
+            scope.shared,
+            training.correction or {},
+        )
+        held = [value for group in groups for value in group.values()]
+        places = [place_of(value) for value in held]
+        kind = (
+            tuple(tuple(group) for group in groups),
+            tuple(place[1:] for place in places),
+            tuple(places.index(place) for place in places),  # which of them are one and the same
+        )
+        steps = self.steps.setdefault(kind, {})
+        if len(self.steps) > KINDS:
+            del self.steps[next(iter(self.steps))]
+        used: set[int] = set()
+        """The steps that this client was traced for or compared with."""
+        factor = -training.lr
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            known = steps.get((x.shape, x.stride()))
+            if known is None:
+                known = steps[x.shape, x.stride()] = TracedStep()
+            if known.replay is None or known.refused:
+                return ordinary(known, x, y)
+            if known.agreed < self.comparisons:
+                return compared(known, known.replay, x, y)
+            known.replayed += 1
+            if known.replayed == known.next_check:
+                return checked(known, known.replay, x, y)
+            self.replayed += 1
+            return known.replay(factor, x, y, *held)
+
+        def ordinary(known: TracedStep, x: Tensor, y: Tensor) -> Tensor:
+            if known.refused or id(known) in used:
+                return training.step(x, y)
+            if known.ordinary < self.after:
+                began = time.perf_counter()
+                loss = training.step(x, y)
+                known.ordinary += 1
+                known.seconds += time.perf_counter() - began
+                known.refused = known.ordinary == self.after and known.seconds / self.after > QUICK
+                return loss
+            used.add(id(known))
+            if not self._works():
+                known.refused = True
+                return training.step(x, y)
+            with Trace(factor, [x, y, *held], training.method, training.network) as trace:
+                loss = training.step(x, y)
+            known.replay = trace.program(loss)
+            known.refused, known.counts = known.replay is None, scope.counts.clone()
+            return loss
+
+        def compared(known: TracedStep, replay: Replay, x: Tensor, y: Tensor) -> Tensor:
+            if id(known) in used:
+                return training.step(x, y)
+            used.add(id(known))
+            loss, agrees = both(replay, x, y)
+            known.refused = not agrees
+            assert known.counts is not None  # it was traced
+            known.agreed += 0.25 if torch.equal(scope.counts, known.counts) else 1
+            return loss
+
+        def checked(known: TracedStep, replay: Replay, x: Tensor, y: Tensor) -> Tensor:
+            known.next_check = min(2 * known.next_check, known.next_check + self.check_every)
+            loss, agrees = both(replay, x, y)
+            if not agrees:
+                raise UserError(
+                    "a step replayed from its trace differs from the same step run in Python, because the "
+                    "method depends on something other than its tensors, so rounds before this one may be "
+                    "wrong too: run it again with trace=false."
+                )
+            return loss
+
+        def both(replay: Replay, x: Tensor, y: Tensor) -> tuple[Tensor, bool]:
+            """Return the loss of an ordinary step, and whether a replay of it gives the same bits."""
+            copies = [value.clone() for value in held]
+            random_state = torch.get_rng_state()
+            try:
+                replayed: Tensor | None = replay(factor, x, y, *copies)
+            except RuntimeError:
+                replayed = None
+            random_after = torch.get_rng_state()
+            torch.set_rng_state(random_state)
+            loss = training.step(x, y)
+            agrees = (
+                replayed is not None
+                and torch.equal(random_after, torch.get_rng_state())
+                and all(map(same_bits, (replayed, *copies), (loss, *held)))
+            )
+            return loss, agrees
+
+        return step
+
+    def _works(self) -> bool:
+        if not self._checked:
+            self.problem, self._checked = self_check(), True
+        return not self.problem
