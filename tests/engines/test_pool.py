@@ -23,7 +23,8 @@ from unskew import Method, UserError, engines, train
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset, Split
 from unskew.engines.cpu import pool
-from unskew.engines.cpu.pool import available
+from unskew.engines.cpu.pool import Pool, available
+from unskew.engines.cpu.traced_step import StepTracer
 from unskew.engines.loop import Loop
 from unskew.method import plain_loss
 from unskew.methods import METHODS
@@ -205,7 +206,7 @@ def test_tensors_of_every_kind_come_back_as_they_were(trial):
     assert_same(loop.server.weights.params, other.server.weights.params)
 
 
-def test_steps_are_recorded_and_replayed(trial):
+def test_steps_are_traced_and_replayed(trial):
     calls = multiprocessing.Value("i", 0)
 
     def loss(view):
@@ -217,14 +218,82 @@ def test_steps_are_recorded_and_replayed(trial):
     train(pooled(trial), Method(loss=loss))
     steps = 6 * 2 * sum(-(-size // 8) for size in trial.federation.sizes.tolist())
     assert calls.value < steps / 2
+    before, calls.value = calls.value, 0
+    train(replace(pooled(trial), trace=False), Method(loss=loss))
+    assert before < calls.value == steps
 
 
-def test_a_loss_that_looks_at_its_values_is_not_recorded(trial):
+@pytest.mark.parametrize(
+    "read",
+    [
+        float,
+        lambda loss: loss.tolist(),
+        lambda loss: float(loss.numpy()),
+        lambda loss: float(np.asarray(loss)),
+    ],
+    ids=["float", "tolist", "numpy", "asarray"],
+)
+def test_a_loss_that_looks_at_its_values_is_not_replayed(trial, read):
+    """The branches differ late in the run, when a trace has agreed with all that was compared."""
+    trial = replace(trial, budget=trial.budget.model_copy(update={"rounds": 6}))
+
     def moody(view):
         loss = plain_loss(view)
-        return loss * 2 if float(loss.detach()) > 1 else loss[None].masked_select(loss[None] > 0).sum()
+        return loss if read(loss.detach()) > 0.3 else -loss
 
     assert_same_run(train(trial, Method(loss=moody)), train(pooled(trial), Method(loss=moody)))
+
+
+def switched(switch):
+    """A method that depends on something that no tracer can see: memory of several processes."""
+    return Method(loss=lambda view: plain_loss(view) * (2 if switch.value else 1))
+
+
+def test_a_trace_that_becomes_wrong_ends_the_run_and_says_so(trial):
+    switch = multiprocessing.Value("i", 0)
+    method = switched(switch)
+    tracer = StepTracer(after=1, comparisons=1, check_every=3)
+    engine = Pool(replace(trial, workers=2), tracer)
+    state = begin(method, engine.initial)
+    for _ in range(4):
+        state, _ = step(trial, method, engine, state)
+    assert engine.replayed
+    switch.value = 1
+    with pytest.raises(UserError, match=r"rounds before this one may be wrong too: .* trace=false\.$"):
+        _ = [step(trial, method, engine, state) for _ in range(4)]
+
+
+def test_without_traces_hidden_state_is_seen(trial):
+    runs = []
+    for kind in (Loop, eager_pool):
+        switch = multiprocessing.Value("i", 0)
+        method = switched(switch)
+        engine = kind(replace(trial, workers=2, trace=False))
+        state = begin(method, engine.initial)
+        for value in (0, 0, 0, 1, 1):
+            switch.value = value
+            state, _ = step(trial, method, engine, state)
+        runs.append(state.server.weights.params)
+    assert_same(*runs)
+
+
+def test_weights_that_are_not_numbers_are_no_difference(trial):
+    trial = replace(trial, budget=trial.budget.model_copy(update={"lr": 1e30}))
+    engine = eager_pool(replace(trial, workers=2))
+    state = begin(Method(), engine.initial)
+    for _ in range(4):
+        state, _ = step(trial, Method(), engine, state)
+    assert not any(value.isfinite().all() for value in state.server.weights.params.values())
+    assert engine.replayed
+
+
+@pytest.mark.parametrize("name", ["Graph", "_create_function_from_graph"])
+def test_another_pytorch_means_slower_steps_and_one_warning(trial, name, monkeypatch):
+    expected = train(trial)
+    monkeypatch.delattr(torch._C, name)
+    with pytest.warns(RuntimeWarning, match=f"steps are not traced.*{name}") as told:
+        assert_same_run(expected, train(pooled(trial)))
+    assert len(told) == 1
 
 
 def test_a_loss_that_remembers_is_not_replayed(trial):
@@ -320,6 +389,25 @@ def test_another_error_tells_where_it_was_raised(trial):
     with pytest.raises(IndexError, match="list index out of range") as caught:
         train(pooled(trial), in_workers(stumble))
     assert "in stumble" in caught.value.__notes__[-1]
+
+
+def test_an_engine_goes_on_after_an_error_in_a_step(trial):
+    here, broken = os.getpid(), multiprocessing.Value("i", 1)
+
+    def loss(view):
+        if os.getpid() != here and broken.value:
+            raise IndexError
+        return plain_loss(view)
+
+    engine, method = eager_pool(replace(trial, workers=2)), Method(loss=loss)
+    state = begin(method, engine.initial)
+    with pytest.raises(IndexError):
+        step(trial, method, engine, state)
+    assert not children(here)
+    broken.value = 0
+    after, _ = step(trial, method, engine, state)
+    expected, _ = step(trial, Method(), Loop(trial), state)
+    assert_same(after.server.weights.params, expected.server.weights.params)
 
 
 def test_an_error_that_no_message_can_carry(trial):

@@ -139,16 +139,14 @@ class Pool:
         # One thread copies: others would wait for the next copy in a loop, on the cores of the workers.
         with steady(self.loop.device, 1):
             replies = processes.run(common, tasks)
-        answers = [reply for reply in replies if not isinstance(reply, BaseException)]
-        for answer, _ in answers:
-            self.replayed += answer.replayed
-            self._warn(answer.problem)
-        errors = [reply for reply in replies if isinstance(reply, BaseException)]
-        if errors:
-            try:
-                raise errors[0]
-            finally:  # or this frame, and so the processes, would live until the next garbage collection
-                del errors, replies
+        answers = []
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                processes.end()  # or they would live as long as somebody keeps the traceback
+                raise reply
+            answers.append(reply)
+            self.replayed += reply[0].replayed
+            self._warn(reply[0].problem)
         return answers
 
     def _warn(self, problem: str) -> None:

@@ -56,7 +56,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         replay. `roots` are the objects whose Python state the step may look at but not change."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.unseen = Unseen(*roots)
-        self.complete = True
+        self.reason = ""
+        """Why the trace does not hold all that the step depends on, where that is so."""
         self.graph: Any = torch._C.Graph()
         self.factor, self.factors = factor, 0
         self.factor_input = self.graph.addInput()
@@ -80,6 +81,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self.unseen.__exit__(kind, error, trace)
+        self.reason = self.reason or self.unseen.reason
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -89,10 +91,10 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive.append((args, kwargs, out))
         self.unseen.paused = True
         try:
-            if self.complete:
+            if not self.reason:
                 self._note(func, args, kwargs, out)
-        except Exception:  # an argument that TorchScript does not have, or other internals than expected
-            self.complete = False
+        except Exception as error:  # an argument that TorchScript does not have, or unexpected internals
+            self.reason = f"{type(error).__name__}: {error}"
         finally:
             self.unseen.paused = False
         return out
@@ -103,7 +105,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.is_view and isinstance(out, Tensor) and place_of(out) in self.values:
             return
         if _depends_on_values(func, args):
-            self.complete = False
+            self.reason = f"it depends on values by {func}"
             return
         schema = func._schema
         values = [
@@ -124,7 +126,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 parts = self._insert("prim::ListUnpack", [value], len(result))
                 self.values.update(zip(map(place_of, result), parts.outputs(), strict=True))
             elif result is not None:
-                self.complete = False
+                self.reason = f"{func} returns something else than tensors"
 
     def _value(self, given: Any, kind: Any) -> Any:
         """Return an argument of an operation as a value of the graph."""
@@ -147,13 +149,16 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.graph.insertNode(self.graph.create(name, inputs, outputs))
 
     def program(self, loss: Tensor) -> Replay | None:
-        """Return the program, or None where the trace does not hold all that the step depends on. It turns
-        the optimiser of TorchScript off in this process."""
-        if not self.complete or self.unseen.reason or self.factors != 1:
+        """Return the program, or None where there is a `reason` against it. It turns the optimiser of
+        TorchScript off in this process."""
+        if self.factors != 1:
+            self.reason = self.reason or "gradients are not added to the weights once"
+        if self.reason:
             return None
         try:
             return self._build(loss)
-        except Exception:  # TorchScript does not take the graph
+        except Exception as error:  # TorchScript does not take the graph
+            self.reason = f"{type(error).__name__}: {error}"
             return None
 
     def _build(self, loss: Tensor) -> Replay:
@@ -221,7 +226,7 @@ def self_check() -> str:
             loss = _small_step(-0.5, x, weight)
         replay = trace.program(loss)
         if replay is None:
-            return "a step that can be traced was not"
+            return trace.reason
         x, (ours, theirs) = x.flip(0) * 2, (weight.clone() for _ in range(2))
         for factor in (-0.25, -0.125):
             if not same_bits(replay(factor, x, ours), _small_step(factor, x, theirs)):

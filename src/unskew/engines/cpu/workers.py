@@ -45,23 +45,24 @@ class Worker:
 
 
 class Workers(Generic[T, A]):
-    """A fixed number of worker processes that compute one function. They are killed when this object goes."""
+    """A fixed number of worker processes that compute one function."""
 
     def __init__(self, work: Work[T, A], size: int) -> None:
         self._common = SharedTensors()
         self._workers: dict[Worker, BaseProcess] = {}
-        self._end = weakref.finalize(self, _end, os.getpid(), self._workers)
+        self.end = weakref.finalize(self, _end, os.getpid(), self._workers)
+        """Kills the processes, which also happens when this object goes."""
         try:
             for _ in range(size):
                 _start(work, self._common, self._workers)
         except BaseException:
-            self._end()
+            self.end()
             raise
 
     @property
     def ended(self) -> bool:
         """Whether the processes are gone, so that others have to be started."""
-        return not self._end.alive
+        return not self.end.alive
 
     def run(
         self, common: Groups, tasks: Sequence[tuple[T, Groups]]
@@ -101,7 +102,7 @@ class Workers(Generic[T, A]):
                         done[n] = answer, worker.replies[worker.turn].read(layout, copy=True)
                     worker.turn = 1 - worker.turn
         except BaseException:
-            self._end()
+            self.end()
             raise
         return [done[n] for n in range(len(tasks))]
 
