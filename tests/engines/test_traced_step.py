@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import datetime
 import itertools
 import logging
 import random
@@ -148,6 +149,13 @@ def by_pointer(t: Tensor) -> float:
     return ctypes.c_float.from_address(t.data_ptr()).value
 
 
+def by_extension(t: Tensor) -> float:
+    """A function in the manner of PyTorch's own that returns a number."""
+    if torch.overrides.has_torch_function((t,)):
+        return torch.overrides.handle_torch_function(by_extension, (t,), t)
+    return 1.0
+
+
 OWN_GENERATOR, OWN_DICE, OWN_TORCH = np.random.default_rng(0), random.Random(0), torch.Generator()
 NUMBERS, CALLS = itertools.count(), [0]
 
@@ -212,7 +220,9 @@ READS = {
     "storage": lambda t: float(t.untyped_storage()[0]),
     "data_ptr": by_pointer,
     "deepcopy": copy.deepcopy,
+    "an extension of PyTorch": by_extension,
     "in a backward pass": read_in_backward,
+    "the date": lambda t: datetime.datetime.now().timestamp(),
     "random": lambda t: random.random(),
     "own random": lambda t: OWN_DICE.random(),
     "NumPy's random": lambda t: np.random.rand(),

@@ -37,8 +37,8 @@ as inside a backward pass, are noticed by their name."""
 EFFECTS = {"print", "urandom", "write", "writelines"}
 """Functions in C that do something beside computing, or draw random numbers."""
 
-CLOCKS_AND_DICE = {"time", "_random", "datetime"}
-"""Modules in C of which every function returns something else each time."""
+CLOCKS_AND_DICE = {"_random", "datetime", "random", "time"}
+"""Modules whose functions in C return something else each time."""
 
 LIBRARIES = {*sys.stdlib_module_names, "numpy", "pydantic", "torch"}
 """Packages whose functions and classes are taken to keep no state that a step depends on."""
