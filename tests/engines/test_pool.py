@@ -259,7 +259,7 @@ def test_a_trace_that_becomes_wrong_ends_the_run_and_says_so(trial):
         state, _ = step(trial, method, engine, state)
     assert engine.replayed
     switch.value = 1
-    with pytest.raises(UserError, match=r"rounds before this one may be wrong too: .* trace=false\.$"):
+    with pytest.raises(UserError, match=r"rounds before this one may be wrong too: .* --set trace=false\.$"):
         _ = [step(trial, method, engine, state) for _ in range(4)]
 
 
@@ -456,6 +456,19 @@ def test_a_gpu_is_left_to_other_engines(trial, monkeypatch):
     monkeypatch.setattr(Trial, "pick_device", lambda self: torch.device("meta"))
     with pytest.raises(UserError, match="--device cpu"):
         engines.choose(replace(trial, engine="pool"))
+
+
+def test_a_daemon_of_multiprocessing_runs_the_loop(trial):
+    """Python forbids it to have processes of its own."""
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    process = fork.Process(
+        target=lambda: theirs.send(engines.choose(replace(trial, engine="auto"))), daemon=True
+    )
+    process.start()
+    assert ours.poll(60)
+    assert ours.recv() == "loop"
+    process.join()
 
 
 def test_a_system_without_fork_is_told_of_loop(trial, monkeypatch):

@@ -191,6 +191,18 @@ def counted_by_an_object():
     return Counter()
 
 
+class Unwilling:
+    __slots__ = ("left",)
+
+    def __call__(self, _: Tensor) -> float:
+        return 1.0
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "left":
+            raise RuntimeError("not for you")
+        return super().__getattribute__(name)
+
+
 def printed(t: Tensor) -> float:
     print("a step")
     return 1.0
@@ -234,6 +246,7 @@ READS = {
     "a global": counted,
     "a closure": counted_in_a_closure(),
     "an object": counted_by_an_object(),
+    "an object that cannot be looked at": Unwilling(),
     "itertools": lambda t: float(next(NUMBERS)),
 }
 

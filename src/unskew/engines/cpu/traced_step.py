@@ -147,7 +147,7 @@ class StepTracer:
                 raise UserError(
                     "a step replayed from its trace differs from the same step run in Python, because the "
                     "method depends on something other than its tensors, so rounds before this one may be "
-                    "wrong too: run it again with trace=false."
+                    "wrong too: run it again with --set trace=false."
                 )
             return loss
 

@@ -63,7 +63,7 @@ class Unseen(TorchFunctionMode):
         self._roots = (random.getstate, np.random.get_state, *roots)
 
     def __enter__(self) -> Unseen:
-        self._before = python_state(*self._roots)
+        self._before = self._state()
         self._profile = sys.getprofile()
         super().__enter__()  # type: ignore[no-untyped-call]
         sys.setprofile(self._called)
@@ -74,7 +74,7 @@ class Unseen(TorchFunctionMode):
     ) -> None:
         sys.setprofile(self._profile)
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        if not same_state(self._before, python_state(*self._roots)):
+        if not same_state(self._before, self._state()):
             self._notice("it changes Python objects that the next step sees")
         self._before = []
 
@@ -86,6 +86,13 @@ class Unseen(TorchFunctionMode):
         if not self.paused and name not in SHAPES_AND_TYPES and not _is_tensors(out):
             self._notice(f"it reads values of tensors by {name}")
         return out
+
+    def _state(self) -> State:
+        try:
+            return python_state(*self._roots)
+        except Exception as error:  # somebody's object that does not let itself be looked at
+            self._notice(f"its Python objects cannot be compared: {error}")
+            return []
 
     def _called(self, frame: FrameType, event: str, function: Any) -> None:
         if event != "c_call" or self.paused:
