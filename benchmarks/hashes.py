@@ -23,10 +23,8 @@ def main() -> None:
         "resnet8": Trial(digits, "resnet8", budget=budget, engine="loop", device="cpu"),
     }
     for name in METHODS:
-        hashes = []
-        for trial in trials.values():
-            hashes.append(weights_sha256(train(trial, METHODS[name]()).weights.params)[:16])
-        print(name, *hashes, flush=True)
+        runs = (train(trial, METHODS[name]()) for trial in trials.values())
+        print(name, *(weights_sha256(run.weights.params)[:16] for run in runs), flush=True)
 
 
 if __name__ == "__main__":

@@ -162,3 +162,11 @@ def test_hyperparameters_of_methods_put_together_stand_in_tables_of_their_own(di
     assert Experiment(**tomllib.loads(resolved.toml())) == resolved
     with pytest.raises(UserError, match=r"method\.mu does not say whose hyperparameter it is"):
         MethodSpec(name="fedprox+fedavgm", mu=0.5).parts()
+
+
+def test_settings_of_engines_reach_the_trial(digits):
+    given = Experiment.model_validate(assign({}, ["trace=false", "workers=3", "threads=2"]))
+    prepared = prepare(given, digits)
+    assert (prepared.trial.trace, prepared.trial.workers, prepared.trial.threads) == (False, 3, 2)
+    assert prepared.experiment.trace is False
+    assert Experiment().trace

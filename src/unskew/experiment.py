@@ -103,6 +103,8 @@ class Experiment(Spec):
     threads: int = Field(default=1, ge=1)
     workers: int = Field(default=0, ge=0)
     """How many clients run side by side; 0: as many as suit the machine."""
+    trace: bool = True
+    """Whether engine `pool` may trace a client's step and replay it without Python."""
     precision: Precision = "fp32"
     fast: bool = False
     """Whether a GPU may take its fastest kernels; last bits then differ from run to run."""
@@ -217,6 +219,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         device=experiment.device,
         threads=experiment.threads,
         workers=experiment.workers,
+        trace=experiment.trace,
         precision=experiment.precision,
         fast=experiment.fast,
     )

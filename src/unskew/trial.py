@@ -108,6 +108,9 @@ class Trial:
     workers: int = 0
     """How many clients an engine may run side by side; 0: as many as suit the machine. No result depends on
     it."""
+    trace: bool = True
+    """Whether engine `pool` may trace a client's step and replay it without Python. No result depends on
+    it."""
     precision: Precision = "fp32"
     fast: bool = False
     """Whether a GPU may take its fastest kernels: steps compiled as a whole, and of cuDNN's kernels those

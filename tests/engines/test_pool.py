@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from unskew.engines.pool import Pool, available
 
 from federations import split
+from pools import eager_pool
 from unskew import Method, UserError, engines, train
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset, Split
+from unskew.engines.cpu import pool
+from unskew.engines.cpu.pool import Pool, available
+from unskew.engines.cpu.traced_step import StepTracer
 from unskew.engines.loop import Loop
 from unskew.method import plain_loss
 from unskew.methods import METHODS
@@ -33,10 +36,9 @@ pytestmark = pytest.mark.skipif(not available(), reason="the pool engine needs L
 
 
 @pytest.fixture(autouse=True)
-def _recorded(monkeypatch):
-    """Steps are recorded as soon as can be, however short the runs of these tests are."""
-    monkeypatch.setattr("unskew.engines.tape.AFTER", 1)
-    monkeypatch.setattr("unskew.engines.tape.PROOFS", 1)
+def _eager(monkeypatch):
+    """Steps are traced as soon as can be, however short the runs of these tests are."""
+    monkeypatch.setitem(engines.ENGINES, "pool", engines.Kind(eager_pool, pool.check))
 
 
 def normed() -> nn.Module:
@@ -189,22 +191,22 @@ def test_tensors_of_every_kind_come_back_as_they_were(trial):
 
     method = Method(memory=Memory(update=update))
     runs = []
-    for kind in (Loop, Pool):
+    for kind in (Loop, eager_pool):
         engine = kind(replace(trial, workers=2))
         state = begin(method, engine.initial)
         for _ in range(3):
             state, _ = step(trial, method, engine, state)
         runs.append(state)
-    loop, pool = runs
+    loop, other = runs
     for client, kept in loop.memories.items():
-        there = pool.memories[client]
+        there = other.memories[client]
         gap = kept.pop("odd/part"), there.pop("odd/part")  # its gaps are not sent
         assert torch.equal(*gap)
         assert_same(kept, there)
-    assert_same(loop.server.weights.params, pool.server.weights.params)
+    assert_same(loop.server.weights.params, other.server.weights.params)
 
 
-def test_steps_are_recorded_and_replayed(trial):
+def test_steps_are_traced_and_replayed(trial):
     calls = multiprocessing.Value("i", 0)
 
     def loss(view):
@@ -216,14 +218,82 @@ def test_steps_are_recorded_and_replayed(trial):
     train(pooled(trial), Method(loss=loss))
     steps = 6 * 2 * sum(-(-size // 8) for size in trial.federation.sizes.tolist())
     assert calls.value < steps / 2
+    before, calls.value = calls.value, 0
+    train(replace(pooled(trial), trace=False), Method(loss=loss))
+    assert before < calls.value == steps
 
 
-def test_a_loss_that_looks_at_its_values_is_not_recorded(trial):
+@pytest.mark.parametrize(
+    "read",
+    [
+        float,
+        lambda loss: loss.tolist(),
+        lambda loss: float(loss.numpy()),
+        lambda loss: float(np.asarray(loss)),
+    ],
+    ids=["float", "tolist", "numpy", "asarray"],
+)
+def test_a_loss_that_looks_at_its_values_is_not_replayed(trial, read):
+    """The branches differ late in the run, when a trace has agreed with all that was compared."""
+    trial = replace(trial, budget=trial.budget.model_copy(update={"rounds": 6}))
+
     def moody(view):
         loss = plain_loss(view)
-        return loss * 2 if float(loss.detach()) > 1 else loss[None].masked_select(loss[None] > 0).sum()
+        return loss if read(loss.detach()) > 0.3 else -loss
 
     assert_same_run(train(trial, Method(loss=moody)), train(pooled(trial), Method(loss=moody)))
+
+
+def switched(switch):
+    """A method that depends on something that no tracer can see: memory of several processes."""
+    return Method(loss=lambda view: plain_loss(view) * (2 if switch.value else 1))
+
+
+def test_a_trace_that_becomes_wrong_ends_the_run_and_says_so(trial):
+    switch = multiprocessing.Value("i", 0)
+    method = switched(switch)
+    tracer = StepTracer(after=1, comparisons=1, check_every=3)
+    engine = Pool(replace(trial, workers=2), tracer)
+    state = begin(method, engine.initial)
+    for _ in range(4):
+        state, _ = step(trial, method, engine, state)
+    assert engine.replayed
+    switch.value = 1
+    with pytest.raises(UserError, match=r"rounds before this one may be wrong too: .* --set trace=false\.$"):
+        _ = [step(trial, method, engine, state) for _ in range(4)]
+
+
+def test_without_traces_hidden_state_is_seen(trial):
+    runs = []
+    for kind in (Loop, eager_pool):
+        switch = multiprocessing.Value("i", 0)
+        method = switched(switch)
+        engine = kind(replace(trial, workers=2, trace=False))
+        state = begin(method, engine.initial)
+        for value in (0, 0, 0, 1, 1):
+            switch.value = value
+            state, _ = step(trial, method, engine, state)
+        runs.append(state.server.weights.params)
+    assert_same(*runs)
+
+
+def test_weights_that_are_not_numbers_are_no_difference(trial):
+    trial = replace(trial, budget=trial.budget.model_copy(update={"lr": 1e30}))
+    engine = eager_pool(replace(trial, workers=2))
+    state = begin(Method(), engine.initial)
+    for _ in range(4):
+        state, _ = step(trial, Method(), engine, state)
+    assert not any(value.isfinite().all() for value in state.server.weights.params.values())
+    assert engine.replayed
+
+
+@pytest.mark.parametrize("name", ["Graph", "_create_function_from_graph"])
+def test_another_pytorch_means_slower_steps_and_one_warning(trial, name, monkeypatch):
+    expected = train(trial)
+    monkeypatch.delattr(torch._C, name)
+    with pytest.warns(RuntimeWarning, match=f"steps are not traced.*{name}") as told:
+        assert_same_run(expected, train(pooled(trial)))
+    assert len(told) == 1
 
 
 def test_a_loss_that_remembers_is_not_replayed(trial):
@@ -244,15 +314,15 @@ def test_a_loss_that_remembers_is_not_replayed(trial):
 
 def test_an_engine_takes_methods_in_turn(trial):
     first, second = METHODS["fedprox"](), METHODS["fedsam"]()
-    loop, pool = Loop(trial), Pool(replace(trial, workers=2))
+    loop, other = Loop(trial), eager_pool(replace(trial, workers=2))
     for method in (first, second, first):
-        states = [step(trial, method, engine, begin(method, engine.initial))[0] for engine in (loop, pool)]
+        states = [step(trial, method, engine, begin(method, engine.initial))[0] for engine in (loop, other)]
         assert_same(*(state.server.weights.params for state in states))
 
 
 def test_several_engines_side_by_side(trial):
     method = Method()
-    engines = [Pool(replace(trial, workers=2)) for _ in range(4)]
+    engines = [eager_pool(replace(trial, workers=2)) for _ in range(4)]
     states = [begin(method, engine.initial) for engine in engines]
     for _ in range(2):
         states = [step(trial, method, *each)[0] for each in zip(engines, states, strict=True)]
@@ -321,6 +391,25 @@ def test_another_error_tells_where_it_was_raised(trial):
     assert "in stumble" in caught.value.__notes__[-1]
 
 
+def test_an_engine_goes_on_after_an_error_in_a_step(trial):
+    here, broken = os.getpid(), multiprocessing.Value("i", 1)
+
+    def loss(view):
+        if os.getpid() != here and broken.value:
+            raise IndexError
+        return plain_loss(view)
+
+    engine, method = eager_pool(replace(trial, workers=2)), Method(loss=loss)
+    state = begin(method, engine.initial)
+    with pytest.raises(IndexError):
+        step(trial, method, engine, state)
+    assert not children(here)
+    broken.value = 0
+    after, _ = step(trial, method, engine, state)
+    expected, _ = step(trial, Method(), Loop(trial), state)
+    assert_same(after.server.weights.params, expected.server.weights.params)
+
+
 def test_an_error_that_no_message_can_carry(trial):
     class StrangeError(Exception):
         pass
@@ -334,7 +423,7 @@ def test_an_error_that_no_message_can_carry(trial):
 
 
 def test_a_killed_worker_is_told_in_a_sentence_and_the_engine_goes_on(trial):
-    engine = Pool(replace(trial, workers=2))
+    engine = eager_pool(replace(trial, workers=2))
     method = in_workers(lambda: os.kill(os.getpid(), signal.SIGKILL))
     state = begin(method, engine.initial)
     with pytest.raises(UserError, match=r"ended by SIGKILL.*use fewer --workers, or --engine loop"):
@@ -346,7 +435,7 @@ def test_a_killed_worker_is_told_in_a_sentence_and_the_engine_goes_on(trial):
 
 
 def test_a_worker_killed_between_rounds(trial):
-    engine, method = Pool(replace(trial, workers=2)), Method()
+    engine, method = eager_pool(replace(trial, workers=2)), Method()
     state, _ = step(trial, method, engine, begin(method, engine.initial))
     os.kill(children(os.getpid())[0], signal.SIGKILL)
     with pytest.raises(UserError, match="SIGKILL"):
@@ -355,7 +444,7 @@ def test_a_worker_killed_between_rounds(trial):
 
 
 def test_workers_end_with_their_engine(trial):
-    engine = Pool(replace(trial, workers=2))
+    engine = eager_pool(replace(trial, workers=2))
     step(trial, Method(), engine, begin(Method(), engine.initial))
     mine = children(os.getpid())
     assert len(mine) == 2
@@ -367,6 +456,19 @@ def test_a_gpu_is_left_to_other_engines(trial, monkeypatch):
     monkeypatch.setattr(Trial, "pick_device", lambda self: torch.device("meta"))
     with pytest.raises(UserError, match="--device cpu"):
         engines.choose(replace(trial, engine="pool"))
+
+
+def test_a_daemon_of_multiprocessing_runs_the_loop(trial):
+    """Python forbids it to have processes of its own."""
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    process = fork.Process(
+        target=lambda: theirs.send(engines.choose(replace(trial, engine="auto"))), daemon=True
+    )
+    process.start()
+    assert ours.poll(60)
+    assert ours.recv() == "loop"
+    process.join()
 
 
 def test_a_system_without_fork_is_told_of_loop(trial, monkeypatch):

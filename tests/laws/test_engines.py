@@ -1,26 +1,54 @@
 """Every method gives the same bits on every engine that runs on a CPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from unskew.engines.graphs import Graphs
 
 from federations import flat
+from pools import eager_pool
 from unskew import engines
+from unskew.engines.cpu.pool import Pool, check
+from unskew.engines.cuda.graphs import Graphs
 from unskew.methods import METHODS
 from unskew.testing import hard_trial, normed_model
-from unskew.train import train
+from unskew.train import Result, train
+from unskew.trial import Trial
+
+NOT_REPLAYED = {
+    "centralised": "it has one client, which trains in the process that asks",
+    "local-only": "its clients train by themselves, each in the process that asks",
+}
+"""The methods of which no step is replayed on `pool`, and why."""
 
 
-@pytest.mark.parametrize("engine", ["pool", "graphs"])
-@pytest.mark.parametrize("name", METHODS)
-def test_engines_give_the_bits_of_the_loop(name, engine, monkeypatch):
-    monkeypatch.setitem(engines.ENGINES, "graphs", engines.Kind(Graphs))
-    one, other = (
-        train(hard_trial(normed_model, engine=engine), METHODS[name]()) for engine in ("loop", engine)
-    )
+def trial(engine: str) -> Trial:
+    return replace(hard_trial(normed_model, engine=engine), workers=2)
+
+
+def assert_same_bits(one: Result, other: Result) -> None:
     assert torch.equal(flat(one.weights), flat(other.weights))
     assert one.weights.buffers.keys() == other.weights.buffers.keys()
     assert all(torch.equal(value, other.weights.buffers[name]) for name, value in one.weights.buffers.items())
     assert [r.train_loss for r in one.rounds] == [r.train_loss for r in other.rounds]
     assert (one.final.confusion == other.final.confusion).all()
     assert one.final.loss == other.final.loss
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_pool_gives_the_bits_of_the_loop_by_replayed_steps(name, monkeypatch):
+    pools: list[Pool] = []
+
+    def start(trial: Trial) -> Pool:
+        pools.append(eager_pool(trial))
+        return pools[-1]
+
+    monkeypatch.setitem(engines.ENGINES, "pool", engines.EngineType(start, check))
+    assert_same_bits(train(trial("loop"), METHODS[name]()), train(trial("pool"), METHODS[name]()))
+    assert (sum(pool.replayed for pool in pools) == 0) == (name in NOT_REPLAYED)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_graphs_gives_the_bits_of_the_loop(name, monkeypatch):
+    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
+    assert_same_bits(train(trial("loop"), METHODS[name]()), train(trial("graphs"), METHODS[name]()))

@@ -70,6 +70,8 @@ class Loop(Base):
                 steps += 1
             stage = "update"
             return self.local.clients.finish(method, start, now, steps, loss / steps, state, tallies)
+        except UserError:  # it is not this client's: the user has to do something
+            raise
         except Exception as error:
             return Failed(task.client, task.round, stage, error)
 

@@ -21,7 +21,7 @@ from unskew.errors import UserError
 from unskew.report import record
 
 ELSEWHERE = {
-    "seed", "engine", "device", "threads", "workers", "fast", "data.folder", "skew.seed",
+    "seed", "engine", "device", "threads", "workers", "trace", "fast", "data.folder", "skew.seed",
     "evaluation.every", "evaluation.batch_size", "probe.every",
 }  # fmt: skip
 """Settings in which runs of one method may differ and still be seeds of the same thing."""

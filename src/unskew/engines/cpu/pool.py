@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import copy
 import math
+import multiprocessing
 import os
+import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +21,10 @@ import torch
 
 from unskew.data.federation import Holding
 from unskew.engines.cpu.shared_tensors import Groups
-from unskew.engines.cpu.traced_step import Recorder
-from unskew.engines.cpu.workers import Crew, portable
+from unskew.engines.cpu.traced_step import StepTracer
+from unskew.engines.cpu.workers import Workers
 from unskew.engines.job import Failed, Fit, Job, Outcome, Pending, Task
-from unskew.engines.loop import Loop
+from unskew.engines.loop import Loop, plain_steps
 from unskew.engines.numerics import deterministic
 from unskew.errors import UserError
 from unskew.method import Method
@@ -33,21 +35,27 @@ from unskew.types import Tensors, Weights
 
 def available() -> bool:
     """Whether this system has what the engine is made of, and this process may still be forked: PyTorch
-    trains in no process whose parent has used a GPU."""
+    trains in no process whose parent has used a GPU, and Python forbids the daemons of `multiprocessing` to
+    have processes of their own."""
     used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return hasattr(os, "fork") and hasattr(os, "memfd_create") and not used
+    system = hasattr(os, "fork") and hasattr(os, "memfd_create")
+    return system and not used and not multiprocessing.current_process().daemon
 
 
 def check(trial: Trial) -> None:
+    """Raise a UserError where a trial cannot run on this engine."""
     if trial.pick_device().type != "cpu":
         raise UserError("engine 'pool' runs on CPUs: use --device cpu with it, or --engine loop.")
     if not available():
-        raise UserError("engine 'pool' needs Linux and a process that has used no GPU: use --engine loop.")
+        raise UserError(
+            "engine 'pool' needs Linux and a process that has used no GPU and may start others: "
+            "use --engine loop."
+        )
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train one client; its samples and what it remembers come as tensors."""
+    """The request to train a client; its samples and what it remembers come as tensors."""
 
     client: int
     round: int
@@ -55,28 +63,43 @@ class Train:
 
 @dataclass(frozen=True)
 class Test:
-    """Add up one batch of the test set."""
+    """The request to test a model on one batch."""
 
     batch: int
 
 
 Request = Train | Test
 
-Answer = tuple[int, ...] | Failed
-"""What comes back beside tensors: samples and steps of a client, or why it failed; nothing of a test
-batch."""
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker answers beside tensors."""
+
+    samples: int = 0
+    steps: int = 0
+    replayed: int = 0
+    """How many of the steps were replayed from a trace."""
+    problem: str = ""
+    """Why the worker traces no steps, where that is so."""
+    failed: Failed | None = None
+    """Why the client's training came to nothing, where that is so."""
 
 
 class Pool(Loop):
-    """Clients on the cores of this machine. Where there is nothing to do side by side, as with one worker or
-    a cohort of one client, it is done in this process, and none is forked."""
+    """The engine that runs clients in worker processes. Where there is nothing to do side by side, as with
+    one worker or a cohort of one client, it is done in this process, and none is forked."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: Trial, tracer: StepTracer | None = None) -> None:
+        """`tracer` says when steps are traced and compared; every worker has its own copy of it."""
         super().__init__(trial)
         self.workers = trial.workers or max(1, cores() // trial.threads)
-        self._crew: Crew[Request, Answer] | None = None
+        self.tracer = tracer or StepTracer()
+        self.replayed = 0
+        """How many steps the workers have replayed from traces."""
+        self._processes: Workers[Request, Answer] | None = None
         self._method: Method | None = None
-        """The method that the workers were forked with."""
+        """The method that the processes were forked with."""
+        self._warned = False
 
     def fit(
         self,
@@ -92,56 +115,79 @@ class Pool(Loop):
         order = sorted((n for n in range(len(jobs)) if samples[n]), key=lambda n: -samples[n])
         if min(self.workers, len(order)) < 2:
             return super().fit(method, anchor, shared, jobs)
-        crew = self._crew_for(method, len(order))
-        board = _weights(anchor) | {"shared": shared}
-        answers = self._answers(crew, board, [_request(jobs[n]) for n in order])
+        processes = self._processes_for(method, len(order))
+        common = _weights(anchor) | {"shared": shared}
+        answers = self._answers(processes, common, [_request(jobs[n]) for n in order])
         outcomes = {n: _outcome(*answer) for n, answer in zip(order, answers, strict=True)}
-        idle = iter(
-            super().fit(method, anchor, shared, [job for n, job in enumerate(jobs) if n not in outcomes])
-        )
+        rest = [job for n, job in enumerate(jobs) if n not in outcomes]
+        idle = iter(super().fit(method, anchor, shared, rest))
         return [outcomes[n] if n in outcomes else next(idle) for n in range(len(jobs))]
 
     def evaluate(self, weights: Weights) -> Pending[Assessment]:
-        if self._crew is None or self._crew.gone or len(self.local.evaluator) < 2:
+        test = self.local.evaluator
+        if self._processes is None or self._processes.ended or len(test) < 2:
             return super().evaluate(weights)
-        requests: list[tuple[Request, Groups]] = [
-            (Test(batch), {}) for batch in range(len(self.local.evaluator))
-        ]
-        answers = self._answers(self._crew, _weights(weights), requests)
-        return Pending.done(self.local.evaluator.assessment(groups["totals"] for _, groups in answers))
+        requests: list[tuple[Request, Groups]] = [(Test(batch), {}) for batch in range(len(test))]
+        answers = self._answers(self._processes, _weights(weights), requests)
+        return Pending.done(test.assessment(groups["totals"] for _, groups in answers))
 
     def _answers(
-        self, crew: Crew[Request, Answer], board: Groups, requests: Sequence[tuple[Request, Groups]]
+        self,
+        processes: Workers[Request, Answer],
+        common: Groups,
+        requests: Sequence[tuple[Request, Groups]],
     ) -> list[tuple[Answer, Groups]]:
         # One thread copies: others would wait for the next copy in a loop, on the cores of the workers.
         with deterministic(self.device, 1):
-            return crew.do(board, requests)
+            replies = processes.run(common, requests)
+        answers = []
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                processes.end()  # or they would live as long as somebody keeps the traceback
+                raise reply
+            answers.append(reply)
+            self.replayed += reply[0].replayed
+            self._warn(reply[0].problem)
+        return answers
 
-    def _crew_for(self, method: Method, clients: int) -> Crew[Request, Answer]:
-        if self._crew is None or self._crew.gone or self._method is not method:
-            self._crew = None  # its workers end before others begin
+    def _warn(self, problem: str) -> None:
+        if problem and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"steps are not traced, so training is slower, because this PyTorch has other internals than "
+                f"expected ({problem}).",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _processes_for(self, method: Method, clients: int) -> Workers[Request, Answer]:
+        if self._processes is None or self._processes.ended or self._method is not method:
+            self._processes = None  # its workers end before others begin
             size = min(self.workers, max(clients, len(self.local.evaluator)))
-            loop = copy.copy(self)
-            loop.make_steps = Recorder()
-            self._crew, self._method = Crew(partial(_work, loop, method), size), method
-        return self._crew
+            loop = copy.copy(self)  # not the engine itself, which would then never be gone
+            tracer = self.tracer if self.trial.trace else None
+            loop.make_steps = tracer or plain_steps
+            self._processes, self._method = Workers(partial(_work, loop, method, tracer), size), method
+        return self._processes
 
 
 def _work(
-    loop: Pool, method: Method, board: Groups, request: Request, tensors: Groups
+    loop: Loop, method: Method, tracer: StepTracer | None, common: Groups, request: Request, tensors: Groups
 ) -> tuple[Answer, Groups]:
-    """What a worker does: what the loop would do in one process."""
-    weights = Weights(board["params"], board["buffers"])
+    """Do in a worker what the loop would do in one process."""
+    weights = Weights(common["params"], common["buffers"])
     if isinstance(request, Test):
         with loop.deterministic():
-            return (), {"totals": loop.local.evaluator.batch_totals(weights, request.batch)}
+            return Answer(), {"totals": loop.local.evaluator.batch_totals(weights, request.batch)}
+    before = tracer.replayed if tracer else 0
     held = tensors["holding"]
     task = Task(request.client, request.round, Holding(held["rows"].numpy(), held["counts"]))
     job = Job(task, tensors["memory"], tensors.get("buffers"), tensors["optimizer"])
-    [fit] = Loop.fit(loop, method, weights, board["shared"], [job])
+    [fit] = Loop.fit(loop, method, weights, common["shared"], [job])
     if isinstance(fit, Failed):
-        return replace(fit, error=portable(fit.error)), {}
-    return (fit.samples, fit.steps), {
+        return Answer(failed=fit.portable()), {}
+    replayed, problem = (tracer.replayed - before, tracer.problem) if tracer else (0, "")
+    return Answer(fit.samples, fit.steps, replayed, problem), {
         **_weights(fit.weights),
         "loss": {"loss": fit.loss},
         "memory": fit.memory,
@@ -152,24 +198,23 @@ def _work(
 
 
 def _request(job: Job) -> tuple[Request, Groups]:
-    holding = {"rows": torch.from_numpy(job.task.holding.rows), "counts": job.task.holding.counts}
-    own = {} if job.buffers is None else {"buffers": job.buffers}
-    return Train(job.task.client, job.task.round), {
-        "holding": holding,
+    task = job.task
+    groups = {
+        "holding": {"rows": torch.from_numpy(task.holding.rows), "counts": task.holding.counts},
         "memory": job.memory,
         "optimizer": job.optimizer,
-        **own,
     }
+    own = {} if job.buffers is None else {"buffers": job.buffers}
+    return Train(task.client, task.round), groups | own
 
 
 def _outcome(answer: Answer, tensors: Groups) -> Outcome:
-    if isinstance(answer, Failed):
-        return answer
-    samples, steps = answer
+    if answer.failed is not None:
+        return answer.failed
     return Fit(
         weights=Weights(tensors["params"], tensors["buffers"]),
-        samples=samples,
-        steps=steps,
+        samples=answer.samples,
+        steps=answer.steps,
         loss=tensors["loss"]["loss"],
         memory=tensors["memory"],
         reported=tensors["reported"],
@@ -183,7 +228,7 @@ def _weights(weights: Weights) -> Groups:
 
 
 def cores() -> int:
-    """How many this process may use: of the machine's, and of the time a container is granted."""
+    """Return how many cores this process may use: of the machine's, and of a container's share."""
     found = len(os.sched_getaffinity(0))
     try:  # cpu.max of https://docs.kernel.org/admin-guide/cgroup-v2.html: so much of every so much time
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

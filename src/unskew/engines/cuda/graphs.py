@@ -107,6 +107,8 @@ class Graphs(Base):
                 if draws:
                     seed(drawn, self.device)
                 start = self.local.clients.prepare(method, anchor, shared, job)
+            except UserError:
+                raise
             except Exception as error:
                 outcomes[place] = Failed(job.task.client, job.task.round, "prepare", error)
                 continue

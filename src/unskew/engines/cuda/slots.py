@@ -254,6 +254,8 @@ class Slots:
                 return self.local.clients.finish(
                     self.method, start, weights, steps, loss, after.get("state", {}), tallies
                 )
+        except UserError:
+            raise
         except Exception as error:
             return Failed(start.job.task.client, start.job.task.round, "update", error)
 

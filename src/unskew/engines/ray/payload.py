@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.data.dataset import Dataset
-from unskew.engines.cpu.shared_tensors import LINE, packed_stride
+from unskew.engines.cpu.shared_tensors import CACHE_LINE, packed_stride
 from unskew.errors import UserError
 
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
     size: torch.Size
     stride: tuple[int, ...]
     start: int
-    """Its address modulo LINE: the order of a kernel's sums may depend on it."""
+    """Its address modulo CACHE_LINE: the order of a kernel's sums may depend on it."""
     device: str
 
 
@@ -150,7 +150,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _bytes_of(value: Tensor) -> tuple[Bytes, Shape]:
     device, value = value.device.type, value.detach().cpu()
-    start = value.data_ptr() % LINE
+    start = value.data_ptr() % CACHE_LINE
     stride = packed_stride(value)
     if value.stride() != stride:
         value = torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)

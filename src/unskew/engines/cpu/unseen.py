@@ -1,0 +1,220 @@
+"""What a step may do that a trace of its operations does not hold: values that reach Python, random numbers
+from elsewhere, output, and Python state that moves. A step that does any of it has to run in Python."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+SHAPES_AND_TYPES = {
+    "__get__", "__iter__", "__len__", "__set__", "broadcast_shapes", "can_cast", "dim", "element_size",
+    "get_device", "has_names", "is_complex", "is_conj", "is_contiguous", "is_floating_point", "is_inference",
+    "is_neg", "is_same_size", "is_signed", "ndimension", "nelement", "numel", "promote_types", "result_type",
+    "size", "storage_offset", "stride", "type",
+}  # fmt: skip
+"""Functions of tensors that return something else than tensors, which does not depend on their values.
+`__get__` stands for all properties, such as `shape`."""
+
+READS = {
+    "_to_dlpack", "_to_dlpack_unversioned", "_to_dlpack_versioned", "data_ptr", "item", "numpy", "tolist",
+    "untyped_storage",
+}  # fmt: skip
+"""Functions in C that hand the values of tensors to Python. Those that PyTorch's own overrides do not show,
+as inside a backward pass, are noticed by their name."""
+
+EFFECTS = {"print", "urandom", "write", "writelines"}
+"""Functions in C that do something beside computing, or draw random numbers."""
+
+CLOCKS_AND_DICE = {"_random", "datetime", "random", "time"}
+"""Modules whose functions in C return something else each time."""
+
+LIBRARIES = {*sys.stdlib_module_names, "numpy", "pydantic", "torch"}
+"""Packages whose functions and classes are taken to keep no state that a step depends on."""
+
+MOST = 200_000
+"""How many values are looked at, at most, in search of state that moves."""
+
+
+class Unseen(TorchFunctionMode):
+    """A context that notices, in `reason`, the first thing that a trace of what runs inside it would miss.
+
+    It watches what functions of PyTorch return, which functions in C are called, and whether Python's and
+    NumPy's random state or anything that `roots` hold on to has changed in the end. It does not see into
+    extensions written in C.
+    """
+
+    def __init__(self, *roots: object) -> None:
+        super().__init__()
+        self.reason = ""
+        self.paused = False
+        """Set while the tracer itself looks at tensors."""
+        self._roots = (random.getstate, np.random.get_state, *roots)
+
+    def __enter__(self) -> Unseen:
+        self._before = self._state()
+        self._profile = sys.getprofile()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        sys.setprofile(self._called)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.setprofile(self._profile)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        if not same_state(self._before, self._state()):
+            self._notice("it changes Python objects that the next step sees")
+        self._before = []
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        out = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", str(func))
+        if not self.paused and name not in SHAPES_AND_TYPES and not _is_tensors(out):
+            self._notice(f"it reads values of tensors by {name}")
+        return out
+
+    def _state(self) -> State:
+        try:
+            return python_state(*self._roots)
+        except Exception as error:  # somebody's object that does not let itself be looked at
+            self._notice(f"its Python objects cannot be compared: {error}")
+            return []
+
+    def _called(self, frame: FrameType, event: str, function: Any) -> None:
+        if event != "c_call" or self.paused:
+            return
+        owner = getattr(function, "__self__", None)
+        module = getattr(function, "__module__", None) or type(owner).__module__
+        if function.__name__ in READS:
+            self._notice(f"it reads values of tensors by {function.__name__}")
+        elif function.__name__ in EFFECTS or module in CLOCKS_AND_DICE:
+            self._notice(f"it calls {function.__name__}")
+
+    def _notice(self, reason: str) -> None:
+        self.reason = self.reason or reason
+
+
+def _is_tensors(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_tensors, value))
+    if isinstance(value, dict):
+        return all(map(_is_tensors, value.values()))
+    return value is None or isinstance(value, Tensor)
+
+
+PLAIN = int | float | complex | str | bytes | None
+"""Values that have no parts and never change."""
+
+State = list[tuple[object, object]]
+"""Values in the order in which they were found, each with what can change about it."""
+
+
+def python_state(*roots: object) -> State:
+    """Return everything that these hold on to: what functions close over and name, what objects and
+    containers contain. Tensors are told apart by how often they were written to."""
+    found: State = []
+    known: set[int] = set()
+    stack = list(roots)
+    while stack and len(found) < MOST:
+        value = stack.pop()
+        if isinstance(value, PLAIN | ModuleType) or id(value) in known:
+            found.append((value, None))
+            continue
+        known.add(id(value))
+        parts = list(_parts(value))
+        found.append((value, _detail(value, len(parts))))
+        stack += parts
+    return found
+
+
+def same_state(one: State, other: State) -> bool:
+    """Whether two results of `python_state` are about the same values, and none of these has changed."""
+    return len(one) == len(other) and all(
+        (a is b or (isinstance(a, PLAIN) and type(a) is type(b) and a == b)) and before == after
+        for (a, before), (b, after) in zip(one, other, strict=True)
+    )
+
+
+def _detail(value: object, parts: int) -> object:
+    """What can change about a value while it stays the same object, beside its parts."""
+    if isinstance(value, Tensor):
+        return None if value.is_inference() else value._version
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return zlib.crc32(value.tobytes())
+    if isinstance(value, np.random.Generator):
+        return pickle.dumps(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return pickle.dumps(value.get_state())
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, torch.Generator):
+        return value.get_state().tolist()
+    if type(value).__module__ == "itertools":
+        return repr(value)
+    return parts
+
+
+def _parts(value: object) -> Iterator[object]:
+    """The values that a value consists of or refers to."""
+    if isinstance(value, Tensor | np.ndarray | random.Random):
+        return
+    if isinstance(value, dict):
+        yield from value
+        yield from value.values()
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        yield from value
+    elif isinstance(value, MethodType):
+        yield value.__self__
+        yield value.__func__
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, FunctionType):
+        yield from _of_function(value)
+    elif isinstance(value, type):
+        if not _of_library(value):
+            yield from vars(value).values()
+        return
+    for slot in getattr(type(value), "__slots__", ()):
+        if isinstance(slot, str):
+            yield getattr(value, slot, None)
+    yield from getattr(value, "__dict__", {}).values()
+
+
+def _of_function(function: FunctionType) -> Iterator[object]:
+    if _of_library(function):
+        return
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not yet assigned
+            yield None
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for name in _names(function.__code__):
+        if name in function.__globals__:
+            yield function.__globals__[name]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _of_library(value: FunctionType | type) -> bool:
+    return (value.__module__ or "").partition(".")[0] in LIBRARIES

@@ -1,0 +1,64 @@
+"""Worker processes: answers and errors as values, and what is left of them when one is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+
+from unskew import UserError
+from unskew.engines.cpu.pool import available
+from unskew.engines.cpu.shared_tensors import Groups
+from unskew.engines.cpu.workers import Workers
+
+pytestmark = pytest.mark.skipif(not available(), reason="the pool engine needs Linux")
+
+
+def work(common: Groups, task: str, own: Groups) -> tuple[int, Groups]:
+    if task == "stumble":
+        raise IndexError("of this task alone")
+    if task == "leave":
+        raise SystemExit(3)
+    if task == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid(), {"sum": {"sum": common["all"]["one"] + own["mine"]["two"]}}
+
+
+def tasks(*names: str) -> list[tuple[str, Groups]]:
+    return [(name, {"mine": {"two": torch.full((3,), float(n))}}) for n, name in enumerate(names)]
+
+
+COMMON = {"all": {"one": torch.ones(3)}}
+
+
+def test_an_error_of_one_task_leaves_the_others_and_the_workers_as_they_are():
+    workers = Workers(work, 2)
+    names = ["fine", "stumble", "fine", "leave", "fine", "stumble", "fine"]
+    pids = set()
+    for _ in range(3):
+        replies = workers.run(COMMON, tasks(*names))
+        for n, (name, reply) in enumerate(zip(names, replies, strict=True)):
+            if name == "fine":
+                pid, tensors = reply
+                pids.add(pid)
+                assert torch.equal(tensors["sum"]["sum"], torch.full((3,), 1.0 + n))
+            else:
+                assert isinstance(reply, IndexError if name == "stumble" else SystemExit)
+                assert "in work" in reply.__notes__[-1]
+    assert len(pids) <= 2
+    assert os.getpid() not in pids
+    assert not workers.ended
+
+
+def test_a_worker_that_is_lost_ends_all_and_others_can_be_started():
+    for _ in range(2):
+        workers = Workers(work, 2)
+        [(first, _), (second, _)] = workers.run(COMMON, tasks("fine", "fine"))
+        with pytest.raises(UserError, match=r"ended by SIGKILL.*use fewer --workers, or --engine loop"):
+            workers.run(COMMON, tasks("fine", "die", "fine", "fine"))
+        assert workers.ended
+        for pid in {first, second}:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
