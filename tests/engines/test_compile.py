@@ -12,11 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, max_pool2d
 from torch.nn.grad import conv2d_input
 from torch.utils._python_dispatch import TorchDispatchMode
-from unskew.engines.graphs import Graphs
 
 from federations import depthwise_model, flat
 from unskew import Budget, Trial, engines, train
-from unskew.engines import graphs
+from unskew.engines.cuda import evaluation, slots
 from unskew.engines.cuda.compile import (
     compile_step,
     compile_step_for_any_batch,
@@ -25,6 +24,7 @@ from unskew.engines.cuda.compile import (
     depthwise_ops,
 )
 from unskew.engines.cuda.compile.decompositions import Decompositions
+from unskew.engines.cuda.graphs import Graphs
 from unskew.errors import UserError
 from unskew.methods import METHODS
 from unskew.testing import hard_trial, normed_model
@@ -38,10 +38,18 @@ pytestmark = [
 ]
 
 
+def compile_all(monkeypatch) -> None:
+    """Partial batches from the first round on, and tests from the second."""
+    monkeypatch.setattr(slots, "MEASURED_ROUNDS", 0)
+    for module in (slots, evaluation):
+        monkeypatch.setattr(module, "worth_compiling", lambda seconds, takes: True)
+
+
 @pytest.mark.parametrize("name", ["fedvls", "scaffold"])
 def test_training_with_compiled_steps_stays_close(monkeypatch, name):
-    """Full batches, most of the others, and tests."""
-    monkeypatch.setitem(engines.ENGINES, "graphs", engines.Kind(Graphs))
+    """Full batches, the others, and tests."""
+    compile_all(monkeypatch)
+    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
     trial = hard_trial(normed_model, device="cpu", engine="loop")
     plain = train(trial, METHODS[name]())
     compiled = train(replace(trial, engine="graphs", fast=True), METHODS[name]())
@@ -54,9 +62,9 @@ def test_training_with_compiled_steps_stays_close(monkeypatch, name):
 @pytest.mark.parametrize("rare", [False, True])
 def test_training_with_depthwise_convolutions_stays_close(monkeypatch, skewed, rare):
     """One round: rounding grows with every step. Partial batches are not compiled where they are rare."""
-    if rare:
-        monkeypatch.setattr(graphs, "WORTH_COMPILING", 2.0)
-    monkeypatch.setitem(engines.ENGINES, "graphs", engines.Kind(Graphs))
+    if not rare:
+        compile_all(monkeypatch)
+    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
     budget = Budget(rounds=1, epochs=1, batch_size=20, lr=0.01)
     trial = Trial(skewed, partial(depthwise_model, 1, 10), budget=budget, device="cpu", engine="loop")
     start = flat(weights_of(trial.build()))

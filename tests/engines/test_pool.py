@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(not available(), reason="the pool engine needs L
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch):
     """Steps are traced as soon as can be, however short the runs of these tests are."""
-    monkeypatch.setitem(engines.ENGINES, "pool", engines.Kind(eager_pool, pool.check))
+    monkeypatch.setitem(engines.ENGINES, "pool", engines.EngineType(eager_pool, pool.check))
 
 
 def normed() -> nn.Module:

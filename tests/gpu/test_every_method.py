@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 
 from federations import flat
 from unskew import train
-from unskew.engines.cuda import evaluation, slots
+from unskew.engines.cuda import slots
 from unskew.methods import METHODS
 from unskew.trial import Budget, Trial
 
@@ -50,8 +50,6 @@ def trial_of(images, model, precision) -> Trial:
 def test_every_method_trains(images, monkeypatch, name, model, precision):
     # The compiler takes half a minute for each: it has tests of its own. All else of `fast` is as it is.
     monkeypatch.setattr(slots, "compile_step", lambda step, *_: step)
-    monkeypatch.setattr(slots, "WORTH_COMPILING", 2.0)
-    monkeypatch.setattr(evaluation, "WORTH_COMPILING", 2.0)
     trial = trial_of(images, model, precision)
     for fast in (False, True):
         result = train(replace(trial, fast=fast), METHODS[name]())
@@ -62,6 +60,9 @@ def test_every_method_trains(images, monkeypatch, name, model, precision):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("model", ["cnn", "own"])
 @pytest.mark.parametrize("name", ["fedvls", "feddyn", "fedsam", "scaffold"])
-def test_methods_of_every_kind_are_compiled(images, name, model, precision):
+def test_methods_of_every_kind_are_compiled(images, monkeypatch, name, model, precision):
+    """Partial batches too."""
+    monkeypatch.setattr(slots, "MEASURED_ROUNDS", 0)
+    monkeypatch.setattr(slots, "worth_compiling", lambda seconds, takes: True)
     result = train(replace(trial_of(images, model, precision), fast=True), METHODS[name]())
     assert bool(flat(result.weights).isfinite().all())

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from unskew.engines.base import Local
-from unskew.engines.cuda.compile import WORTH_COMPILING, compile_step, decompose_convolutions
+from unskew.engines.cuda.compile import compile_step, decompose_convolutions, worth_compiling
 from unskew.engines.cuda.packed import load_model, packed_model
-from unskew.engines.cuda.streams import Replay, Stream, current_event
+from unskew.engines.cuda.streams import Replay, Stream, current_event, seconds_between
 from unskew.engines.job import Pending
 from unskew.metrics import Assessment
 from unskew.transfer import download
 from unskew.types import Tensors, Weights
+
+COMPILING_TAKES = 5.0  # seconds, for the test of a small network on an H200 when nothing is cached
 
 
 class StreamEvaluator:
@@ -25,40 +28,55 @@ class StreamEvaluator:
         self.weights = packed_model(local.initial, local.device)
         self._totals: Tensors = {}
         self._replay: Replay | None = None
+        self._left = math.ceil(local.trial.budget.rounds / local.trial.evaluation.every)
+        """How many tests are to come, as a rule."""
+        self._decided = not local.trial.fast
+        """Whether it is known if compiling the test is worth the time."""
+        self._seconds: float | None = None
+        """What a test took."""
 
     def evaluate(self, weights: Weights) -> Pending[Assessment]:
         """A model on the test set. Nothing but this stream waits."""
-        self.stream.wait_event(current_event(self.local.device))
+        device = self.local.device
+        self.stream.wait_event(current_event(device))
         with self.stream.activate():
             load_model(self.weights, weights)
             if self._replay is None:
-                self._replay = self._capture()
+                self._replay = self._capture(compiled=False)
+            if not self._decided and self._seconds is not None:
+                self._decided = True
+                if worth_compiling(self._left * self._seconds, COMPILING_TAKES):
+                    self._replay = self._capture(compiled=True)
+            self._left -= 1
+            began = current_event(device, timed=True)
             self._replay()
+            done = current_event(device, timed=True)
             totals = {name: download(value) for name, value in self._totals.items()}
-        done = self.stream.record_event()
+            arrived = current_event(device)
 
         def wait(_: Weights = weights) -> Assessment:  # the weights must stay where they are until then
-            done.synchronize()
+            arrived.synchronize()
+            self._seconds = seconds_between(began, done)
             return self.evaluator.assessment([totals])
 
         return Pending(wait)
 
-    def _capture(self) -> Replay:
+    def _capture(self, *, compiled: bool) -> Replay:
         groups, batches, fast = self.weights.groups, self.evaluator.batches, self.local.trial.fast
         totals_of, add = self.evaluator.batch_totals, self._add
         if fast:
             totals_of, add = decompose_convolutions(totals_of), decompose_convolutions(add)
-        first = totals_of(Weights(groups["params"], groups["buffers"]), 0)
-        self._totals = {name: torch.zeros_like(value) for name, value in first.items()}
+        if not self._totals:
+            first = totals_of(Weights(groups["params"], groups["buffers"]), 0)
+            self._totals = {name: torch.zeros_like(value) for name, value in first.items()}
         held = groups, self._totals, self.evaluator.test
-        pays = fast and self._share_of_work() >= WORTH_COMPILING
-        with self.local.fastest() if pays else nullcontext():
-            compiled = compile_step(self._add, *held, batches[0]) if pays else add
+        with self.local.fastest() if compiled else nullcontext():
+            full = compile_step(self._add, *held, batches[0]) if compiled else add
 
             def run() -> None:
                 torch._foreach_zero_(list(self._totals.values()))
                 for rows in batches:
-                    (compiled if len(rows) == len(batches[0]) else add)(*held, rows)
+                    (full if len(rows) == len(batches[0]) else add)(*held, rows)
 
             return self.stream.capture(run)
 
@@ -67,9 +85,3 @@ class StreamEvaluator:
         added = self.evaluator.totals(Weights(weights["params"], weights["buffers"]), test, rows)
         for name, value in added.items():
             totals[name].add_(value)
-
-    def _share_of_work(self) -> float:
-        """How much of all work tests are, where a training step is three passes."""
-        trial = self.local.trial
-        trained = trial.budget.epochs * trial.cohort * float(trial.federation.sizes.double().mean())
-        return len(self.evaluator.test["labels"]) / (3 * trained * trial.evaluation.every)

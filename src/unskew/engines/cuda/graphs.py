@@ -8,9 +8,11 @@ ordinary PyTorch, as in the loop.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from importlib import import_module
 
 import torch
 
@@ -49,6 +51,8 @@ class Graphs(Base):
     def __init__(self, trial: Trial) -> None:
         # Read when CUDA starts: how many streams run side by side; 8 by default.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+        if trial.fast:  # importing the compiler takes seconds, in which the device starts and gets the data
+            threading.Thread(target=import_module, args=("torch._inductor.compile_fx",), daemon=True).start()
         super().__init__(trial)
         self._slots: dict[Shapes, Slots] = {}
         if self.device.type == "cuda":  # memory must not go while something still runs in it

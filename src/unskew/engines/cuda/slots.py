@@ -9,10 +9,11 @@ state is copied there, takes one step, and is copied back.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -22,11 +23,11 @@ from torch import Tensor
 from unskew.engines.base import Local
 from unskew.engines.client import Start
 from unskew.engines.cuda.compile import (
-    WORTH_COMPILING,
     AnyBatchStep,
     compile_step,
     compile_step_for_any_batch,
     decompose_convolutions,
+    worth_compiling,
 )
 from unskew.engines.cuda.packed import PackedTensors
 from unskew.engines.cuda.prefetch import ClientInputs, Prefetcher
@@ -49,6 +50,7 @@ from unskew.types import FORGETFUL, Optimizer, Scope, Tensors, Weights
 URGENT_SLOTS = 3
 STEPS_AT_ONCE = 4  # in one graph: between two graphs a GPU rests for five microseconds
 MOST_SLOTS = 25  # with as many for partial batches, what PyTorch has streams for; CUDA keeps 32 queues apart
+MEASURED_ROUNDS = 2  # after which it is known how long those that are left will take
 MEMORY_SHARE = 0.6  # of the free memory that slots may take together; the rest is for data and evaluation
 
 
@@ -143,6 +145,10 @@ class Slots:
         }
         self._offsets = torch.arange(self.trial.budget.batch_size, device=self.device)
         self._compiled: Callable[[Held, Tensors], None] | None = None
+        self._any_size: AnyBatchStep | None = None
+        """A compiled step for batches of any size, once it is known to be worth the time."""
+        self._compiling_took = 0.0
+        self._rounds_begun: list[float] = []
         self.slots: list[ClientSlot] = []
         self.partial_slots: dict[int, PartialSlot] = {}
         self.most = 0  # slots that fit into memory; 0: not known yet
@@ -153,6 +159,7 @@ class Slots:
         self.shared.lr.fill_(self.trial.budget.lr_at(clients[0].start.job.task.round))
         clients = sorted(clients, key=lambda client: -len(client.inputs.sizes))
         slots = self._slots_for(len(clients))
+        self._compile_partial_batches(clients[0].start.job.task.round)
         queues: list[list[Ready]] = [[] for _ in slots]
         load = [0] * len(slots)
         for client in clients:  # longest first, each to the slot that is free first
@@ -323,7 +330,9 @@ class Slots:
         # cuDNN measures its kernels for full batches only: others are too rare for the time that takes.
         with slot.slot.stream.activate(), self.local.fastest() if self.trial.fast else nullcontext():
             if self.trial.fast and self._compiled is None:
+                began = time.perf_counter()
                 self._compiled = compile_step(self._fetch_and_step, *held)
+                self._compiling_took = time.perf_counter() - began
             step = self._compiled or self._fetch_and_step
 
             def several() -> None:
@@ -354,15 +363,23 @@ class Slots:
         step = partial(self._step, compiled=False)
         return decompose_convolutions(step) if self.trial.fast else step
 
-    @cached_property
-    def _any_size(self) -> AnyBatchStep | None:
-        """A compiled step for batches of any size, where partial batches are worth it."""
-        if not self.trial.fast or _share_of_partial_batches(self.trial) < WORTH_COMPILING:
-            return None
+    def _compile_partial_batches(self, round: int) -> None:
+        """Compile a step for batches of any size, where the rounds that are left make up for the time."""
+        self._rounds_begun.append(time.perf_counter())
+        if not self.trial.fast or len(self._rounds_begun) != MEASURED_ROUNDS + 1:
+            return
+        each = self._rounds_begun[-1] - self._rounds_begun[-2] if MEASURED_ROUNDS else 0.0
+        left = each * (self.trial.budget.rounds - round) * _share_of_partial_batches(self.trial)
+        if not worth_compiling(left, self._compiling_took):
+            return
         prefetcher, usual = self.shared.prefetcher, max(2, self.trial.budget.batch_size // 2)
         x, y = prefetcher.x[:usual], prefetcher.y[:usual]
         step = partial(self._step, compiled=True)
-        return compile_step_for_any_batch(step, self._held(self.slots[0].slot), x, y, batch=(x, y))
+        self._any_size = compile_step_for_any_batch(step, self._held(self.slots[0].slot), x, y, batch=(x, y))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # what was captured before may still be running
+        for partial_slot in self.partial_slots.values():
+            partial_slot.replays.clear()
 
     def _held(self, slot: Slot) -> Held:
         anchor, scope = dict(self.shared.anchor.groups), dict(slot.scope.groups)

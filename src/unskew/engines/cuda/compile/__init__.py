@@ -9,16 +9,16 @@ that PyTorch lacks, `triton_kernels` their programs.
 
 from unskew.engines.cuda.compile.decompositions import decompose_convolutions
 from unskew.engines.cuda.compile.step import (
-    WORTH_COMPILING,
     AnyBatchStep,
     compile_step,
     compile_step_for_any_batch,
+    worth_compiling,
 )
 
 __all__ = [
-    "WORTH_COMPILING",
     "AnyBatchStep",
     "compile_step",
     "compile_step_for_any_batch",
     "decompose_convolutions",
+    "worth_compiling",
 ]
