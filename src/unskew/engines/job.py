@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from unskew.data.federation import Holding
+from unskew.errors import UserError
 from unskew.types import Tensors, Weights
 
 T = TypeVar("T")
 U = TypeVar("U")
+E = TypeVar("E", bound=BaseException)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +96,25 @@ class Failed:
         if where not in getattr(self.error, "__notes__", ()):
             self.error.add_note(where)
         return self.error
+
+    def portable(self) -> Failed:
+        """The same, with an error that can be sent to another process."""
+        return replace(self, error=portable(self.error))
+
+
+def portable(error: E) -> E | RuntimeError:
+    """The error as it can be raised in another process, with a note of the place where it was raised in this
+    one; another in its stead where it cannot be sent."""
+    if isinstance(error, UserError):
+        return error
+    error.add_note("In a worker process:\n" + "".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        plain = RuntimeError(f"{type(error).__name__}: {error}")
+        plain.add_note(error.__notes__[-1])
+        return plain
+    return error
 
 
 Outcome = Fit | Failed
