@@ -30,9 +30,7 @@ def running(*nodes: list[str], token: str = "", **resources: float) -> Iterator[
     # Whether or not this user has a token.
     access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
     environment = {**os.environ, **access, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"RAY_ADDRESS": address, **access}.items():
-            patch.setenv(name, value)
+    with _having({"RAY_ADDRESS": address, **access}):
         try:
             for n, options in enumerate(nodes):
                 place = [f"--address={address}"] if n else [*head, f"--temp-dir={folder}"]
@@ -58,6 +56,19 @@ def running(*nodes: list[str], token: str = "", **resources: float) -> Iterator[
             for node in started:
                 node.wait(60)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _having(environment: dict[str, str]) -> Iterator[None]:
+    """With these variables in this process, which Ray reads when it is imported and then only if told."""
+    from ray._private.authentication_test_utils import reset_auth_token_state
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        reset_auth_token_state()
+        yield
+    reset_auth_token_state()
 
 
 def free_port() -> int:

@@ -215,7 +215,7 @@ def test_one_sentence_for_each_failure(trial, fleet):
     assert_same(trial, Method())  # and the workers are as good as before
 
 
-class Unsendable(Exception):
+class UnsendableError(Exception):
     def __init__(self, one, other):
         super().__init__(f"{one} and {other}")
 
@@ -225,7 +225,7 @@ class Unsendable(Exception):
     ("raised", "arrives", "message"),
     [
         (lambda: KeyError("no such thing"), KeyError, "no such thing"),
-        (lambda: Unsendable("this", "that"), RuntimeError, "Unsendable: this and that"),
+        (lambda: UnsendableError("this", "that"), RuntimeError, "UnsendableError: this and that"),
     ],
     ids=["sendable", "unsendable"],
 )
@@ -265,7 +265,7 @@ def test_workers_that_die_at_their_start_are_given_up_each_time(trial, fleet, tm
     monkeypatch.setattr("unskew.engines.ray.fleet.RayWorker", Dying)
     engine = start(replace(trial, workers=1))
     for _ in range(2):
-        with pytest.raises(UserError, match="^a worker of the Ray cluster died 3 times at its start"):
+        with pytest.raises(UserError, match=r"^a worker of the Ray cluster died 3 times at its start"):
             engine.fit(Method(), engine.initial, {}, [job(trial.federation, 0)])
 
 
