@@ -230,10 +230,10 @@ class UnsendableError(Exception):
     ids=["sendable", "unsendable"],
 )
 def test_a_mistake_in_a_method_is_shown_where_it_is(raised, arrives, message, trial, fleet, tmp_path):
-    tries, third = tmp_path / "tries", trial.federation.counts[3]
+    tries, counts = tmp_path / "tries", trial.federation.counts[3]
 
     def wrong(view):
-        if torch.equal(view.scope.counts, third):
+        if torch.equal(view.scope.counts, counts):
             with tries.open("a") as file:
                 file.write("once\n")
             raise raised()
