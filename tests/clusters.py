@@ -19,24 +19,18 @@ NODE = "from ray.scripts.scripts import main; main()"
 @contextmanager
 def running(*nodes: list[str], token: str = "", **resources: float) -> Iterator[str]:
     """The address of a cluster of nodes with these options, once it has these resources. Each node is a
-    process that takes its own along when it ends."""
+    process that takes its own along when it ends. With a token, the cluster asks for it, and this process has
+    it."""
     import ray
 
     folder = tempfile.mkdtemp(prefix="ray")  # short: it holds sockets, whose paths may have 107 characters
     address = f"127.0.0.1:{free_port()}"
     head = ["--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false"]
     started = []
-    environment = {
-        **os.environ,
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    if token:
-        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ADDRESS", address)
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # whether or not this user has a token
+    # Whether or not this user has a token.
+    access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
+    environment = {**os.environ, **access, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    with _having({"RAY_ADDRESS": address, **access}):
         try:
             for n, options in enumerate(nodes):
                 place = [f"--address={address}"] if n else [*head, f"--temp-dir={folder}"]
@@ -64,6 +58,19 @@ def running(*nodes: list[str], token: str = "", **resources: float) -> Iterator[
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def _having(environment: dict[str, str]) -> Iterator[None]:
+    """With these variables in this process, which Ray reads when it is imported and then only if told."""
+    from ray._private.authentication_test_utils import reset_auth_token_state
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        reset_auth_token_state()
+        yield
+    reset_auth_token_state()
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -79,15 +86,16 @@ def until(true, seconds: float = 120) -> None:
 
 
 def reached(address: str) -> bool:
-    from unskew.engines.cluster import _answers
+    from unskew.engines.ray.connect import reachable
 
-    return _answers(address)
+    return reachable(address)
 
 
 def has(kind: str, of: str = "cluster_resources") -> float:
     """How many CPUs or GPUs there are, or are free with `of="available_resources"`."""
     import ray
-    from unskew.engines.cluster import connect
+
+    from unskew.engines.ray.connect import connect
 
     connect()
     return getattr(ray, of)().get(kind, 0)

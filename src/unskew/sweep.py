@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unskew.engines import compiles
-from unskew.engines.ray.engine import Call, connect, fleet, for_worker
-from unskew.engines.ray.payload import Parcel, pack, pack_code, unpack
+from unskew.engines.ray.connect import connect
+from unskew.engines.ray.engine import for_worker
+from unskew.engines.ray.fleet import RemoteCall, fleet_for
+from unskew.engines.ray.payload import Payload, pack, pack_code, unpack
 from unskew.errors import Interrupted
 from unskew.experiment import Prepared
 from unskew.loggers import Log
@@ -112,17 +114,17 @@ def _finish(folder: RunFolder, prepared: Prepared, result: Result, loggers: Log)
 def _side_by_side(cells: Sequence[Cell], watch: Watcher, log: Sequence[str]) -> list[Outcome]:
     """A cell to each worker of the cluster. Folders are written here, as the cells end."""
     first, ray = cells[0].prepared.trial, connect()
-    workers = fleet(
+    workers = fleet_for(
         cuda=first.pick_device().type == "cuda",
         threads=max(cell.prepared.trial.threads for cell in cells),
-        most=first.workers,
+        limit=first.workers,
     )
     workers.grow(len(cells))
     each = [_for_worker(cell.prepared) for cell in cells]
     folders = [RunFolder(cell.folder, mine) for cell, mine in zip(cells, each, strict=True)]
     for mine in each:
         watch.say(_beforehand(mine))
-    calls = [Call(_train, [ray.put(pack_code(mine, "method"))], None) for mine in each]
+    calls = [RemoteCall(_train, [ray.put(pack_code(mine, "method"))], None) for mine in each]
     outcomes: dict[int, Outcome] = {}
     try:
         with closing(workers.run(calls)) as answers:
@@ -145,7 +147,7 @@ def _for_worker(prepared: Prepared) -> Prepared:
     return Prepared(settings, trial, prepared.method)
 
 
-def _train(sent: list[Any], rest: Parcel) -> Parcel:
+def _train(sent: list[Any], value: Payload) -> Payload:
     """In a worker."""
     import ray
 

@@ -388,7 +388,8 @@ def test_another_error_tells_where_it_was_raised(trial):
 
     with pytest.raises(IndexError, match="list index out of range") as caught:
         train(pooled(trial), in_workers(stumble))
-    assert "in stumble" in caught.value.__notes__[-1]
+    assert "in stumble" in caught.value.__notes__[0]
+    assert "Client 0 failed in round 1, stage 'train'." in caught.value.__notes__
 
 
 def test_an_engine_goes_on_after_an_error_in_a_step(trial):
@@ -419,7 +420,8 @@ def test_an_error_that_no_message_can_carry(trial):
 
     with pytest.raises(RuntimeError, match="StrangeError: of this function alone") as caught:
         train(pooled(trial), in_workers(stumble))
-    assert "in stumble" in caught.value.__notes__[-1]
+    assert "in stumble" in caught.value.__notes__[0]
+    assert "Client 0 failed in round 1, stage 'train'." in caught.value.__notes__
 
 
 def test_a_killed_worker_is_told_in_a_sentence_and_the_engine_goes_on(trial):

@@ -23,7 +23,7 @@ def test_a_clusters_gpu_gives_what_this_one_gives(images):
     budget = Budget(rounds=3, epochs=2, batch_size=16, lr=0.05)
     trial = Trial(images, "cnn", budget=budget, device="cuda", engine="graphs")
     with running(["--num-cpus=2", "--num-gpus=1"], GPU=1):
-        for name in ("fedvls", "scaffold"):
+        for name in ("fedvls", "scaffold", "fedgela"):
             here, there = (
                 train(replace(trial, engine=engine), METHODS[name]()) for engine in ("graphs", "ray")
             )

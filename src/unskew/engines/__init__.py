@@ -17,7 +17,7 @@ from unskew.engines.cuda import graphs
 from unskew.engines.cuda.graphs import Graphs
 from unskew.engines.job import Failed, Fit, Job, Outcome, Pending, Task
 from unskew.engines.loop import Loop
-from unskew.engines.ray import engine as ray
+from unskew.engines.ray import engine as ray_engine
 from unskew.engines.ray.engine import RayEngine
 from unskew.errors import unknown
 from unskew.method import Method
@@ -89,7 +89,7 @@ ENGINES: dict[str, EngineType] = {
     "loop": EngineType(Loop),
     "pool": EngineType(Pool, pool.check),
     "graphs": EngineType(Graphs, graphs.check),
-    "ray": EngineType(RayEngine, ray.check),
+    "ray": EngineType(RayEngine, ray_engine.check),
 }
 
 

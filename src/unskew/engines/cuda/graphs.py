@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 
@@ -52,7 +53,7 @@ class Graphs(Base):
         # Read when CUDA starts: how many streams run side by side; 8 by default.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         if trial.fast:  # importing the compiler takes seconds, in which the device starts and gets the data
-            threading.Thread(target=import_module, args=("torch._inductor.compile_fx",), daemon=True).start()
+            threading.Thread(target=_import_compiler, daemon=True).start()
         super().__init__(trial)
         self._slots: dict[Shapes, Slots] = {}
         if self.device.type == "cuda":  # memory must not go while something still runs in it
@@ -133,6 +134,11 @@ class Graphs(Base):
                 torch.cuda.synchronize(self.device)  # its graphs may still be running
             del self._slots[next(iter(self._slots))]
         return slots
+
+
+def _import_compiler() -> None:
+    with suppress(Exception):  # an error shows where the compiler is used
+        import_module("torch._inductor.compile_fx")
 
 
 def _shapes(tensors: Tensors) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Python objects on their way to another machine: functions with their code, tensors as arrays."""
+"""Python objects as payloads for another machine: functions with their code, tensors as arrays."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 Bytes = NDArray[np.uint8]
 
 
-class Parcel(NamedTuple):
+class Payload(NamedTuple):
     """What Ray carries. It lays arrays into the memory that a machine's processes share, and copies none."""
 
-    letter: bytes
+    body: bytes
     """The object, without its tensors and datasets."""
     arrays: list[Bytes]
     """The tensors' bytes."""
@@ -40,28 +40,28 @@ class Parcel(NamedTuple):
     """Ray's references to the datasets: they are sent to a machine once, whatever refers to them."""
 
 
-class Shape(NamedTuple):
+class TensorLayout(NamedTuple):
     """What a tensor is beside its bytes."""
 
     dtype: torch.dtype
     size: torch.Size
     stride: tuple[int, ...]
-    start: int
+    offset: int
     """Its address modulo CACHE_LINE: the order of a kernel's sums may depend on it."""
     device: str
 
 
-def pack(value: object) -> Parcel:
-    """Data to be sent: tensors in dictionaries and in the types of this package."""
+def pack(value: object) -> Payload:
+    """Pack data: tensors in dictionaries and in the types of this package."""
     file = io.BytesIO()
     pickler = _Pickler(file, pickle.HIGHEST_PROTOCOL)
     pickler.dump(value)
-    return pickler.beside.parcel(file)
+    return pickler.attachments.payload(file)
 
 
-def pack_code(value: object, what: str) -> Parcel:
-    """Something with functions in it. Code that is installed nowhere, such as a method in a file of yours,
-    travels along."""
+def pack_code(value: object, what: str) -> Payload:
+    """Pack something with functions in it, which is called `what` where that fails. Code that is installed
+    nowhere, such as a method in a file of yours, travels along."""
     file = io.BytesIO()
     pickler = _code_pickler()(file, pickle.HIGHEST_PROTOCOL)
     try:
@@ -72,17 +72,17 @@ def pack_code(value: object, what: str) -> Parcel:
             f"the {what} cannot be sent to another machine ({error}): let its functions refer to data, and "
             "not to open files, locks or the like."
         ) from error
-    return cast(Parcel, pickler.beside.parcel(file))
+    return cast(Payload, pickler.attachments.payload(file))
 
 
-def unpack(parcel: Parcel, *, share: bool = False) -> Any:
-    """What was packed, with tensors of its own; with `share` they lie where all processes of the machine see
-    them, and must not be written to."""
-    return _Unpickler(parcel, share).load()
+def unpack(payload: Payload, *, share: bool = False) -> Any:
+    """Return what was packed, with tensors of its own; with `share` they lie where all processes of the
+    machine see them, and must not be written to."""
+    return _Unpickler(payload, share).load()
 
 
-class _Beside:
-    """What is sent beside a letter, and stands in it as a key."""
+class _Attachments:
+    """Tensors and datasets that are sent beside a payload's body, in which keys stand for them."""
 
     def __init__(self) -> None:
         self._arrays: list[Bytes] = []
@@ -90,6 +90,7 @@ class _Beside:
         self._keys: dict[int, tuple[object, tuple[object, ...]]] = {}
 
     def key(self, value: object) -> tuple[object, ...] | None:
+        """The key that stands for a value in the body; None where the value itself stands there."""
         tensor = type(value) is Tensor and value.layout is torch.strided and not value.requires_grad
         if not tensor and not isinstance(value, Dataset):
             return None
@@ -101,21 +102,22 @@ class _Beside:
         if isinstance(value, Dataset):
             self._datasets.append(_reference(value))
             return "dataset", len(self._datasets) - 1
-        array, shape = _bytes_of(cast(Tensor, value))
+        array, layout = _bytes_of(cast(Tensor, value))
         self._arrays.append(array)
-        return "tensor", len(self._arrays) - 1, shape
+        return "tensor", len(self._arrays) - 1, layout
 
-    def parcel(self, letter: io.BytesIO) -> Parcel:
-        return Parcel(letter.getvalue(), self._arrays, self._datasets)
+    def payload(self, body: io.BytesIO) -> Payload:
+        """A body with all that its keys stand for."""
+        return Payload(body.getvalue(), self._arrays, self._datasets)
 
 
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, protocol: int) -> None:
         super().__init__(file, protocol)
-        self.beside = _Beside()
+        self.attachments = _Attachments()
 
     def persistent_id(self, value: object) -> object:
-        return self.beside.key(value)
+        return self.attachments.key(value)
 
 
 @cache
@@ -125,48 +127,48 @@ def _code_pickler() -> type[Any]:
     class CodePickler(CloudPickler):  # type: ignore[misc]
         def __init__(self, file: io.BytesIO, protocol: int) -> None:
             super().__init__(file, protocol)
-            self.beside = _Beside()
+            self.attachments = _Attachments()
 
         def persistent_id(self, value: object) -> object:
-            return self.beside.key(value)
+            return self.attachments.key(value)
 
     return CodePickler
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, parcel: Parcel, share: bool) -> None:
-        super().__init__(io.BytesIO(parcel.letter))
-        self._parcel, self._share = parcel, share
+    def __init__(self, payload: Payload, share: bool) -> None:
+        super().__init__(io.BytesIO(payload.body))
+        self._payload, self._share = payload, share
         self._tensors: dict[int, Tensor] = {}
 
     def persistent_load(self, key: Any) -> object:
-        kind, n, *shape = key
+        kind, n, *layout = key
         if kind == "dataset":
-            return _dataset_of(self._parcel.datasets[n])
+            return _dataset_of(self._payload.datasets[n])
         if n not in self._tensors:
-            self._tensors[n] = _tensor_of(self._parcel.arrays[n], shape[0], self._share)
+            self._tensors[n] = _tensor_of(self._payload.arrays[n], layout[0], self._share)
         return self._tensors[n]
 
 
-def _bytes_of(value: Tensor) -> tuple[Bytes, Shape]:
+def _bytes_of(value: Tensor) -> tuple[Bytes, TensorLayout]:
     device, value = value.device.type, value.detach().cpu()
-    start = value.data_ptr() % CACHE_LINE
+    offset = value.data_ptr() % CACHE_LINE
     stride = packed_stride(value)
     if value.stride() != stride:
         value = torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
     flat = value.as_strided((value.numel(),), (1,)).view(torch.uint8).numpy()
-    return flat, Shape(value.dtype, value.shape, stride, start, device)
+    return flat, TensorLayout(value.dtype, value.shape, stride, offset, device)
 
 
-def _tensor_of(array: Bytes, shape: Shape, share: bool) -> Tensor:
+def _tensor_of(array: Bytes, layout: TensorLayout, share: bool) -> Tensor:
     if share:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the array cannot be written to
             flat = torch.from_numpy(array)
     else:
-        flat = torch.empty(shape.start + len(array), dtype=torch.uint8)[shape.start :]
+        flat = torch.empty(layout.offset + len(array), dtype=torch.uint8)[layout.offset :]
         flat.numpy()[:] = array
-    return flat.view(shape.dtype).as_strided(shape.size, shape.stride).to(shape.device)
+    return flat.view(layout.dtype).as_strided(layout.size, layout.stride).to(layout.device)
 
 
 _sent: weakref.WeakKeyDictionary[Dataset, tuple[str, Any]] = weakref.WeakKeyDictionary()
@@ -214,7 +216,7 @@ def _own_modules_by_value() -> Iterator[None]:
 
 
 def _installed() -> tuple[str, ...]:
-    """What is in the path of every module that another machine has too."""
+    """What the path of a module has in it that is installed, so that another machine has it too."""
     told = (folder for folder in sys.path if folder and any(Path(folder).glob("*.dist-info")))
     return "site-packages", "dist-packages", STANDARD_LIBRARY, *told
 

@@ -13,11 +13,14 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from unskew.engines.parcel import pack_code
 
 from clusters import free_port, has, running, until
-from unskew import Budget, Evaluation, Method, Trial, UserError, methods, train
-from unskew.engines import Job, start
+from unskew import Budget, Evaluation, Method, Trial, UserError, federate, methods, train
+from unskew.data.federation import holding_of
+from unskew.engines import Job, Task, start
+from unskew.engines.ray.engine import RemoteJob
+from unskew.engines.ray.fleet import RayWorker
+from unskew.engines.ray.payload import pack, pack_code
 from unskew.methods.assemble import assemble
 from unskew.types import Memory
 
@@ -32,8 +35,8 @@ BUDGET = Budget(rounds=2, epochs=1, lr=0.05)
 
 @pytest.fixture(scope="module")
 def cluster():
-    """The address of three CPUs on two nodes."""
-    with running(["--num-cpus=2"], ["--num-cpus=1"], CPU=3) as address:
+    """The address of three CPUs on two nodes, which ask for a token."""
+    with running(["--num-cpus=2"], ["--num-cpus=1"], token=64 * "7", CPU=3) as address:
         yield address
 
 
@@ -46,8 +49,13 @@ def trial(skewed) -> Trial:
 def fleet(cluster, skewed):
     """An engine that keeps the workers which the tests' own share, from its first clients on."""
     engine = start(Trial(skewed, "mlp", engine="ray", workers=2))
-    engine.fit(Method(), engine.initial, {}, [Job(0, 0, {}), Job(1, 0, {})])
+    engine.fit(Method(), engine.initial, {}, [job(skewed, 0), job(skewed, 1)])
     return engine
+
+
+def job(federation, client: int) -> Job:
+    """A client's first round, on all its samples."""
+    return Job(Task(client, 0, federation.holding(client)))
 
 
 def assert_same(trial: Trial, method) -> None:
@@ -64,7 +72,7 @@ def assert_same(trial: Trial, method) -> None:
 
 
 @needs_ray
-@pytest.mark.parametrize("name", ["fedavg", "fedsam", "moon", "scaffold", "fedvls", "fedconcat"])
+@pytest.mark.parametrize("name", ["fedavg", "fedsam", "moon", "scaffold", "fedvls", "fedgela", "fedconcat"])
 def test_the_same_bits_as_the_loop(name, trial, fleet):
     assert_same(trial, assemble({name: {}})[0])
 
@@ -84,6 +92,47 @@ class Normed(nn.Module):
 def test_models_and_clients_state_travel(kind, trial, fleet):
     kept = BUDGET.model_copy(update={"optimizer": "kept"})
     assert_same(replace(trial, model=kind, statistics="local", budget=kept), methods.moon())
+
+
+class HalfFrozen(nn.Module):
+    """Its first layer is never trained, and drawn anew in every process."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 32), nn.Linear(32, 10)
+        with torch.no_grad():
+            self.body.weight.normal_(generator=torch.Generator().manual_seed(os.getpid()))
+        self.body.requires_grad_(False)
+
+    def forward(self, x):
+        return self.head(self.body(x.flatten(1)).relu())
+
+
+@needs_ray
+def test_frozen_parameters_are_those_of_this_process(trial, fleet):
+    assert_same(replace(trial, model=HalfFrozen), Method())
+
+
+@needs_ray
+def test_a_client_trains_on_the_samples_of_its_job(trial, fleet):
+    """Which need not be those that it holds in the federation."""
+    federation = trial.federation
+    rows = federation.partition.indices[0]
+    jobs = [Job(Task(0, 0, holding_of(federation.dataset, mine))) for mine in (rows, rows[::2])]
+    there, here = (
+        engine.fit(Method(), engine.initial, {}, jobs)
+        for engine in (start(trial), start(replace(trial, engine="loop")))
+    )
+    assert [fit.samples for fit in there] == [len(rows), len(rows[::2])]
+    for mine, other in zip(there, here, strict=True):
+        assert all(torch.equal(mine.weights.params[name], v) for name, v in other.weights.params.items())
+
+
+def test_samples_that_workers_have_are_not_sent(digits):
+    federation = federate(digits, "iid", clients=2, seed=1)
+    assert len(federation.holding(0)) > 700
+    payload = pack([RemoteJob.of(job(federation, 0), federation)])
+    assert len(payload.body) + sum(array.nbytes for array in payload.arrays) < 1000
 
 
 @needs_ray
@@ -109,9 +158,9 @@ def test_what_is_installed_in_a_folder_of_its_own_goes_by_name(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "aside.py").write_text("def said(value):\n    return 'in the code'\n")
     said = importlib.import_module("aside").said
-    assert b"in the code" in pack_code(said, "method").letter
+    assert b"in the code" in pack_code(said, "method").body
     (tmp_path / "aside-1.0.dist-info").mkdir()
-    assert b"in the code" not in pack_code(said, "method").letter
+    assert b"in the code" not in pack_code(said, "method").body
 
 
 def where(scope, end):
@@ -125,7 +174,7 @@ def test_clients_train_on_both_nodes(trial, fleet):
     engine = start(trial)
     fits = []
     while len({int(fit.reported["node"]) for fit in fits}) < 2:  # the second worker may still be starting
-        jobs = [Job(client, 0, {}) for client in range(5)]
+        jobs = [job(trial.federation, client) for client in range(5)]
         fits = engine.fit(Method(memory=Memory(update=where)), engine.initial, {}, jobs)
 
 
@@ -166,13 +215,58 @@ def test_one_sentence_for_each_failure(trial, fleet):
     assert_same(trial, Method())  # and the workers are as good as before
 
 
-@needs_ray
-def test_a_mistake_in_a_method_is_shown_where_it_is(trial, fleet):
-    def wrong(view):
-        raise RuntimeError("no such thing")
+class UnsendableError(Exception):
+    def __init__(self, one, other):
+        super().__init__(f"{one} and {other}")
 
-    with pytest.raises(RuntimeError, match=r"in wrong\n(.|\n)*no such thing"):
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("raised", "arrives", "message"),
+    [
+        (lambda: KeyError("no such thing"), KeyError, "no such thing"),
+        (lambda: UnsendableError("this", "that"), RuntimeError, "UnsendableError: this and that"),
+    ],
+    ids=["sendable", "unsendable"],
+)
+def test_a_mistake_in_a_method_is_shown_where_it_is(raised, arrives, message, trial, fleet, tmp_path):
+    tries, counts = tmp_path / "tries", trial.federation.counts[3]
+
+    def wrong(view):
+        if torch.equal(view.scope.counts, counts):
+            with tries.open("a") as file:
+                file.write("once\n")
+            raise raised()
+        return view.out.logits.square().mean()
+
+    with pytest.raises(arrives, match=message) as caught:
         train(trial, Method(loss=wrong))
+    trace, place = caught.value.__notes__
+    assert "in wrong\n" in trace
+    assert place == "Client 3 failed in round 1, stage 'train'."
+    assert tries.read_text() == "once\n"
+
+
+@needs_ray
+def test_workers_that_die_at_their_start_are_given_up_each_time(trial, fleet, tmp_path, monkeypatch):
+    starts, about = tmp_path / "starts", RayWorker().about()
+
+    class Dying:
+        def about(self):
+            with starts.open("a") as file:
+                file.write("one\n")
+            if len(starts.read_text().splitlines()) < 10:  # so that who tries for ever comes to an end
+                os._exit(1)
+            return about
+
+        def call(self, function, sent, value):
+            return function(sent, value)
+
+    monkeypatch.setattr("unskew.engines.ray.fleet.RayWorker", Dying)
+    engine = start(replace(trial, workers=1))
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"^a worker of the Ray cluster died 3 times at its start"):
+            engine.fit(Method(), engine.initial, {}, [job(trial.federation, 0)])
 
 
 @needs_ray
@@ -226,7 +320,7 @@ def test_a_cell_that_fails_says_why(unskew, fleet, tmp_path):
 def test_an_engine_that_is_gone_holds_no_cpu(trial, fleet):
     until(lambda: has("CPU", "available_resources") == 1)
     engine = start(replace(trial, workers=1))
-    engine.fit(Method(), engine.initial, {}, [Job(0, 0, {})])
+    engine.fit(Method(), engine.initial, {}, [job(trial.federation, 0)])
     until(lambda: has("CPU", "available_resources") == 0)
     del engine
     gc.collect()
@@ -250,6 +344,20 @@ def test_a_run_that_is_interrupted_holds_no_cpu(fleet, tmp_path):
 
 
 @needs_ray
+def test_a_cluster_asks_who_has_no_token(cluster, tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-m", "unskew", "run", "--rounds", "1", "--engine", "ray", "--quiet"],
+        cwd=tmp_path,
+        env={**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_NUM_REDIS_GET_RETRIES": "2"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 2
+    assert "asks for a token: set RAY_AUTH_MODE=token" in run.stderr.splitlines()[-1]
+    assert "Traceback" not in run.stderr
+
+
+@needs_ray
 def test_where_no_cluster_answers(unskew, monkeypatch, tmp_path):
     import ray
 
@@ -264,29 +372,6 @@ def test_where_no_cluster_answers(unskew, monkeypatch, tmp_path):
         assert sentence in answer.err
         assert answer.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-@needs_ray
-def test_a_cluster_that_asks_for_a_token(tmp_path):
-    token = 64 * "7"
-    with running(["--num-cpus=1"], token=token):
-
-        def run(**environment: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-m", "unskew", "run", "--rounds", "1", "--engine", "ray", "--quiet"]
-            patience = {"RAY_NUM_REDIS_GET_RETRIES": "2"}
-            return subprocess.run(
-                command,
-                cwd=tmp_path,
-                env={**os.environ, **patience, **environment},
-                capture_output=True,
-                text=True,
-            )
-
-        without = run()
-        assert without.returncode == 2
-        assert "asks for a token: set RAY_AUTH_MODE=token" in without.stderr.splitlines()[-1]
-        assert "Traceback" not in without.stderr
-        assert run(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token).returncode == 0
 
 
 def test_without_ray_installed(unskew, monkeypatch):

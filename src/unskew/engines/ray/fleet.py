@@ -1,0 +1,192 @@
+"""The workers that this process has on a Ray cluster: they are given calls, and calls of those that die go to
+others."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from unskew.engines.ray.connect import connect
+from unskew.engines.ray.payload import Payload, pack
+from unskew.errors import UserError
+from unskew.version import VERSION
+
+START_SECONDS = 120.0
+"""How long a worker may take to start; importing PyTorch takes some of it."""
+
+ATTEMPTS = 3
+"""How many workers may die under the same call, or in a row at their start."""
+
+RemoteFunction = Callable[[list[Any], Payload], Payload]
+"""A function of a module that workers have too: from Ray's references to what was sent before, and from what
+is sent with the call, to the answer."""
+
+
+class RemoteCall(NamedTuple):
+    """What a worker is asked to do."""
+
+    function: RemoteFunction
+    sent: list[Any]
+    """Ray's references to what was sent before. Inside a list they arrive as references: a worker fetches
+    what is new to it."""
+    value: object
+    """What is sent with the call."""
+
+
+class RayWorker:
+    """One process of the cluster."""
+
+    def about(self) -> tuple[str, str, str]:
+        """The name of its machine, and the versions of unskew and PyTorch there."""
+        return socket.gethostname(), VERSION, _torch_version()
+
+    def call(self, function: RemoteFunction, sent: list[Any], value: Payload) -> Payload:
+        """Do what is asked."""
+        return function(sent, value)
+
+
+class Fleet:
+    """Workers that all engines of this process share, so that none waits for a CPU that another holds. They
+    go when the last engine goes."""
+
+    def __init__(self, *, cuda: bool, threads: int, limit: int) -> None:
+        self._ray = connect()
+        self._resource, self._amount = ("GPU", 1) if cuda else ("CPU", threads)
+        self._limit = limit
+        self._idle: list[Any] = []
+        self._starting: dict[Any, Any] = {}
+        """By the reference to what each says about itself once it has started."""
+        self._lock = threading.Lock()
+
+    def grow(self, wanted: int) -> int:
+        """Start workers until there are as many as wanted, or as the cluster can have; return how many."""
+        size = min(wanted, self._capacity())
+        while len(self._idle) + len(self._starting) < size:
+            self._start_worker()
+        return size
+
+    def run(self, calls: Sequence[RemoteCall]) -> Generator[tuple[int, Payload], None, None]:
+        """Yield the number of each call with its answer, as they come. A call goes to the first worker that
+        is free, in their order."""
+        ray = self._ray
+        waiting, busy = deque(range(len(calls))), dict[Any, tuple[int, Any]]()
+        deaths, failed_starts = Counter[int](), 0
+        with self._lock:
+            try:
+                while waiting or busy:
+                    while waiting and self._idle:
+                        number, worker = waiting.popleft(), self._idle.pop()
+                        function, sent, value = calls[number]
+                        busy[worker.call.remote(function, sent, pack(value))] = number, worker
+                    done, _ = ray.wait([*busy, *self._starting], timeout=None if busy else START_SECONDS)
+                    if not done:
+                        raise UserError(
+                            f"no worker of the Ray cluster started within {START_SECONDS:.0f} s: see with "
+                            "`ray status` whether its CPUs or GPUs are taken, and try again."
+                        )
+                    if done[0] in self._starting:
+                        try:
+                            self._admit(done[0])
+                            failed_starts = 0
+                        except ray.exceptions.RayError as error:
+                            failed_starts += 1
+                            if failed_starts == ATTEMPTS:
+                                raise _died("at its start", error) from None
+                            self._start_worker()
+                        continue
+                    number, worker = busy.pop(done[0])
+                    try:
+                        answer = ray.get(done[0])
+                    except ray.exceptions.RayTaskError as error:
+                        self._idle.append(worker)
+                        if isinstance(error.cause, UserError):
+                            raise error.cause from None
+                        raise
+                    except ray.exceptions.RayError as error:
+                        deaths[number] += 1
+                        if deaths[number] == ATTEMPTS:
+                            raise _died("at the same work", error) from None
+                        waiting.appendleft(number)
+                        self._start_worker()
+                    else:
+                        self._idle.append(worker)
+                        yield number, answer
+            finally:
+                for _, worker in busy.values():  # nobody waits for their answers any more
+                    ray.kill(worker)
+
+    def _capacity(self) -> int:
+        """How many workers the cluster can have, if nobody else uses it."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        capacity = sum(int(node.get(self._resource, 0)) // self._amount for node in nodes)
+        if not capacity:
+            way = "lower the trial's threads" if self._resource == "CPU" else "use --device cpu"
+            raise UserError(
+                f"no machine of the Ray cluster offers {self._amount} {self._resource}: add one that does, "
+                f"or {way}."
+            )
+        return min(capacity, self._limit) if self._limit else capacity
+
+    def _start_worker(self) -> None:
+        """Ask the cluster for one more worker."""
+        gpus, cpus = (self._amount, 0) if self._resource == "GPU" else (0, self._amount)
+        worker = (
+            self._ray.remote(RayWorker)
+            .options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
+            .remote()
+        )
+        self._starting[worker.about.remote()] = worker
+
+    def _admit(self, reference: Any) -> None:
+        """Let a worker that has started take calls; an error of Ray's where it died instead."""
+        worker = self._starting.pop(reference)
+        try:
+            host, *versions = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            if missing := re.search(r"No module named '(\w+)", str(error)):
+                raise UserError(
+                    f"a machine of the Ray cluster has no {missing[1]}: install unskew there as here, with "
+                    "pip install 'unskew[ray]', and start its node from that environment."
+                ) from None
+            raise
+        here = [VERSION, _torch_version()]
+        if versions != here:
+            raise UserError(
+                f"machine '{host}' of the Ray cluster has unskew {versions[0]} with torch {versions[1]}, and "
+                f"this one {here[0]} with {here[1]}: install the same."
+            )
+        self._idle.append(worker)
+
+
+_fleets: weakref.WeakValueDictionary[tuple[object, ...], Fleet] = weakref.WeakValueDictionary()
+
+
+def fleet_for(*, cuda: bool, threads: int, limit: int) -> Fleet:
+    """Return the workers of this kind: those that an engine has already, or new ones. A limit of 0 is
+    none."""
+    connection = connect().get_runtime_context().get_worker_id()
+    key = (connection, cuda, threads, limit)
+    found = _fleets.get(key)
+    if found is None:
+        found = _fleets[key] = Fleet(cuda=cuda, threads=threads, limit=limit)
+    return found
+
+
+def _torch_version() -> str:
+    """PyTorch's version without the mark of its build: those for a CPU and for a GPU may meet."""
+    return torch.__version__.partition("+")[0]
+
+
+def _died(when: str, error: BaseException) -> UserError:
+    reason = " ".join(str(error).split())[:300]
+    return UserError(
+        f"a worker of the Ray cluster died {ATTEMPTS} times {when}: if memory ran out, use fewer workers; "
+        f"Ray says: {reason}."
+    )
