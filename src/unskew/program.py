@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from unskew import engines, metrics
@@ -57,7 +58,8 @@ class Program:
         self, trial: Trial, on_round: OnRound = lambda _: None, kept: MutableMapping[str, Stage] | None = None
     ) -> Result:
         """Train under a trial's conditions. Stages whose values are in `kept` are not run again."""
-        return self.run(Run(trial, self.base, on_round, kept))
+        with closing(Run(trial, self.base, on_round, kept)) as run:
+            return self.run(run)
 
     def __add__(self, other: Method) -> Program:
         if isinstance(other, Program):
@@ -251,6 +253,11 @@ class Run:
             beside=sum((stage.traffic for stage in self.stages), traffic),
             cost=sum(known) if len(known) == len(costs) else None,
         )
+
+    def close(self) -> None:
+        """End what the run's engines have started."""
+        for _, engine in self._engines.values():
+            engine.close()
 
     def share_of_samples(self, trial: Trial) -> float:
         """How much more or less a round of a trial trains on than one of the run's own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -162,11 +163,11 @@ def train(
     if not isinstance(method, Method):
         raise UserError("train needs a method, such as unskew.methods.fedprox(): call its function first.")
     began = time.perf_counter()
-    engine = engines.start(trial)
-    state = start or begin(method, engine.initial)
-    done = state.round
-    state, rounds = train_rounds(trial, method, engine, state, on_round=on_round)
-    weights = whole(method.server.serve(state.server), engine.frozen)
+    with closing(engines.start(trial)) as engine:
+        state = start or begin(method, engine.initial)
+        done = state.round
+        state, rounds = train_rounds(trial, method, engine, state, on_round=on_round)
+        weights = whole(method.server.serve(state.server), engine.frozen)
     return Result(
         weights=weights,
         rounds=rounds,
@@ -230,9 +231,7 @@ Sample = Callable[[Trial, int], list[Task]]
 
 
 def sample_cohort(trial: Trial, round: int) -> list[Task]:
-    """The clients that take part in a round, each with all its samples; none after the last round."""
-    if round >= trial.budget.rounds:
-        return []
+    """The clients that take part in a round, each with all its samples."""
     federation = trial.federation
     chosen = cohort(trial.seed, round, federation.clients, trial.cohort)
     return [Task(client, round, federation.holding(client)) for client in chosen]
@@ -251,7 +250,8 @@ def begin_round(
     jobs = [recall(method, engine, state, task) for task in tasks]
     shared = method.server.share(state.server)
 
-    fits = completed(engine.fit(method, received, shared, jobs, sample(trial, t + 1)))
+    upcoming = sample(trial, t + 1) if t + 1 < trial.budget.rounds else []
+    fits = completed(engine.fit(method, received, shared, jobs, upcoming))
 
     with engine.deterministic():
         state, summary = aggregate(trial, method, state, jobs, fits)

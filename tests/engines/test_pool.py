@@ -404,11 +404,14 @@ def test_an_engine_goes_on_after_an_error_in_a_step(trial):
     state = begin(method, engine.initial)
     with pytest.raises(IndexError):
         step(trial, method, engine, state)
-    assert not children(here)
+    workers = children(here)
     broken.value = 0
     after, _ = step(trial, method, engine, state)
     expected, _ = step(trial, Method(), Loop(trial), state)
     assert_same(after.server.weights.params, expected.server.weights.params)
+    assert children(here) == workers
+    engine.close()
+    assert not children(here)
 
 
 def test_an_error_that_no_message_can_carry(trial):

@@ -71,6 +71,9 @@ class Engine(Protocol):
     def deterministic(self) -> AbstractContextManager[None]:
         """The settings under which the same work gives the same bits."""
 
+    def close(self) -> None:
+        """End what the engine has started; it starts again what it is asked for."""
+
 
 def _runs_anywhere(trial: Trial) -> None:
     pass

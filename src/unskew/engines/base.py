@@ -105,3 +105,6 @@ class Base:
             return Pending(seconds)
 
         return stop
+
+    def close(self) -> None:
+        """End what the engine has started, such as processes."""

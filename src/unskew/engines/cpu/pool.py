@@ -131,6 +131,10 @@ class Pool(Loop):
         answers = self._answers(self._processes, _weights(weights), requests)
         return Pending.done(test.assessment(groups["totals"] for _, groups in answers))
 
+    def close(self) -> None:
+        if self._processes is not None:
+            self._processes.end()
+
     def _answers(
         self,
         processes: Workers[Request, Answer],
@@ -143,7 +147,6 @@ class Pool(Loop):
         answers = []
         for reply in replies:
             if isinstance(reply, BaseException):
-                processes.end()  # or they would live as long as somebody keeps the traceback
                 raise reply
             answers.append(reply)
             self.replayed += reply[0].replayed
