@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start many processes: none should have to compile the modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Moved by hand: the numbers that tests and docs hold were made with it.
 TORCH := 2.13.0
 # The versions of constraints.txt, also in pip's build environment: before pip 25.3 by the first, since by the second.
@@ -45,7 +47,7 @@ gallery: $(VENV)/development
 check: $(VENV)/development
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
 format: $(VENV)/development
