@@ -5,12 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# The tests start many processes: none should have to compile the modules anew.
+# None of the many processes that tests start should have to compile its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Moved by hand: the numbers that tests and docs hold were made with it.
 TORCH := 2.13.0
 # The versions of constraints.txt, also in pip's build environment: before pip 25.3 by the first, since by the second.
-INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet
+# Python compiles a module when it is first imported: half of an installation's time was for modules that never are.
+INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile
 
 .PHONY: demo test test-gpu check browser bench bench-peers gallery format lock clean
 
