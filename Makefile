@@ -1,27 +1,35 @@
 # make demo: from nothing to a class-wise answer.   make test: all tests and checks.
 # make test-gpu: what only a CUDA GPU can show.      make bench: races, on a quiet machine.
+# make lock: constraints.txt anew, with the newest releases of everything but PyTorch.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# None of the many processes that tests start should have to compile its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+# Moved by hand: the numbers that tests and docs hold were made with it.
+TORCH := 2.13.0
+# The versions of constraints.txt, also in pip's build environment: before pip 25.3 by the first, since by the second.
+# Python compiles a module when it is first imported: half of an installation's time was for modules that never are.
+INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile
 
-.PHONY: demo test test-gpu check browser bench bench-peers gallery format clean
+.PHONY: demo test test-gpu check browser bench bench-peers gallery format lock clean
 
-demo: $(VENV)/ready
+demo: $(VENV)/library
 	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls --dataset digits --skew dirichlet:0.05 \
 	  --clients 10 --cohort 3 --rounds 30 --epochs 3 --lr 0.05 --seeds 1,2,3
 
 test: check browser
 	$(BIN)/pytest -n 2 --dist worksteal
 
-test-gpu: $(VENV)/ready
+test-gpu: $(VENV)/development
 	$(BIN)/pytest tests/gpu
 
 bench: bench-peers
 	$(BIN)/unskew bench --out benchmarks/results
 	$(BIN)/python -m benchmarks.race
 
-bench-peers: $(VENV)/ready
+bench-peers: $(VENV)/development
 	$(BIN)/python -m benchmarks.environments
 
 # Debian's Chromium for the tests of the page, where this user may install it; without it they are skipped.
@@ -34,23 +42,36 @@ browser:
 	fi
 
 # The pictures in docs/gallery, from runs on Fashion-MNIST in the folder UNSKEW_DATA.
-gallery: $(VENV)/ready
+gallery: $(VENV)/development
 	$(BIN)/python docs/gallery/build.py "$${UNSKEW_DATA:?is the folder with the datasets}"
 
-check: $(VENV)/ready
+check: $(VENV)/development
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
-format: $(VENV)/ready
+format: $(VENV)/development
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-$(VENV)/ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev]'
+lock: $(BIN)/python
+	$(BIN)/pip install --quiet --upgrade uv
+	printf '%s\n' torch==$(TORCH) hatchling editables | $(BIN)/uv pip compile pyproject.toml - --extra dev \
+	  --universal --python-version 3.11 --fork-strategy fewest --upgrade --no-annotate \
+	  --custom-compile-command 'make lock' --output-file constraints.txt --quiet
+
+# What unskew needs, and all that its development needs; the second includes the first.
+$(VENV)/library: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable .
 	touch $@
+
+$(VENV)/development: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[dev]'
+	touch $@ $(VENV)/library
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,5 +1,7 @@
 """The public names: what is here can be relied on, and a change of it is a decision."""
 
+import importlib
+
 import unskew
 from unskew import losses
 
@@ -11,6 +13,10 @@ def test_the_package_offers_these_names():
         "train",
     ]  # fmt: skip
     assert all(hasattr(unskew, name) for name in unskew.__all__)
+
+
+def test_train_is_the_function_though_its_module_has_that_name_too():
+    assert unskew.train is importlib.import_module("unskew.train").train
 
 
 def test_the_losses_are_these():

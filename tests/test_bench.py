@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from unskew.bench import Settings, measure, suited
 from unskew.bench.bare import round_batches
-from unskew.bench.cells import CELLS, cnn_28
+from unskew.bench.cells import CELLS, Cell, cnn_28
 from unskew.bench.data import dataset, made
+from unskew.bench.profile import shortened
 from unskew.bench.race import enter
 from unskew.bench.report import Line, Target
 from unskew.data import federate
@@ -21,6 +23,12 @@ from unskew.engines.loop import Loop
 from unskew.methods import METHODS
 from unskew.models import MODELS, count_parameters
 from unskew.train import train
+
+
+@pytest.fixture(autouse=True)
+def no_time_for_the_dense_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps are enough where nobody reads the number."""
+    monkeypatch.setattr("unskew.bench.bare.ENOUGH", 0.0)
 
 
 def test_a_cell_gives_a_table_and_two_dated_files(unskew) -> None:
@@ -91,10 +99,13 @@ def test_startup_and_loading_are_measured_in_processes_of_their_own(tmp_path: Pa
     assert "took its place" in load.notes[0]
 
 
-def profiled(epochs: int, batch_size: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def lengthened(epochs: int, batch_size: int) -> Cell:
     cell = CELLS["digits"]
-    budget = cell.budget.model_copy(update={"epochs": epochs, "batch_size": batch_size})
-    monkeypatch.setitem(CELLS, "digits", replace(cell, budget=budget))
+    return replace(cell, budget=cell.budget.model_copy(update={"epochs": epochs, "batch_size": batch_size}))
+
+
+def profiled(epochs: int, batch_size: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(CELLS, "digits", lengthened(epochs, batch_size))
     measure(["digits"], Settings(rounds=2, repeats=1, workers=1, engines=("loop",), profile=path))
     return path.read_text()
 
@@ -108,8 +119,13 @@ def test_a_profile_names_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_long_round_is_profiled_by_a_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = profiled(60, 100, tmp_path / "rounds.md", monkeypatch)
-    assert text.startswith("## digits: fedavg, loop, fp32, 3 rounds of 50 epochs\n")
+    federation = federate(dataset("digits", None)[0], CELLS["digits"].skew, clients=10, seed=1)
+    (entry,) = enter(lengthened(60, 100), federation, Settings(engines=("loop",)))
+    # 10 clients of two batches: 20 steps in an epoch, about 1,000 to be looked at.
+    assert shortened(entry.trial) == (50, 2 * entry.trial.evaluation.every)
+    monkeypatch.setattr(sys.modules["unskew.bench.profile"], "STEPS", 40)
+    text = profiled(3, 100, tmp_path / "rounds.md", monkeypatch)
+    assert text.startswith("## digits: fedavg, loop, fp32, 3 rounds of 2 epochs\n")
 
 
 def test_the_bare_steps_are_those_of_the_engine() -> None:

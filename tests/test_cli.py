@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unskew.cli.usage import COMMANDS
 from unskew.data.sources import SOURCES
 from unskew.methods import METHODS
 
@@ -247,9 +248,9 @@ def test_methods_and_data_are_listed(unskew):
 
 def test_help_is_shown_to_who_asks_and_to_who_says_nothing(unskew):
     assert unskew().out == unskew("--help").out
-    for command in ("run", "compare", "skew", "methods", "data"):
-        assert command in unskew().out
-        assert unskew(command, "--help").code == 0
+    for command, line in COMMANDS.items():
+        assert f"{command.ljust(9)}{line}\n" in unskew("--help").out
+        assert unskew(command, "--help").out.startswith(f"Usage: unskew {command} ")
 
 
 def test_names_with_brackets_are_shown_as_they_are(unskew):

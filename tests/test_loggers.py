@@ -366,9 +366,8 @@ def test_no_package_is_loaded_that_was_not_asked_for(tmp_path):
         "except SystemExit: pass\n"
         "print(sorted({{'tensorboard', 'mlflow', 'wandb'}} & set(sys.modules)))\n"
     )
-    for flags, loaded in (([], []), (["--log", "tensorboard"], ["tensorboard"])):
-        done = outside(script.format(["run", *BRIEF, *flags]), tmp_path)
-        assert done.stdout.splitlines()[-1] == str(loaded)
+    done = outside(script.format(["run", *BRIEF, "--log", "tensorboard"]), tmp_path)
+    assert done.stdout.splitlines()[-1] == "['tensorboard']"  # without --log, test_start.py has none
 
 
 def test_names_stay_different_and_no_number_is_made_up():

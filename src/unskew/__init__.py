@@ -1,13 +1,21 @@
 """unskew: federated learning when clients' labels are skewed."""
 
-from unskew import data, losses, methods, metrics, models
-from unskew.data import Dataset, Federation, federate, load
-from unskew.data.augment import Augment
-from unskew.errors import UserError
-from unskew.method import Method
-from unskew.program import Program
-from unskew.train import Result, Round, train
-from unskew.trial import Budget, Evaluation, Probe, Trial
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unskew import data, losses, methods, metrics, models
+    from unskew.data import Dataset, Federation, federate, load
+    from unskew.data.augment import Augment
+    from unskew.errors import UserError
+    from unskew.method import Method
+    from unskew.program import Program
+    from unskew.train import Result, Round, train
+    from unskew.trial import Budget, Evaluation, Probe, Trial
 
 __all__ = [
     "Augment",
@@ -31,3 +39,34 @@ __all__ = [
     "models",
     "train",
 ]
+
+_MODULES = {
+    "data": ("Dataset", "Federation", "federate", "load"),
+    "data.augment": ("Augment",),
+    "errors": ("UserError",),
+    "method": ("Method",),
+    "program": ("Program",),
+    "train": ("Result", "Round", "train"),
+    "trial": ("Budget", "Evaluation", "Probe", "Trial"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+class _Package(ModuleType):
+    """This package, which imports what it offers when that is asked for: `unskew --help` needs no PyTorch."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'unskew' has no attribute '{name}'")
+        module = importlib.import_module(f"unskew.{_HOMES.get(name, name)}")
+        return getattr(module, name) if name in _HOMES else module
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "train":  # the function: importing the module of that name would hide it
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

@@ -19,9 +19,15 @@ WriteRun = Callable[..., Path]
 NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
 
+@pytest.fixture(scope="session")
+def write_at() -> Callable[..., None]:
+    """Writes a run folder to a path."""
+    return write_folder
+
+
 @pytest.fixture
 def write_run(tmp_path: Path) -> WriteRun:
-    """Writes a run folder and returns its path."""
+    """Writes a run folder below the test's own folder and returns its path."""
 
     def write(name: str = "run", **settings) -> Path:
         path = tmp_path / name

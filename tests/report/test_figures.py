@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from itertools import combinations
@@ -13,12 +15,12 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from unskew import metrics
+from unskew.cli import main
 from unskew.cli.figure import FIGURES
 from unskew.errors import UserError
 from unskew.report import figures
@@ -40,6 +42,23 @@ def make(write_run):
     return runs
 
 
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory, write_at):
+    """The runs of a scene by its name, written once for all figures of it."""
+    written = {}
+
+    def runs(name: str):
+        if name not in written:
+            root = tmp_path_factory.mktemp("scene")
+            paths = [root / f"run{number}" for number in range(len(SCENES[name]))]
+            for path, settings in zip(paths, SCENES[name], strict=True):
+                write_at(path, **settings)
+            written[name] = read_runs(paths)
+        return written[name]
+
+    return runs
+
+
 def seeds_of(*methods: str, seeds=(1, 2, 3), **settings) -> list[dict]:
     return [{"method": method, "seed": seed, **settings} for method in methods for seed in seeds]
 
@@ -56,7 +75,7 @@ def drawn_texts(figure) -> list[Text]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Text, "draw", note)
-        FigureCanvasAgg(figure).draw()
+        figure.draw_without_rendering()
     return seen
 
 
@@ -69,10 +88,11 @@ def assert_legible(figure) -> None:
         assert text.get_fontsize() >= 7
         inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
         assert inside, f"'{text.get_text()}' leaves the figure"
-    for (one, a), (other, b) in combinations(zip(texts, boxes, strict=True), 2):
-        across = min(a.x1, b.x1) - max(a.x0, b.x0)
-        down = min(a.y1, b.y1) - max(a.y0, b.y0)
-        assert across <= 0.5 or down <= 0.5, f"'{one.get_text()}' overlaps '{other.get_text()}'"
+    left, bottom, right, top = np.array([box.extents for box in boxes]).T
+    across = np.minimum.outer(right, right) - np.maximum.outer(left, left)
+    down = np.minimum.outer(top, top) - np.maximum.outer(bottom, bottom)
+    for one, other in np.argwhere(np.triu((across > 0.5) & (down > 0.5), 1)):
+        raise AssertionError(f"'{texts[one].get_text()}' overlaps '{texts[other].get_text()}'")
     assert round(figure.get_figwidth(), 2) in (3.4, 7.2)
     assert figure.get_figheight() <= 9
 
@@ -84,31 +104,27 @@ SCENES = {
     ],
     "100 classes": seeds_of("fedavg", "fedvls", seeds=[1], classes=LONG, clients=60, rounds=30, probe=15),
     "one round": [{"rounds": 1, "probe": 1}],
+    "a thousand rounds": [{"rounds": 1000, "every": 10}],
+    "twenty methods": [
+        {"method": f"my-own-method-number-{n}", "options": {"alpha": n}, "rounds": 5} for n in range(20)
+    ],
 }
+ROUNDS = ("curves", "extremes", "predictions")
+LEGIBLE = [
+    *((scene, kind) for scene in ("two methods", "long names", "100 classes", "one round") for kind in PLAIN),
+    *(("a thousand rounds", kind) for kind in ROUNDS),
+    *(("twenty methods", kind) for kind in (*ROUNDS, "confusion")),
+]
 
 
-@pytest.mark.parametrize("kind", PLAIN)
-@pytest.mark.parametrize("scene", SCENES)
-def test_no_text_overlaps(make, kind, scene):
-    runs = make(*SCENES[scene])
+@pytest.mark.parametrize(("name", "kind"), LEGIBLE)
+def test_no_text_overlaps(scene, name, kind):
+    runs = scene(name)
     assert_legible(getattr(figures, kind)(runs))
-    if scene == "two methods":
+    if name == "two methods":
         narrow = getattr(figures, kind)(runs, width=figures.COLUMN)
         assert narrow.get_figwidth() == figures.COLUMN
         assert_legible(narrow)
-
-
-@pytest.mark.parametrize("kind", ["curves", "extremes", "predictions"])
-def test_no_text_overlaps_in_a_thousand_rounds(make, kind):
-    assert_legible(getattr(figures, kind)(make({"rounds": 1000, "every": 10})))
-
-
-@pytest.mark.parametrize("kind", ["curves", "extremes", "confusion", "predictions"])
-def test_no_text_overlaps_for_twenty_methods(make, kind):
-    runs = make(
-        *({"method": f"my-own-method-number-{n}", "options": {"alpha": n}, "rounds": 5} for n in range(20))
-    )
-    assert_legible(getattr(figures, kind)(runs))
 
 
 def test_updates_of_too_many_methods_say_so(make):
@@ -483,13 +499,22 @@ def test_runs_on_other_classes_are_not_put_together(make):
 BRIEF = ["--rounds", "2", "--epochs", "1", "--clients", "3", "--quiet"]
 
 
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison") / "cmp"
+    command = ["compare", "fedavg", "fedvls", *BRIEF, "--seeds", "1,2", "--probe", "every=2"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["unskew", *command, "--out", str(folder)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+    assert stop.value.code == 0
+    return folder
+
+
 @pytest.fixture
-def compared(unskew, tmp_path):
-    answer = unskew(
-        "compare", "fedavg", "fedvls", *BRIEF, "--seeds", "1,2", "--probe", "every=2", "--out", "cmp"
-    )
-    assert answer.code == 0, answer.err
-    return tmp_path / "cmp"
+def compared(comparison, unskew, tmp_path):
+    """The same comparison for every test, in a folder of its own."""
+    return shutil.copytree(comparison, tmp_path / "cmp")
 
 
 def test_every_figure_of_a_real_comparison(unskew, compared, tmp_path):

@@ -9,28 +9,17 @@ from io import TextIOWrapper
 
 import typer
 
-from unskew.cli import bench, compare, data, figure, methods, report, run, skew, table, watch
-from unskew.cli.usage import Commands, UsageError, explain
+from unskew.cli.usage import LazyCommands, UsageError, explain
 from unskew.errors import UserError
 from unskew.version import VERSION
 
 app = typer.Typer(
     name="unskew",
     help="Federated learning when clients' labels are skewed.",
-    cls=Commands,
+    cls=LazyCommands,
     add_completion=False,
     rich_markup_mode=None,
 )
-app.command("run")(run.run)
-app.command("compare")(compare.compare)
-app.command("skew")(skew.skew)
-app.command("figure")(figure.figure)
-app.command("table")(table.table)
-app.command("report")(report.report)
-app.command("watch")(watch.watch)
-app.command("methods")(methods.methods)
-app.command("bench")(bench.bench)
-app.add_typer(data.app, name="data")
 
 
 @app.callback(invoke_without_command=True)

@@ -16,7 +16,9 @@ from unskew.data.sources import available, data_folder
 from unskew.errors import UserError
 from unskew.runs import Json, to_json
 
-app = typer.Typer(help="List the datasets, or fetch one.", cls=Commands, rich_markup_mode=None)
+app = typer.Typer(
+    help="List the datasets, or fetch one.", cls=Commands, add_completion=False, rich_markup_mode=None
+)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,8 +1,10 @@
-"""What is wrong with a command line, in words of our own: Typer's differ from version to version."""
+"""The commands, and what is wrong with a command line in words of our own: Typer's differ from version to
+version."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
 import sys
 from typing import Any
@@ -16,14 +18,51 @@ from unskew.errors import UserError, unknown
 _exceptions: Any = sys.modules[typer.BadParameter.__module__]
 UsageError: type[Exception] = _exceptions.UsageError
 
+COMMANDS = {
+    "run": "Train one method and show every class.",
+    "compare": "Train several methods under the same conditions.",
+    "skew": "Print and draw who holds what.",
+    "figure": "Draw what label skew does, for print.",
+    "table": "Compare methods over their seeds.",
+    "report": "Write one page about runs.",
+    "watch": "Serve the page of `unskew report` live.",
+    "methods": "List the methods, or show one.",
+    "bench": "Measure this machine.",
+    "data": "List the datasets, or fetch one.",
+}
+"""What `unskew --help` says of each command: they are the functions, or groups, of these names in the modules
+`unskew.cli.NAME`."""
+
 
 class Commands(TyperGroup):
     """A group of commands that knows which one was meant."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in self.commands:
-            raise unknown("command", args[0], self.commands)
+        known = self.list_commands(ctx)
+        if args[0] not in known:
+            raise unknown("command", args[0], known)
         return super().resolve_command(ctx, args)
+
+
+class LazyCommands(Commands):
+    """The commands of `COMMANDS`: each is imported when it is called, since most need PyTorch."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        module = importlib.import_module(f"unskew.cli.{cmd_name}")
+        group = getattr(module, "app", None)
+        if group is None:
+            group = typer.Typer(add_completion=False, rich_markup_mode=None)
+            group.command(cmd_name)(getattr(module, cmd_name))
+        command = typer.main.get_command(group)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 def explain(error: Any) -> UserError:

@@ -19,8 +19,6 @@ from unskew.engines.cpu.trace import Replay, Trace, place_of, same_bits, self_ch
 from unskew.engines.loop import Step, Training
 from unskew.errors import UserError
 
-QUICK = 0.05
-"""Seconds. Of slower steps Python is a small part, and a trace needs memory for all they compute."""
 KINDS = 32
 """How many kinds of clients are remembered; there are more where shapes change from round to round."""
 
@@ -57,6 +55,9 @@ class StepTracer:
     comparisons: float = 3
     """Clients with other labels than the one it was traced with that have to agree with a trace before it is
     used; of clients with the same labels, four times as many."""
+    quick: float = 0.05
+    """Seconds of a step above which it is not traced: Python is a small part of it then, and a trace needs
+    memory for all that it computes."""
     check_every: int = 1009
     """Replays between two later comparisons. The first ones come sooner: after 1, 2, 4 and so on."""
     replayed: int = 0
@@ -118,7 +119,7 @@ class StepTracer:
                 loss = training.step(x, y)
                 known.ordinary += 1
                 known.seconds += time.perf_counter() - began
-                known.refused = known.ordinary == self.after and known.seconds / self.after > QUICK
+                known.refused = known.ordinary == self.after and known.seconds / self.after > self.quick
                 return loss
             used.add(id(known))
             if not self._works():

@@ -1,0 +1,43 @@
+"""What is imported when: a command that needs no PyTorch does not wait for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def answered(folder: Path, *arguments: str) -> tuple[int, set[str]]:
+    """The exit code of the command in a process of its own, and the modules it has loaded."""
+    program = (
+        "import sys; from unskew.cli import main\n"
+        f"sys.argv = {['unskew', *arguments]!r}\n"
+        "try: main()\n"
+        "except SystemExit as stop: print('\\n', stop.code, *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True
+    )
+    code, *loaded = done.stdout.splitlines()[-1].split()
+    return int(code), set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("argument", "code"), [("--version", 0), ("--help", 0), ("rnu", 2), ("--verison", 2)]
+)
+def test_what_the_command_line_answers_by_itself_needs_no_pytorch(tmp_path, argument, code):
+    found, loaded = answered(tmp_path, argument)
+    assert found == code
+    assert "torch" not in loaded
+
+
+def test_a_run_loads_nothing_of_the_other_commands_and_the_extras(tmp_path):
+    code, loaded = answered(tmp_path, "run", "--rounds", "1", "--clients", "2", "--engine", "loop", "--quiet")
+    assert code == 0
+    assert "torch" in loaded
+    assert not loaded & {
+        "sklearn", "scipy", "matplotlib", "plotly", "ray", "mlflow", "wandb", "tensorboard", "torch._dynamo",
+        "torch._inductor", "unskew.bench", "unskew.report",
+    }  # fmt: skip
