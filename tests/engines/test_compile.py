@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from federations import depthwise_model, flat
 from unskew import Budget, Trial, engines, train
-from unskew.engines.cuda import evaluation, slots
+from unskew.engines.cuda import captured_step, evaluation
 from unskew.engines.cuda.compile import (
     compile_step,
     compile_step_for_any_batch,
@@ -40,8 +40,8 @@ pytestmark = [
 
 def compile_all(monkeypatch) -> None:
     """Partial batches from the first round on, and tests from the second."""
-    monkeypatch.setattr(slots, "MEASURED_ROUNDS", 0)
-    for module in (slots, evaluation):
+    monkeypatch.setattr(captured_step, "MEASURED_ROUNDS", 0)
+    for module in (captured_step, evaluation):
         monkeypatch.setattr(module, "worth_compiling", lambda seconds, takes: True)
 
 

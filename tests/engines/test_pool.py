@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -252,7 +253,7 @@ def switched(switch):
 def test_a_trace_that_becomes_wrong_ends_the_run_and_says_so(trial):
     switch = multiprocessing.Value("i", 0)
     method = switched(switch)
-    tracer = StepTracer(after=1, comparisons=1, check_every=3)
+    tracer = StepTracer(after=1, comparisons=1, check_every=3, quick=math.inf)
     engine = Pool(replace(trial, workers=2), tracer)
     state = begin(method, engine.initial)
     for _ in range(4):

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 
 from federations import flat
 from unskew import train
-from unskew.engines.cuda import slots
+from unskew.engines.cuda import captured_step
 from unskew.methods import METHODS
 from unskew.trial import Budget, Trial
 
@@ -49,7 +49,7 @@ def trial_of(images, model, precision) -> Trial:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_trains(images, monkeypatch, name, model, precision):
     # The compiler takes half a minute for each: it has tests of its own. All else of `fast` is as it is.
-    monkeypatch.setattr(slots, "compile_step", lambda step, *_: step)
+    monkeypatch.setattr(captured_step, "compile_step", lambda step, *_: step)
     trial = trial_of(images, model, precision)
     for fast in (False, True):
         result = train(replace(trial, fast=fast), METHODS[name]())
@@ -62,7 +62,7 @@ def test_every_method_trains(images, monkeypatch, name, model, precision):
 @pytest.mark.parametrize("name", ["fedvls", "feddyn", "fedsam", "scaffold"])
 def test_methods_of_every_kind_are_compiled(images, monkeypatch, name, model, precision):
     """Partial batches too."""
-    monkeypatch.setattr(slots, "MEASURED_ROUNDS", 0)
-    monkeypatch.setattr(slots, "worth_compiling", lambda seconds, takes: True)
+    monkeypatch.setattr(captured_step, "MEASURED_ROUNDS", 0)
+    monkeypatch.setattr(captured_step, "worth_compiling", lambda seconds, takes: True)
     result = train(replace(trial_of(images, model, precision), fast=True), METHODS[name]())
     assert bool(flat(result.weights).isfinite().all())

@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d
 from federations import depthwise_model, flat
 from unskew import Method, train
 from unskew.data import Augment
-from unskew.engines.cuda import slots
+from unskew.engines.cuda import captured_step
 from unskew.engines.cuda.compile import compile_step
 from unskew.errors import UserError
 from unskew.methods import METHODS
@@ -113,7 +113,9 @@ def test_the_fastest_kernels_stay_close(images, model, precision):
 
 
 def test_rare_batches_past_cudnn_stay_close(images, monkeypatch):
-    monkeypatch.setattr(slots, "compile_step", lambda step, *_: step)  # full batches have tests of their own
+    monkeypatch.setattr(
+        captured_step, "compile_step", lambda step, *_: step
+    )  # full batches have tests of their own
     model = partial(depthwise_model, 3, 4)
     assert_fast_stays_close(trial_of(images, model, engine="graphs", precision="bf16"))
 

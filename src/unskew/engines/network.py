@@ -43,6 +43,10 @@ class Network:
         modules = (self.student, self.teacher, self.lone, self.by_batch)
         self._places = {module: _places(module) for module in modules}
         inputs = trial.federation.dataset.inputs
+        self.depthwise = any(
+            isinstance(part, nn.Conv2d) and part.groups > 1 for part in self.student.modules()
+        )
+        """Whether it has depthwise convolutions, for which cuDNN takes seconds to find a kernel."""
         self.channels_last = inputs.kind == "image" and _gains(self.teacher, inputs, device, self.bf16)
         self.early = trial.fast and self.bf16 and self.channels_last
         """Whether inputs that lie ready are in bfloat16 and channels last already, as the first layer wants

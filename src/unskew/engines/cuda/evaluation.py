@@ -62,9 +62,9 @@ class StreamEvaluator:
         return Pending(wait)
 
     def _capture(self, *, compiled: bool) -> Replay:
-        groups, batches, fast = self.weights.groups, self.evaluator.batches, self.local.trial.fast
+        groups, batches = self.weights.groups, self.evaluator.batches
         totals_of, add = self.evaluator.batch_totals, self._add
-        if fast:
+        if self.local.trial.fast and self.local.network.depthwise:
             totals_of, add = decompose_convolutions(totals_of), decompose_convolutions(add)
         if not self._totals:
             first = totals_of(Weights(groups["params"], groups["buffers"]), 0)

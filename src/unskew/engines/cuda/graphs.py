@@ -21,7 +21,8 @@ from unskew.engines.base import Base
 from unskew.engines.cuda.evaluation import StreamEvaluator
 from unskew.engines.cuda.packed import load_model, packed_model
 from unskew.engines.cuda.prefetch import Prefetcher
-from unskew.engines.cuda.slots import MOST_SLOTS, Ready, Shared, Slots
+from unskew.engines.cuda.slot import Ready, Shared
+from unskew.engines.cuda.slots import MOST_SLOTS, Slots
 from unskew.engines.cuda.streams import random_state, stream_on
 from unskew.engines.job import Failed, Job, Outcome, Pending, Task
 from unskew.engines.numerics import seed

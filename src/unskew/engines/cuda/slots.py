@@ -1,124 +1,39 @@
-"""Slots on a GPU: where a client's captured step finds all that it works on.
+"""The slots of a GPU, in which clients train side by side, each slot on a stream of its own.
 
-A slot holds one client at a time: weights, optimiser state and all that the method looks at are at fixed
-addresses, and the captured step works there. Slots run side by side, each on a stream of its own. A batch of
-another size is a step of its own, captured once for each size in a slot for partial batches: the client's
-state is copied there, takes one step, and is copied back.
+Clients are given to slots longest first. A batch of another size is a step of its own, captured once for each
+size in a slot for partial batches: the client's state is copied there, takes one step, and is copied back.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from unskew.engines.base import Local
-from unskew.engines.client import Start
-from unskew.engines.cuda.compile import (
-    AnyBatchStep,
-    compile_step,
-    compile_step_for_any_batch,
-    decompose_convolutions,
-    worth_compiling,
-)
+from unskew.engines.cuda.captured_step import CapturedStep
 from unskew.engines.cuda.packed import PackedTensors
-from unskew.engines.cuda.prefetch import ClientInputs, Prefetcher
+from unskew.engines.cuda.slot import ClientSlot, PartialSlot, Ready, Shared, Slot
 from unskew.engines.cuda.streams import (
-    Event,
-    Replay,
     Stream,
     current_event,
     current_waits,
     stream_on,
 )
 from unskew.engines.job import Failed, Outcome
-from unskew.engines.loop import Training
 from unskew.errors import UserError
 from unskew.method import Method
-from unskew.parts.optimizers import fused_sgd, sgd
-from unskew.trial import Trial
-from unskew.types import FORGETFUL, Optimizer, Scope, Tensors, Weights
+from unskew.types import FORGETFUL, Weights
 
 URGENT_SLOTS = 3
 STEPS_AT_ONCE = 4  # in one graph: between two graphs a GPU rests for five microseconds
 MOST_SLOTS = 25  # with as many for partial batches, what PyTorch has streams for; CUDA keeps 32 queues apart
+UNCOMPILED = 4.0  # times as long as a compiled step an uncompiled one takes (FedLMD's network, H200, bf16)
 MEASURED_ROUNDS = 2  # after which it is known how long those that are left will take
 MEMORY_SHARE = 0.6  # of the free memory that slots may take together; the rest is for data and evaluation
-
-
-@dataclass(frozen=True, eq=False)
-class Ready:
-    """One client's round, with all that is known before it trains."""
-
-    place: int
-    """Its place among the jobs."""
-    start: Start
-    random: Tensor | int
-    """The state of its random numbers, or their seed."""
-    inputs: ClientInputs
-
-
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """What all slots have in common."""
-
-    local: Local
-    anchor: PackedTensors
-    """The model that the clients received."""
-    lr: Tensor
-    prefetcher: Prefetcher
-
-
-class Held(NamedTuple):
-    """All that a step works on, but for the batch."""
-
-    changing: dict[str, Tensors]
-    scope: dict[str, Tensors]
-    anchor: dict[str, Tensors]
-    shared: Tensors
-    lr: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Slot:
-    """Tensors at fixed addresses for one client, and the stream on which its steps run."""
-
-    stream: Stream
-    changing: PackedTensors
-    """Parameters, buffers, optimiser state, summed loss and tallies: what a step changes."""
-    scope: PackedTensors
-    """Counts, memory, correction: what it only reads."""
-
-
-@dataclass(eq=False)
-class ClientSlot:
-    """A slot for full batches, which the step fetches by itself from the inputs that are ready."""
-
-    slot: Slot
-    number: int
-    position: Tensor
-    """Where the next batch begins among the inputs."""
-    replays: dict[int, Replay] = field(default_factory=dict)
-    """By how many steps each takes at once."""
-
-
-@dataclass(eq=False)
-class PartialSlot:
-    """A slot for batches of other sizes, where a client is for one step."""
-
-    slot: Slot
-    batches: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    replays: dict[int, Replay] = field(default_factory=dict)
-    free: Event | None = None
-    """When the last client has left."""
 
 
 class Slots:
@@ -129,11 +44,12 @@ class Slots:
         self.local, self.trial, self.device = shared.local, shared.local.trial, shared.local.device
         initial, scope = self.local.initial, first.start.scope
         self.broadcast = PackedTensors({"shared": scope.shared}, self.device)
+        self.step = CapturedStep(shared, method, self.broadcast)
         self.local_buffers = self.trial.statistics == "local"
         self._changing = {
             "params": initial.params,
             "buffers": initial.buffers,
-            "state": self._optimizer(shared.lr).init(initial.params),
+            "state": self.step.optimizer(shared.lr).init(initial.params),
             "loss": {"sum": torch.zeros((), device=self.device)},
             "tallies": method.start_tallies(self.device),
         }
@@ -143,12 +59,6 @@ class Slots:
             "correction": first.start.correction or {},
             "buffers": initial.buffers if self.local_buffers else {},
         }
-        self._offsets = torch.arange(self.trial.budget.batch_size, device=self.device)
-        self._compiled: Callable[[Held, Tensors], None] | None = None
-        self._any_size: AnyBatchStep | None = None
-        """A compiled step for batches of any size, once it is known to be worth the time."""
-        self._compiling_took = 0.0
-        self._rounds_begun: list[float] = []
         self.slots: list[ClientSlot] = []
         self.partial_slots: dict[int, PartialSlot] = {}
         self.most = 0  # slots that fit into memory; 0: not known yet
@@ -159,7 +69,11 @@ class Slots:
         self.shared.lr.fill_(self.trial.budget.lr_at(clients[0].start.job.task.round))
         clients = sorted(clients, key=lambda client: -len(client.inputs.sizes))
         slots = self._slots_for(len(clients))
-        self._compile_partial_batches(clients[0].start.job.task.round)
+        if self.step.compile_partial_batches(clients[0].start.job.task.round, slots):
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # what was captured before may still be running
+            for partial_slot in self.partial_slots.values():
+                partial_slot.replays.clear()
         queues: list[list[Ready]] = [[] for _ in slots]
         load = [0] * len(slots)
         for client in clients:  # longest first, each to the slot that is free first
@@ -234,7 +148,7 @@ class Slots:
             slot.stream.wait_event(partial_slot.free)
         if size not in partial_slot.replays:
             other.stream.wait_event(slot.stream.record_event())
-            self._capture_partial(partial_slot, x, y)
+            self.step.capture_partial(partial_slot, x, y)
             slot.stream.wait_event(other.stream.record_event())
         other.changing.block.copy_(slot.changing.block)
         other.scope.block.copy_(slot.scope.block)
@@ -294,7 +208,7 @@ class Slots:
     def _add_captured_slot(self) -> None:
         slot = self._new_slot()
         slot.slot.stream.wait_event(current_event(self.device))
-        slot.replays[1] = self._capture(slot, 1)
+        slot.replays[1] = self.step.capture(slot, 1)
         self.slots.append(slot)
 
     def _new_slot(self) -> ClientSlot:
@@ -322,106 +236,10 @@ class Slots:
         longest = max((client.inputs.sizes.count(full) for client in queue), default=0)
         for steps in (1, STEPS_AT_ONCE):
             if steps <= longest and steps not in slot.replays:
-                slot.replays[steps] = self._capture(slot, steps)
-
-    def _capture(self, slot: ClientSlot, steps: int) -> Replay:
-        inputs = {"position": slot.position, "x": self.shared.prefetcher.x, "y": self.shared.prefetcher.y}
-        held = self._held(slot.slot), inputs
-        # cuDNN measures its kernels for full batches only: others are too rare for the time that takes.
-        with slot.slot.stream.activate(), self.local.fastest() if self.trial.fast else nullcontext():
-            if self.trial.fast and self._compiled is None:
-                began = time.perf_counter()
-                self._compiled = compile_step(self._fetch_and_step, *held)
-                self._compiling_took = time.perf_counter() - began
-            step = self._compiled or self._fetch_and_step
-
-            def several() -> None:
-                for _ in range(steps):
-                    step(*held)
-
-            slot.position.zero_()  # capturing moves it on
-            return slot.slot.stream.capture(several)
-
-    def _fetch_and_step(self, held: Held, inputs: Tensors) -> None:
-        """Take a step on the batch at the position, and move the position to the next."""
-        rows = self._offsets + inputs["position"]
-        x, y = inputs["x"].index_select(0, rows), inputs["y"].index_select(0, rows)
-        self._step(held, x, y, compiled=self.trial.fast)
-        inputs["position"].add_(len(rows))
-
-    def _capture_partial(self, partial_slot: PartialSlot, x: Tensor, y: Tensor) -> None:
-        slot, size = partial_slot.slot, len(x)
-        with slot.stream.activate():
-            inputs, labels = torch.zeros_like(x), torch.zeros_like(y)
-            partial_slot.batches[size] = inputs, labels
-            step = partial(self._partial_step(size), self._held(slot), inputs, labels)
-        partial_slot.replays[size] = slot.stream.capture(step)
-
-    def _partial_step(self, size: int) -> Callable[[Held, Tensor, Tensor], None]:
-        if self._any_size and self._any_size.fits(size):
-            return self._any_size.run
-        step = partial(self._step, compiled=False)
-        return decompose_convolutions(step) if self.trial.fast else step
-
-    def _compile_partial_batches(self, round: int) -> None:
-        """Compile a step for batches of any size, where the rounds that are left make up for the time."""
-        self._rounds_begun.append(time.perf_counter())
-        if not self.trial.fast or len(self._rounds_begun) != MEASURED_ROUNDS + 1:
-            return
-        each = self._rounds_begun[-1] - self._rounds_begun[-2] if MEASURED_ROUNDS else 0.0
-        left = each * (self.trial.budget.rounds - round) * _share_of_partial_batches(self.trial)
-        if not worth_compiling(left, self._compiling_took):
-            return
-        prefetcher, usual = self.shared.prefetcher, max(2, self.trial.budget.batch_size // 2)
-        x, y = prefetcher.x[:usual], prefetcher.y[:usual]
-        step = partial(self._step, compiled=True)
-        self._any_size = compile_step_for_any_batch(step, self._held(self.slots[0].slot), x, y, batch=(x, y))
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # what was captured before may still be running
-        for partial_slot in self.partial_slots.values():
-            partial_slot.replays.clear()
-
-    def _held(self, slot: Slot) -> Held:
-        anchor, scope = dict(self.shared.anchor.groups), dict(slot.scope.groups)
-        own = scope.pop("buffers")
-        if self.local_buffers:
-            anchor["buffers"] = own
-        return Held(slot.changing.groups, scope, anchor, self.broadcast["shared"], self.shared.lr)
-
-    def _step(self, held: Held, x: Tensor, y: Tensor, *, compiled: bool) -> None:
-        """What is captured: one step of the client in a slot, as the loop would take it. `compiled` says that
-        a compiler will make it over."""
-        changing, scope = held.changing, held.scope
-        anchor = Weights(held.anchor["params"], held.anchor["buffers"])
-        training = Training(
-            self.local.network,
-            self.method,
-            Scope(anchor, scope["counts"]["counts"], scope["memory"], held.shared),
-            scope["correction"] or None,
-            Weights(changing["params"], changing["buffers"]),
-            self._optimizer(held.lr, compiled=compiled),
-            changing["state"],
-            self.trial.budget.lr,
-            changing["tallies"],
-        )
-        changing["loss"]["sum"].add_(training.step(x, y))
-
-    def _optimizer(self, lr: Tensor, *, compiled: bool = False) -> Optimizer:
-        budget = self.trial.budget
-        decay = {"momentum": budget.momentum, "weight_decay": budget.weight_decay}
-        if compiled:
-            return sgd(lr, **decay)
-        return fused_sgd(lr, **decay) if lr.is_cuda else sgd(float(lr), **decay)
+                slot.replays[steps] = self.step.capture(slot, steps)
 
 
 def _advance(stream: Stream, steps: Iterator[None]) -> bool:
     """Take one step of a stream's work; False at its end."""
     stream.make_current()
     return next(steps, True) is None
-
-
-def _share_of_partial_batches(trial: Trial) -> float:
-    """How many of all batches are not full."""
-    sizes, full = trial.federation.sizes, trial.budget.batch_size
-    left_over = sizes % full > 0
-    return float(left_over.sum() / (sizes // full + left_over).sum())

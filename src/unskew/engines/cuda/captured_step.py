@@ -1,0 +1,143 @@
+"""A client's step as it is captured: for full batches, for others, and compiled where `fast` asks for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from unskew.engines.cuda.compile import (
+    AnyBatchStep,
+    compile_step,
+    compile_step_for_any_batch,
+    decompose_convolutions,
+    worth_compiling,
+)
+from unskew.engines.cuda.packed import PackedTensors
+from unskew.engines.cuda.slot import ClientSlot, Held, PartialSlot, Shared, Slot
+from unskew.engines.cuda.streams import Replay
+from unskew.engines.loop import Training
+from unskew.method import Method
+from unskew.parts.optimizers import fused_sgd, sgd
+from unskew.trial import Trial
+from unskew.types import Optimizer, Scope, Tensors, Weights
+
+UNCOMPILED = 4.0  # times as long as a compiled step an uncompiled one takes (FedLMD's network, H200, bf16)
+MEASURED_ROUNDS = 2  # after which it is known how long those that are left will take
+
+
+class CapturedStep:
+    """The step of one method, to be captured in slots."""
+
+    def __init__(self, shared: Shared, method: Method, broadcast: PackedTensors) -> None:
+        """`broadcast` has what the server shares beside the model."""
+        self.shared, self.method, self.broadcast = shared, method, broadcast
+        self.local, self.trial = shared.local, shared.local.trial
+        self._offsets = torch.arange(self.trial.budget.batch_size, device=self.local.device)
+        self._compiled: Callable[[Held, Tensors], None] | None = None
+        self._any_size: AnyBatchStep | None = None
+        """A compiled step for batches of any size, once it is known to be worth the time."""
+        self._compiling_took = 0.0
+        self._rounds_begun: list[float] = []
+
+    def capture(self, slot: ClientSlot, steps: int) -> Replay:
+        """Capture so many steps on full batches at once."""
+        inputs = {"position": slot.position, "x": self.shared.prefetcher.x, "y": self.shared.prefetcher.y}
+        held = self._held(slot.slot), inputs
+        # cuDNN measures its kernels for full batches only: others are too rare for the time that takes.
+        with slot.slot.stream.activate(), self.local.fastest() if self.trial.fast else nullcontext():
+            if self.trial.fast and self._compiled is None:
+                began = time.perf_counter()
+                self._compiled = compile_step(self._fetch_and_step, *held)
+                self._compiling_took = time.perf_counter() - began
+            step = self._compiled or self._fetch_and_step
+
+            def several() -> None:
+                for _ in range(steps):
+                    step(*held)
+
+            slot.position.zero_()  # capturing moves it on
+            return slot.slot.stream.capture(several)
+
+    def _fetch_and_step(self, held: Held, inputs: Tensors) -> None:
+        """Take a step on the batch at the position, and move the position to the next."""
+        rows = self._offsets + inputs["position"]
+        x, y = inputs["x"].index_select(0, rows), inputs["y"].index_select(0, rows)
+        self._step(held, x, y, compiled=self.trial.fast)
+        inputs["position"].add_(len(rows))
+
+    def capture_partial(self, partial_slot: PartialSlot, x: Tensor, y: Tensor) -> None:
+        """Capture a step on batches of the size of this one."""
+        slot, size = partial_slot.slot, len(x)
+        with slot.stream.activate():
+            inputs, labels = torch.zeros_like(x), torch.zeros_like(y)
+            partial_slot.batches[size] = inputs, labels
+            step = partial(self._partial_step(size), self._held(slot), inputs, labels)
+        partial_slot.replays[size] = slot.stream.capture(step)
+
+    def _partial_step(self, size: int) -> Callable[[Held, Tensor, Tensor], None]:
+        if self._any_size and self._any_size.fits(size):
+            return self._any_size.run
+        step = partial(self._step, compiled=False)
+        return decompose_convolutions(step) if self.trial.fast and self.local.network.depthwise else step
+
+    def compile_partial_batches(self, round: int, slots: list[ClientSlot]) -> bool:
+        """Compile a step for batches of any size where the rounds that are left make up for the time. True
+        says that it was, now, and what was captured before for partial batches is to be captured anew."""
+        self._rounds_begun.append(time.perf_counter())
+        if not self.trial.fast or len(self._rounds_begun) != MEASURED_ROUNDS + 1:
+            return False
+        each = self._rounds_begun[-1] - self._rounds_begun[-2] if MEASURED_ROUNDS else 0.0
+        left = each * (self.trial.budget.rounds - round) * _share_of_partial_batches(self.trial)
+        if not worth_compiling(left, self._compiling_took):
+            return False
+        prefetcher, usual = self.shared.prefetcher, max(2, self.trial.budget.batch_size // 2)
+        x, y = prefetcher.x[:usual], prefetcher.y[:usual]
+        step = partial(self._step, compiled=True)
+        self._any_size = compile_step_for_any_batch(step, self._held(slots[0].slot), x, y, batch=(x, y))
+        return True
+
+    def _held(self, slot: Slot) -> Held:
+        anchor, scope = dict(self.shared.anchor.groups), dict(slot.scope.groups)
+        own = scope.pop("buffers")
+        if self.trial.statistics == "local":
+            anchor["buffers"] = own
+        return Held(slot.changing.groups, scope, anchor, self.broadcast["shared"], self.shared.lr)
+
+    def _step(self, held: Held, x: Tensor, y: Tensor, *, compiled: bool) -> None:
+        """What is captured: one step of the client in a slot, as the loop would take it. `compiled` says that
+        a compiler will make it over."""
+        changing, scope = held.changing, held.scope
+        anchor = Weights(held.anchor["params"], held.anchor["buffers"])
+        training = Training(
+            self.local.network,
+            self.method,
+            Scope(anchor, scope["counts"]["counts"], scope["memory"], held.shared),
+            scope["correction"] or None,
+            Weights(changing["params"], changing["buffers"]),
+            self.optimizer(held.lr, compiled=compiled),
+            changing["state"],
+            self.trial.budget.lr,
+            changing["tallies"],
+        )
+        changing["loss"]["sum"].add_(training.step(x, y))
+
+    def optimizer(self, lr: Tensor, *, compiled: bool = False) -> Optimizer:
+        """The optimiser of a step, in the form that suits how it is run."""
+        budget = self.trial.budget
+        decay = {"momentum": budget.momentum, "weight_decay": budget.weight_decay}
+        if compiled:
+            return sgd(lr, **decay)
+        return fused_sgd(lr, **decay) if lr.is_cuda else sgd(float(lr), **decay)
+
+
+def _share_of_partial_batches(trial: Trial) -> float:
+    """How much of the time steps on partial batches take, as long as they are not compiled."""
+    sizes, full = trial.federation.sizes, trial.budget.batch_size
+    left_over = sizes % full > 0
+    others = UNCOMPILED * float(left_over.sum())
+    return others / (others + float((sizes // full).sum()))
