@@ -215,9 +215,9 @@ def test_steps_are_traced_and_replayed(trial):
             calls.value += 1
         return plain_loss(view)
 
-    trial = replace(trial, budget=trial.budget.model_copy(update={"rounds": 6}))
+    trial = replace(trial, budget=trial.budget.model_copy(update={"rounds": 10}))
     train(pooled(trial), Method(loss=loss))
-    steps = 6 * 2 * sum(-(-size // 8) for size in trial.federation.sizes.tolist())
+    steps = 10 * 2 * sum(-(-size // 8) for size in trial.federation.sizes.tolist())
     assert calls.value < steps / 2
     before, calls.value = calls.value, 0
     train(replace(pooled(trial), trace=False), Method(loss=loss))

@@ -31,8 +31,6 @@ from unskew.types import FORGETFUL, Weights
 URGENT_SLOTS = 3
 STEPS_AT_ONCE = 4  # in one graph: between two graphs a GPU rests for five microseconds
 MOST_SLOTS = 25  # with as many for partial batches, what PyTorch has streams for; CUDA keeps 32 queues apart
-UNCOMPILED = 4.0  # times as long as a compiled step an uncompiled one takes (FedLMD's network, H200, bf16)
-MEASURED_ROUNDS = 2  # after which it is known how long those that are left will take
 MEMORY_SHARE = 0.6  # of the free memory that slots may take together; the rest is for data and evaluation
 
 
