@@ -19,7 +19,8 @@ import torch
 from safetensors.torch import load_file
 
 from unskew import UserError, load, models
-from unskew.runs import claim, free_folder, slug, to_json, write_whole
+from unskew.record import to_json
+from unskew.runs import claim, free_folder, slug, write_whole
 
 FILES = {
     "experiment.toml",

@@ -8,7 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from unskew.runs import Json, slug, to_json, write_whole, writing
+from unskew.record import Json, to_json
+from unskew.runs import slug, write_whole, writing
 
 COLUMNS = ("what", "whole", "first round", "a round", "samples/s", "overhead", "of dense", "memory", "target")
 
