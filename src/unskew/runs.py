@@ -235,13 +235,14 @@ def _domain_accuracy(names: tuple[str, ...], confusions: np.ndarray) -> dict[str
 
 
 def failure_of(error: Exception) -> record.Failure:
-    """Why a run has failed: what is wrong, and where it happened by the notes that the error carries."""
+    """Why a run has failed: what is wrong, and by the notes that the error carries where it happened. Notes of
+    several lines stand in the traceback alone."""
     said = " ".join(str(error).split())
     if not isinstance(error, UserError):
         said = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return record.Failure(
         error=said,
-        notes=[str(note) for note in getattr(error, "__notes__", ())],
+        notes=[note for note in getattr(error, "__notes__", ()) if "\n" not in note],
         traceback="".join(traceback.format_exception(error)),
     )
 

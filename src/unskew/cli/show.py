@@ -28,7 +28,8 @@ WIDE, NARROW = 51, 42  # characters of a class table beside the name and the bar
 
 def say(line: str) -> None:
     """On standard error, where answers for programs are not."""
-    Console(stderr=True, highlight=False, markup=False, emoji=False).print(line, soft_wrap=True)
+    screen = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    screen.print(line, soft_wrap=not screen.is_terminal)
 
 
 def time_line(time: Time, rounds: int) -> str:
