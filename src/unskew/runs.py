@@ -235,8 +235,8 @@ def _domain_accuracy(names: tuple[str, ...], confusions: np.ndarray) -> dict[str
 
 
 def failure_of(error: Exception) -> record.Failure:
-    """Why a run has failed: what is wrong, and by the notes that the error carries where it happened. Notes of
-    several lines stand in the traceback alone."""
+    """Why a run has failed: what is wrong, and by the notes that the error carries where it happened. Notes
+    of several lines stand in the traceback alone."""
     said = " ".join(str(error).split())
     if not isinstance(error, UserError):
         said = f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -186,7 +186,7 @@ def test_extremes_are_the_best_the_mean_and_the_worst_class(make):
     assert [axes.get_title() for axes in figure.axes] == ["fedavg", "fedvls"]
     for axes, members in zip(figure.axes, (runs[:2], runs[2:]), strict=True):
         for line, key in zip(axes.get_lines(), ("max_class", "macro_accuracy", "min_class"), strict=True):
-            expected = np.mean([[100 * each[key] for each in run.rounds] for run in members], axis=0)
+            expected = np.mean([[100 * getattr(each, key) for each in run.rounds] for run in members], axis=0)
             np.testing.assert_allclose(line.get_ydata(), expected)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "best class",
@@ -457,7 +457,7 @@ def test_what_is_missing_is_said_with_what_to_do(make):
     (whole,) = make({})
     with pytest.raises(UserError, match=r"has no probes, .*run it again with --probe every=10"):
         figures.updates([whole])
-    with pytest.raises(UserError, match="give runs of pkd"):
+    with pytest.raises(UserError, match="give runs of a method that does, such as pkd"):
         figures.experts([whole])
 
 

@@ -183,6 +183,15 @@ def test_the_time_left_follows_from_the_pace_of_the_rounds():
     assert compare["finished"] is False
 
 
+def test_a_run_that_failed_is_told_of_and_not_waited_for():
+    failure = record.Failure(error="ValueError: no", notes=["Client 3 failed."], traceback="")
+    data = page_data([made(), replace(made("fedvls", rounds=10, done=4), failure=failure)])
+    assert data["notes"] == ["fedvls seed 1 failed: ValueError: no. Client 3 failed."]
+    progress = data["progress"]
+    assert (progress["done"], progress["total"], progress["failed"]) == (7, 7, 1)
+    assert (progress["left"], progress["finished"]) == (0, True)
+
+
 def test_numbers_that_would_make_the_page_too_large_are_thinned_and_the_last_round_stays():
     run = made(rounds=1000, done=1000)
     many = 1000

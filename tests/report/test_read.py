@@ -54,6 +54,19 @@ def test_what_was_nan_is_none(write_run):
     assert run.summary.feature_distances[2][0] is None
 
 
+def test_a_run_that_failed_is_over(write_run):
+    path = write_run(rounds=9, done=4)
+    failure = {
+        "error": "ValueError: no",
+        "notes": ["Client 3 failed in round 5, stage 'train'."],
+        "traceback": "",
+    }
+    (path / "error.json").write_text(json.dumps(failure))
+    run = read_run(path)
+    assert (run.done, run.finished, run.over) == (4, False, True)
+    assert run.failure.sentence == "ValueError: no. Client 3 failed in round 5, stage 'train'."
+
+
 def test_parts_put_together_keep_their_own_hyperparameters(write_run):
     path = write_run(method="fedvls+fedexp", options={"fedvls": {"lam": 0.1}, "fedexp": {}})
     assert read_run(path).label == "fedvls:lam=0.1+fedexp"
