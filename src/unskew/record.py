@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cached_property
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, with_config
@@ -403,8 +404,11 @@ class Format(Generic[T]):
     """How values of a kind are read from their files."""
 
     def __init__(self, kind: Any, *, tagged: bool = False) -> None:
-        self._adapter: TypeAdapter[T] = TypeAdapter(kind)
-        self._tagged = tagged
+        self._kind, self._tagged = kind, tagged
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[T]:  # a run that only writes does without
+        return TypeAdapter(self._kind)
 
     def parse(self, text: str) -> T:
         """From JSON."""
