@@ -53,6 +53,10 @@ def test_a_cell_gives_a_table_and_two_dated_files(unskew) -> None:
     alone = next(line for line in cell["lines"] if line["what"] == "bare steps, 1 thread")
     assert first["overhead"] == pytest.approx(first["round_seconds"] / alone["round_seconds"] - 1)
     assert first["memory_bytes"] > 0
+    # The whole command as well, in a process of its own: two rounds of it, and ten more by the median.
+    parts = first["command_parts"]
+    assert list(parts) == ["imports", "data", "partition", "set-up", "first round", "rounds", "end"]
+    assert first["command_seconds"] - 10 * first["round_seconds"] > sum(parts.values())
     assert "| fedavg, loop, fp32 | ~" in page.read_text()
 
 
@@ -92,8 +96,8 @@ def test_data_that_is_not_here_is_made_and_said(tmp_path: Path) -> None:
 def test_startup_and_loading_are_measured_in_processes_of_their_own(tmp_path: Path) -> None:
     report = measure(["startup", "load"], Settings(repeats=1, data=tmp_path))
     startup, load = report.sections
-    first, torch_alone = startup.lines
-    assert first.seconds > 0
+    first, whole, torch_alone = startup.lines
+    assert 0 < first.seconds < whole.seconds
     assert torch_alone.seconds > 0
     assert load.lines[0].seconds > 0
     assert "took its place" in load.notes[0]

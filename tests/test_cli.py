@@ -114,7 +114,7 @@ def test_a_flag_does_what_its_setting_does(unskew):
 
 def test_progress_is_on_standard_error_and_quiet_silences_it(unskew):
     answer = unskew("run", *BRIEF)
-    assert re.fullmatch(r"fedavg seed 1  2/2 rounds  accuracy \d+\.\d %  .+\n", answer.err)
+    assert re.fullmatch(r"fedavg seed 1  2/2 rounds  accuracy \d+\.\d %  .+\ntime: .+\n", answer.err)
     assert "2/2" not in answer.out
     assert unskew("run", *BRIEF, "--quiet").err == ""
     answer = unskew("compare", "fedavg", "fedprox", *BRIEF, "--json")

@@ -167,10 +167,10 @@ def test_a_run_of_pkd_tells_how_often_experts_are_asked(unskew):
     assert answer.code == 0, answer.err
     summary = json.loads(answer.out.splitlines()[-1])
     with open("run/rounds.jsonl") as file:  # noqa: PTH123
-        activated = [json.loads(line).get("activated") for line in file]
+        activated = [json.loads(line)["tallies"].get("activated") for line in file]
     assert activated[:2] == [None, None]
     expected = [None, None, *(n / (2 * 1442) for n in activated[2:])]
-    assert summary["activation_frequency"] == expected
+    assert summary["tallies"] == {"activated": {"of": "samples that ask an expert", "share": expected}}
     assert summary["passes"] is None
     assert summary["cost"] == pytest.approx(2 + 1 + 2 * (1 + 1 / 3))  # the expert sees all classes
 
@@ -264,7 +264,7 @@ def test_a_summary_adds_everything_up(unskew):
     assert summary["passes"] == {"trained": 2, "frozen": 2, "once": 0}
     assert summary["cost"] == pytest.approx(3 * (2 + 2 / 3))
     assert summary["probe_seconds"] is None
-    assert "activation_frequency" not in summary
+    assert summary["tallies"] == {}
 
 
 def test_tallies_of_methods_put_together_are_all_kept(federation):

@@ -74,7 +74,7 @@ def told(folder: Path) -> dict[str, dict[int, float]]:
 
     for line in lines(folder / "rounds.jsonl"):
         step = line["round"]
-        for key in ("lr", "train_loss", "seconds"):
+        for key in ("lr", "train_loss", "seconds", "samples"):
             note(key, step, line[key])
         for way in ("up", "down"):
             note(f"traffic/{way}", step, line["traffic"][way])

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from unskew.engines.parcel import pack, unpack
 
 from federations import flat, split
 from unskew import Budget, Evaluation, Method, Probe, Trial, UserError, methods, metrics, train
 from unskew.data.augment import normalise
-from unskew.engines import Job, start
-from unskew.train import begin
+from unskew.engines import start
+from unskew.engines.job import Job, completed
+from unskew.engines.ray.payload import pack, unpack
+from unskew.train import begin, sample_cohort
 
 BUDGET = Budget(rounds=3, epochs=1, lr=0.1)
 
@@ -44,8 +45,11 @@ def probed(skewed):
 def by_hand(probed):
     """The models of that round: received, each client's, and their mean."""
     engine = start(probed)
-    jobs = [Job(client, 0, {}) for client in range(probed.federation.clients)]
-    local = [fit.weights for fit in engine.fit(Method(), engine.initial, {}, jobs)]
+    tasks = sample_cohort(probed, 0)
+    local = [
+        fit.weights
+        for fit in completed(engine.fit(Method(), engine.initial, {}, [Job(task) for task in tasks]))
+    ]
     return engine.initial, local, train(replace(probed, probe=Probe())).weights
 
 
@@ -189,7 +193,7 @@ def test_statistics_of_batchnorm_follow_the_runs_policy(skewed, statistics):
     engine = start(trial)
     anchor = train(replace(trial, budget=BUDGET.model_copy(update={"rounds": 2}))).state
     for received in (anchor.server.weights, replace(anchor.server.weights, buffers=engine.initial.buffers)):
-        expected = metrics.class_accuracy(engine.assess(received).confusion)
+        expected = metrics.class_accuracy(engine.evaluate(received).result().confusion)
         if statistics != "average" or received is anchor.server.weights:
             np.testing.assert_array_equal(effect.before, expected)
 

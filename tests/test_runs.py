@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
+import sys
 import tomllib
 from datetime import datetime
 from importlib.metadata import version
@@ -19,7 +21,8 @@ import torch
 from safetensors.torch import load_file
 
 from unskew import UserError, load, models
-from unskew.runs import claim, free_folder, slug, to_json, write_whole
+from unskew.record import to_json
+from unskew.runs import claim, free_folder, slug, write_whole
 
 FILES = {
     "experiment.toml",
@@ -294,3 +297,140 @@ def test_a_round_is_written_before_its_probe_and_both_as_it_ends(unskew, tmp_pat
     )
     assert (rounds, probes) == ([1, 2, 3], [2])
     assert not (folder / "summary.json").exists()
+
+
+COUNTS = """
+import torch
+from torch.nn.functional import cross_entropy
+
+from unskew import Method
+from unskew.method import Tally
+
+
+def counts() -> Method:
+    def loss(view):
+        view.tally("seconds", (view.labels == 3).sum())
+        return cross_entropy(view.out.logits, view.labels)
+
+    return Method(loss=loss, tallies=(Tally("seconds", "samples of a three"),))
+"""
+
+
+def test_a_tally_may_have_any_name_and_is_told_as_a_share(run, tmp_path):
+    """Also that of a column of rounds.jsonl."""
+    (tmp_path / "counts.py").write_text(COUNTS)
+    _, summary, rounds = run(
+        "--method", "counts.py", "--rounds", "2", "--clients", "4", "--cohort", "2", "--epochs", "3"
+    )
+    held = np.array(strict(Path("run/partition.json").read_text())["counts"])
+    for each in rounds:
+        assert each["samples"] == 3 * held[each["trained"]].sum()
+        assert each["tallies"] == {"seconds": 3 * held[each["trained"], 3].sum()}
+        assert isinstance(each["seconds"], float)
+    told = summary["tallies"]["seconds"]
+    assert told["of"] == "samples of a three"
+    assert told["share"] == [each["tallies"]["seconds"] / each["samples"] for each in rounds]
+
+
+def test_a_run_is_known_by_its_settings(unskew, tmp_path):
+    def identity(out: str, *arguments: str) -> str:
+        brief = ["--rounds", "1", "--epochs", "1", "--quiet", "--json", "--out", out]
+        told = strict(unskew("run", *arguments, *brief).out)["identity"]
+        assert strict((tmp_path / out / "environment.json").read_text())["identity"] == told
+        assert len(told) == 64
+        return told
+
+    first = identity("a", "--method", "fedprox", "--clients", "3")
+    (tmp_path / "mine.toml").write_text(
+        "workers = 1\n[skew]\nclients = 3\nrecipe = 'dirichlet:0.10'\n"
+        "[method]\nmu = 0.01\nname = 'fedprox'\n[budget]\nlr = 1e-2\n[data]\nfolder = 'elsewhere'\n"
+    )
+    assert identity("b", "mine.toml") == first
+    assert identity("c", "a/experiment.toml") == first
+    others = [identity("d", "--clients", "3"), identity("e", "a/experiment.toml", "--seed", "2")]
+    assert len({first, *others}) == 3
+
+
+BREAKS = """
+import torch
+from torch.nn.functional import cross_entropy
+
+from unskew import Method
+from unskew.types import Server
+
+
+def breaks() -> Method:
+    def loss(view):
+        if view.scope.shared["breaks/round"] == 1:
+            raise ZeroDivisionError("a slip")
+        return cross_entropy(view.out.logits, view.labels)
+
+    server = Server(
+        init=lambda _: {"breaks/round": torch.tensor(0)},
+        note=lambda state, after, updates: {"breaks/round": state.memory["breaks/round"] + 1},
+        share=lambda state: {"breaks/round": state.memory["breaks/round"]},
+    )
+    return Method(loss=loss, server=server)
+"""
+
+
+def test_a_cell_that_fails_is_told_and_the_others_are_compared(unskew, tmp_path):
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    brief = ["--rounds", "3", "--epochs", "1", "--clients", "3", "--seeds", "1,2", "--out", "all"]
+    answer = unskew("compare", "fedavg", "breaks.py", "fedprox:mu=5", *brief, "--engine", "loop")
+    assert answer.code == 2
+    last = answer.err.splitlines()[-1]
+    assert last.startswith(
+        "unskew: 2 of 6 runs failed: breaks.py seed 1 and 1 more (ZeroDivisionError: a slip."
+    )
+    assert "failed in round 2, stage 'train'" in last
+    whole = strict((tmp_path / "all" / "compare.json").read_text())
+    assert [(each["method"], each["seed"]) for each in whole["failed"]] == [
+        ("breaks.py", 1),
+        ("breaks.py", 2),
+    ]
+    assert "ZeroDivisionError: a slip. Client 0 failed in round 2" in whole["failed"][0]["error"]
+    assert [each["method"] for each in whole["runs"]] == ["fedavg", "fedprox"] * 2
+    assert list(whole["comparisons"]) == ["fedprox:mu=5"]
+    assert whole["comparisons"]["fedprox:mu=5"]["accuracy"]["seeds"] == [1, 2]
+    assert "fedprox:mu=5" in answer.out
+
+    failed = tmp_path / "all" / "breaks.py-seed1"
+    told = strict((failed / "error.json").read_text())
+    assert told["error"] == "ZeroDivisionError: a slip"
+    assert told["notes"] == ["Client 0 failed in round 2, stage 'train'."]
+    assert "breaks.py" in told["traceback"]
+    assert len((failed / "rounds.jsonl").read_text().splitlines()) == 1
+    assert not (failed / "summary.json").exists()
+    planned = strict((tmp_path / "all" / "plan.json").read_text())["runs"]
+    listed = {Path(each["run_dir"]).name: each["identity"] for each in whole["runs"] + whole["failed"]}
+    assert listed == {each["folder"]: each["identity"] for each in planned}
+
+    answer = unskew("table", "all")
+    assert answer.code == 0
+    assert f"note: {Path('all/breaks.py-seed1')} failed: ZeroDivisionError: a slip. Client 0" in answer.out
+
+
+def test_when_every_cell_fails_that_is_all_there_is_to_say(unskew, tmp_path):
+    (tmp_path / "breaks.py").write_text(BREAKS.replace("== 1", "== 0"))
+    answer = unskew(
+        "compare", "breaks.py", "--rounds", "2", "--epochs", "1", "--out", "all", "--engine", "loop"
+    )
+    assert answer.code == 2
+    assert "1 of 1 runs failed" in answer.err
+    assert strict((tmp_path / "all" / "compare.json").read_text())["runs"] == []
+    answer = unskew("table", "all")
+    assert answer.code == 2
+    assert "failed before its first test (ZeroDivisionError" in answer.err
+
+
+def test_a_run_that_fails_says_where_and_keeps_its_rounds(unskew, tmp_path):
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    command = [sys.executable, "-m", "unskew", "run", "--method", "breaks.py", "--rounds", "3"]
+    command += ["--epochs", "1", "--quiet", "--out", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.search(r"^ZeroDivisionError: a slip$", done.stderr, re.MULTILINE)
+    assert re.search(r"^Client \d failed in round 2, stage 'train'\.$", done.stderr, re.MULTILINE)
+    assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 1
+    assert strict((tmp_path / "run" / "error.json").read_text())["error"] == "ZeroDivisionError: a slip"

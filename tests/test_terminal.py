@@ -166,6 +166,7 @@ def test_the_table_per_round_in_a_pipe(unskew, tmp_path):
     lines = answer.err.splitlines()
     assert lines[0] == "fedavg seed 1, accuracies in %"
     assert lines[1].split() == ["round", "lr", "loss", "accuracy", "worst", *GROUPS, "seconds"]
+    assert lines.pop().startswith("time: ")
     assert len(lines) == 5  # rounds 2, 4 and 5: the table stands in for the plain lines
     check_table(lines, tmp_path / "run")
     assert len(answer.out.splitlines()) == 1
@@ -175,7 +176,7 @@ def test_the_table_per_round_in_a_pipe(unskew, tmp_path):
 def test_a_diverged_run_has_a_dash_for_what_is_no_number(unskew):
     answer = unskew("run", *BRIEF, "--rounds", "2", "--lr", "1e30", "--table", "--probe", "1")
     assert answer.code == 0
-    assert answer.err.splitlines()[-1].split()[:3] == ["2", "1e+30", "-"]
+    assert answer.err.splitlines()[-2].split()[:3] == ["2", "1e+30", "-"]
 
 
 def test_every_run_of_a_comparison_has_its_number_and_its_table(unskew):
@@ -183,7 +184,7 @@ def test_every_run_of_a_comparison_has_its_number_and_its_table(unskew):
     titles = [line for line in answer.err.splitlines() if line.endswith("accuracies in %")]
     cells = ["fedavg seed 1 (1/4)", "fedprox seed 1 (2/4)", "fedavg seed 2 (3/4)", "fedprox seed 2 (4/4)"]
     assert titles == [f"{cell}, accuracies in %" for cell in cells]
-    assert len(answer.err.splitlines()) == 4 * 4
+    assert len(answer.err.splitlines()) == 4 * 4 + 1  # and where the time went
 
 
 def test_a_terminal_beside_a_pipe_gets_the_bar_and_the_pipe_the_json(tmp_path):
@@ -200,10 +201,41 @@ def test_a_pipe_gets_plain_lines(unskew):
     answer = unskew("run", *BRIEF, "--rounds", "2", "--probe", "1")
     assert re.fullmatch(
         r"fedavg seed 1  2/2 rounds  accuracy \S+ %  worst class \S+  vacant \S+  probing \d+\.\d s  "
-        r"0:00:\d\d, left 0:00:00\n",
+        r"0:00:\d\d, left 0:00:00\ntime: .*\n",
         answer.err,
     )
     assert "\x1b" not in answer.err + answer.out
+
+
+PART = r"[a-z0-9 -]+ (\d+\.\d)"
+
+
+def check_time(line: str) -> None:
+    """That what a line says of the time adds up."""
+    total, inside, later = re.fullmatch(r"time: (\S+) s = start \S+ \((.*?)\) \+ (.*)", line).groups()
+    parts = [float(re.fullmatch(PART, part)[1]) for part in inside.split(", ")]
+    parts += [float(re.match(PART, part)[1]) for part in later.split(" + ")]
+    assert float(total) == pytest.approx(sum(parts), abs=1e-6)
+
+
+def test_where_the_time_went_is_the_last_line(unskew, tmp_path):
+    answer = unskew("run", *BRIEF, "--rounds", "4", "--out", "run")
+    line = answer.err.splitlines()[-1]
+    assert re.search(
+        r"\(imports \S+, data \S+, partition \S+, set-up \S+\) \+ first round \S+ \+ 3 rounds", line
+    )
+    check_time(line)
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())["time"]
+    assert told["total"] == pytest.approx(
+        sum(told["start"].values()) + told["first_round"] + told["rounds"] + told["end"]
+    )
+    answer = unskew("compare", "fedavg", "fedprox", *BRIEF, "--rounds", "2", "--out", "both")
+    line = answer.err.splitlines()[-1]
+    assert re.search(r" \+ 2 runs \S+ \(first rounds \S+, other rounds \S+, beside \S+\) \+ end \S+$", line)
+    check_time(line)
+    told = json.loads((tmp_path / "both" / "compare.json").read_text())["time"]
+    assert told["total"] == pytest.approx(sum(told["start"].values()) + told["runs"] + told["end"])
+    assert unskew("run", *BRIEF, "--rounds", "1", "--quiet").err == ""
 
 
 def test_a_setting_that_changes_nothing_is_said(unskew):

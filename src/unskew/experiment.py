@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -118,6 +120,13 @@ class Experiment(Spec):
 
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+    def identity(self) -> str:
+        """SHA-256 over these settings as canonical JSON: sorted keys, no spaces. Of a resolved experiment, as
+        `prepare` makes it, it is the same however the settings were written. Left out is what no result
+        depends on: `workers`, and `data.folder`. A method's or a dataset's file counts by its path."""
+        told = self.model_dump(mode="json", exclude_none=True, exclude={"workers": True, "data": {"folder"}})
+        return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def title(self) -> str:
         """The conditions in one line."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from unskew import metrics
 from unskew.errors import UserError, unknown
-from unskew.runs import Json
+from unskew.record import Json, Probe, Round, Summary, plain
 
 Setting = bool | int | float | str
 
@@ -199,15 +199,16 @@ class Log:
         if error is not None:
             self.end(None)
 
-    def round(self, record: Mapping[str, Json], probe: Mapping[str, Json] | None = None) -> None:
+    def round(self, line: Round, probe: Probe | None = None) -> None:
         """A line of rounds.jsonl, and of probes.jsonl where the round was probed."""
         if self._loggers:
-            number, values = int(str(record["round"])), flatten(record, probe, self._classes)
-            self._tell(lambda logger: logger.round(number, values))
+            values = flatten(plain(line), None if probe is None else plain(probe), self._classes)
+            self._tell(lambda logger: logger.round(line.round, values))
 
-    def end(self, summary: Mapping[str, Json] | None) -> None:
+    def end(self, summary: Summary | None) -> None:
         """summary.json; None where the run was stopped."""
-        self._tell(lambda logger: logger.end(summary))
+        told = None if summary is None else plain(summary)
+        self._tell(lambda logger: logger.end(told))
         self._loggers.clear()
 
     def _tell(self, what: Callable[[Logger], None]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from unskew import engines, metrics
 from unskew.engines.job import Job, Task
 from unskew.errors import UserError
-from unskew.method import Method, Work
+from unskew.method import Method, Tally, Work
 from unskew.metrics import BACKWARD, Traffic
 from unskew.train import (
     NOTHING_SENT,
@@ -117,6 +117,7 @@ class Run:
         self._on_round, self._kept = on_round, {} if kept is None else kept
         self._engines: dict[int, tuple[Trial, engines.Engine]] = {}
         self._names: set[str] = set()
+        self._tallies: dict[Tally, None] = {}
         self._began = time.perf_counter()
 
     def engine(self, trial: Trial | None = None) -> engines.Engine:
@@ -142,6 +143,7 @@ class Run:
         send and compute counts outside of the budget."""
         trial = trial or self.trial
         engine = self.engine(trial)
+        self._tallies |= dict.fromkeys(() if aside else method.tallies)
 
         def make() -> Stage:
             state, told = start or begin(method, engine.initial), list[Round]()
@@ -252,6 +254,7 @@ class Run:
             notes=(*federation.partition.notes, *self.base.notes, *notes, *divergence(weights)),
             beside=sum((stage.traffic for stage in self.stages), traffic),
             cost=sum(known) if len(known) == len(costs) else None,
+            tallies=tuple(self._tallies | dict.fromkeys(self.base.tallies)),
         )
 
     def close(self) -> None:

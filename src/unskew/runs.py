@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import math
 import os
 import platform
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save
 
 import unskew
-from unskew import metrics
+from unskew import metrics, record
+from unskew.clock import Clock
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared
 from unskew.files import write_file
-from unskew.methods.assemble import passes as count_passes
-from unskew.methods.pkd import ACTIVATED
 from unskew.metrics import Comparison, Stages, Summary, Traffic
 from unskew.probe import Findings
+from unskew.record import Json, to_json
 from unskew.train import Result, Round
 from unskew.types import Params
 from unskew.version import VERSION
 
 LONGEST_NAME = 120  # of a run folder, before the time is added; file systems allow 255 bytes
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 class RunFolder:
@@ -47,7 +45,7 @@ class RunFolder:
         self.path = path
         claim(path)
         write_whole(path / "experiment.toml", prepared.experiment.toml())
-        write_whole(path / "environment.json", to_json(environment(prepared.trial.pick_device())))
+        write_whole(path / "environment.json", to_json(environment(prepared)))
         prepared.trial.federation.save(path / "partition.json")
         (path / "rounds.jsonl").touch()
         if prepared.trial.probe.every:
@@ -57,56 +55,56 @@ class RunFolder:
         self._shares = metrics.group_shares(prepared.trial.federation.counts.numpy(), tested)
         self._domains = dataset.domains
 
-    def append(self, round: Round) -> tuple[dict[str, Json], dict[str, Json] | None]:
+    def append(self, round: Round) -> tuple[record.Round, record.Probe | None]:
         """Write a round down. What was written of it, and of its probe, comes back."""
-        record = self._record(round)
-        self._add_line("rounds.jsonl", record)
+        line = self._line(round)
+        self._add_line("rounds.jsonl", line)
         probe = None if round.probe is None else probe_record(round.number, round.probe)
         if probe is not None:
             self._add_line("probes.jsonl", probe)
-        return record, probe
+        return line, probe
 
-    def _add_line(self, name: str, record: Json) -> None:
-        line = to_json(record, indent=None) + "\n"
+    def _add_line(self, name: str, written: record.Round | record.Probe) -> None:
+        line = to_json(written, indent=None) + "\n"
         with writing(self.path / name) as path, path.open("ab") as file:
             file.write(line.encode())  # as bytes it goes out at once: a run that is killed leaves whole lines
 
-    def _record(self, round: Round) -> dict[str, Json]:
-        record: dict[str, Json] = {
-            "round": round.number,
-            "lr": round.lr,
-            "cohort": list(round.cohort),
-            "trained": list(round.trained),
-            "train_loss": round.train_loss,
-            "seconds": round.seconds,
-            "traffic": _traffic(round.traffic),
-            **round.tallies,
-        }
+    def _line(self, round: Round) -> record.Round:
+        plain = record.Round(
+            round=round.number,
+            lr=round.lr,
+            cohort=list(round.cohort),
+            trained=list(round.trained),
+            samples=round.samples,
+            train_loss=round.train_loss,
+            seconds=round.seconds,
+            traffic=_traffic(round.traffic),
+            tallies=dict(round.tallies),
+        )
         if round.test is None:
-            return record
-        confusion = round.test.confusion
+            return plain
+        confusion, domains = round.test.confusion, round.test.domains
         by_class = metrics.class_accuracy(confusion)
         share = metrics.prediction_share(confusion)
         extremes = metrics.max_mean_min(by_class)
-        tested: dict[str, Json] = {
-            "accuracy": metrics.accuracy(confusion),
-            "loss": round.test.loss,
-            "class_accuracy": by_class.tolist(),
-            "macro_accuracy": metrics.macro_accuracy(confusion),
-            "max_class": extremes["max"],
-            "min_class": extremes["min"],
-            "discrepancy": metrics.discrepancy(by_class),
-            "worst_class": metrics.worst_class(by_class),
-            "groups": dict(metrics.weigh(by_class, self._shares)),
-            "prediction_share": share.tolist(),
-            "distance_to_uniform": metrics.distance_to_uniform(share),
-        }
-        if round.test.domains is not None:
-            tested["domains"] = _domain_accuracy(self._domains, round.test.domains)
-        return record | tested
+        return record.TestedRound(
+            **vars(plain),
+            accuracy=metrics.accuracy(confusion),
+            loss=round.test.loss,
+            class_accuracy=by_class.tolist(),
+            macro_accuracy=metrics.macro_accuracy(confusion),
+            max_class=extremes["max"],
+            min_class=extremes["min"],
+            discrepancy=metrics.discrepancy(by_class),
+            worst_class=metrics.worst_class(by_class),
+            groups=record.Groups(**metrics.weigh(by_class, self._shares)),
+            prediction_share=share.tolist(),
+            distance_to_uniform=metrics.distance_to_uniform(share),
+            domains=None if domains is None else _domain_accuracy(self._domains, domains),
+        )
 
-    def finish(self, prepared: Prepared, result: Result) -> dict[str, Json]:
-        """Write the model, then the summary; return the summary."""
+    def finish(self, prepared: Prepared, result: Result, time: Callable[[], record.Time]) -> record.Summary:
+        """Write the model, then the summary, with the time until then; return the summary."""
         weights = result.weights
         tensors = {
             name: value.cpu().contiguous() for name, value in (weights.params | weights.buffers).items()
@@ -114,112 +112,139 @@ class RunFolder:
         # One entry alone: of several, safetensors writes now one first, now another.
         content = save(tensors, metadata={"format": "pt"})
         write_whole(self.path / "model.safetensors", content)
-        summary = summarise(prepared, result) | {"run_dir": str(self.path)}
+        summary = summarise(prepared, result, time(), self.path)
         write_whole(self.path / "summary.json", to_json(summary))
         return summary
 
+    def fail(self, failure: record.Failure) -> None:
+        """Write down why there will be no summary."""
+        write_whole(self.path / "error.json", to_json(failure))
 
-def summarise(prepared: Prepared, result: Result) -> dict[str, Json]:
+
+def summarise(prepared: Prepared, result: Result, time: record.Time, path: Path) -> record.Summary:
     """What `--json` prints and `summary.json` holds."""
-    experiment = prepared.experiment
+    experiment, trial = prepared.experiment, prepared.trial
     final = result.final
     by_class = metrics.class_accuracy(final.confusion)
     worst = metrics.worst_class(by_class)
-    passes = count_passes(experiment.method.parts(), prepared.trial)
-    summary: dict[str, Json] = {
-        "method": experiment.method.name,
-        "hyperparameters": dict(experiment.method.model_extra or {}),
-        "dataset": experiment.data.name,
-        "skew": experiment.skew.recipe,
-        "clients": experiment.skew.clients,
-        "seed": experiment.seed,
-        "partition_seed": experiment.skew.seed,
-        "rounds": len(result.rounds),
-        "accuracy": dict(result.accuracy),
-        "macro_accuracy": metrics.macro_accuracy(final.confusion),
-        "loss": final.loss,
-        "classes": list(result.classes),
-        "class_accuracy": by_class.tolist(),
-        "groups": dict(result.groups),
-        "worst_class": worst,
-        "worst_class_accuracy": float(by_class[worst]),
-        "discrepancy": metrics.discrepancy(by_class),
-        "forgetting": result.forgetting,
-        "confusion": final.confusion.tolist(),
-        "misclassification_share": metrics.misclassification_share(final.confusion).tolist(),
-        "mean_probability": final.mean_probability.tolist(),
-        "feature_distances": metrics.feature_distances(final.mean_features).tolist(),
-        "notes": list(result.notes),
-        "seconds": result.seconds,
-        "probe_seconds": result.probe_seconds,
-        "traffic": _traffic(result.traffic),
-        "passes": None if passes is None else asdict(passes),
-        "cost": result.cost,
-        "weights_sha256": weights_sha256(result.weights.params),
-    }
-    if passes is not None and result.cost is None:
-        summary["cost"] = metrics.round_cost(passes, experiment.budget.epochs) * len(result.rounds)
-    if any(ACTIVATED.name in round.tallies for round in result.rounds):
-        summary["activation_frequency"] = activation_frequency(prepared, result)
-    if final.domains is not None:
-        summary["domains"] = _domain_accuracy(prepared.trial.federation.dataset.domains, final.domains)
-    return summary
+    work = prepared.method.work_in(trial)
+    assert isinstance(experiment.skew.clients, int)  # resolved, as the seed is
+    assert experiment.skew.seed is not None
+    summary = record.Summary(
+        identity=experiment.identity(),
+        method=experiment.method.name,
+        hyperparameters=dict(experiment.method.model_extra or {}),
+        dataset=experiment.data.name,
+        skew=experiment.skew.recipe,
+        clients=experiment.skew.clients,
+        seed=experiment.seed,
+        partition_seed=experiment.skew.seed,
+        rounds=len(result.rounds),
+        accuracy=record.Accuracy(**result.accuracy),
+        macro_accuracy=metrics.macro_accuracy(final.confusion),
+        loss=final.loss,
+        classes=list(result.classes),
+        class_accuracy=by_class.tolist(),
+        groups=record.Groups(**result.groups),
+        worst_class=worst,
+        worst_class_accuracy=float(by_class[worst]),
+        discrepancy=metrics.discrepancy(by_class),
+        forgetting=result.forgetting,
+        confusion=final.confusion.tolist(),
+        misclassification_share=metrics.misclassification_share(final.confusion).tolist(),
+        mean_probability=final.mean_probability.tolist(),
+        feature_distances=metrics.feature_distances(final.mean_features).tolist(),
+        notes=list(result.notes),
+        seconds=result.seconds,
+        probe_seconds=result.probe_seconds,
+        traffic=_traffic(result.traffic),
+        passes=None if work is None else record.Passes(**asdict(work.passes(trial.budget.epochs))),
+        cost=result.cost,
+        tallies={tally.name: record.Tally(tally.of, _shares(result, tally.name)) for tally in result.tallies},
+        weights_sha256=weights_sha256(result.weights.params),
+        time=time,
+        run_dir=str(path),
+    )
+    if final.domains is None:
+        return summary
+    return replace(summary, domains=_domain_accuracy(trial.federation.dataset.domains, final.domains))
 
 
-def activation_frequency(prepared: Prepared, result: Result) -> list[Json]:
-    """Of PKD, by round: the samples that activated an expert, as a share of those its clients trained on.
-    None before there are experts."""
-    sizes, epochs = prepared.trial.federation.sizes, prepared.trial.budget.epochs
-    told: list[Json] = []
-    for round in result.rounds:
-        activated, samples = round.tallies.get(ACTIVATED.name), int(sizes[round.trained].sum())
-        if activated is None:
-            told.append(None)
-        else:
-            told.extend(metrics.activation_frequency([activated], samples, epochs).tolist())
-    return told
+def _shares(result: Result, tally: str) -> list[float | None]:
+    """By round: what was counted, as a share of the samples that the clients passed through."""
+    return [
+        round.tallies[tally] / round.samples if tally in round.tallies and round.samples else None
+        for round in result.rounds
+    ]
 
 
-def probe_record(round: int, found: Findings) -> dict[str, Json]:
+FIRST_ROUND, ROUNDS, END = "first round", "rounds", "end"
+"""The parts of a clock from the beginning of training on."""
+
+
+def time_of(clock: Clock) -> record.Time:
+    """Where the time of a run went until now."""
+    clock.mark(END)
+    later = [clock.parts.get(name, 0.0) for name in (FIRST_ROUND, ROUNDS, END)]
+    before = {name: spent for name, spent in clock.parts.items() if name not in (FIRST_ROUND, ROUNDS, END)}
+    return record.Time(clock.total, before, *later)
+
+
+def probe_record(round: int, found: Findings) -> record.Probe:
     """A line of `probes.jsonl`."""
-    return {
-        "round": round,
-        "seconds": found.seconds,
-        "clients": [
-            {
-                "client": effect.client,
-                "before": effect.before.tolist(),
-                "after": effect.after.tolist(),
-                "aggregated": effect.aggregated.tolist(),
-                "groups": _groups(effect.groups),
-                "in_local": effect.in_local,
-                "out_local": effect.out_local,
-                "deviation": effect.deviation,
-            }
+    return record.Probe(
+        round=round,
+        seconds=found.seconds,
+        clients=[
+            record.Client(
+                client=effect.client,
+                before=effect.before.tolist(),
+                after=effect.after.tolist(),
+                aggregated=effect.aggregated.tolist(),
+                groups=_effect(effect.groups),
+                in_local=effect.in_local,
+                out_local=effect.out_local,
+                deviation=effect.deviation,
+            )
             for effect in found.clients
         ],
-        "groups": _groups(found.groups),
-        "local_class_accuracy": found.local_class_accuracy.tolist(),
-        "drift": dict(found.drift),
-    }
+        groups=_effect(found.groups),
+        local_class_accuracy=found.local_class_accuracy.tolist(),
+        drift=record.Drift(**found.drift),
+    )
 
 
-def _groups(effect: dict[str, Stages | None]) -> Json:
-    return {
-        name: None if stages is None else asdict(stages) | {"drop": stages.drop}
-        for name, stages in effect.items()
-    }
+def _effect(groups: dict[str, Stages | None]) -> record.Effect:
+    return record.Effect(
+        **{
+            name: None if stages is None else record.Stages(**asdict(stages), drop=stages.drop)
+            for name, stages in groups.items()
+        }
+    )
 
 
-def _traffic(sent: Traffic) -> Json:
-    return {"up": sent.up, "down": sent.down}
+def _traffic(sent: Traffic) -> record.Traffic:
+    return record.Traffic(sent.up, sent.down)
 
 
-def _domain_accuracy(names: tuple[str, ...], confusions: np.ndarray) -> dict[str, Json]:
+def _domain_accuracy(names: tuple[str, ...], confusions: np.ndarray) -> dict[str, float | None]:
     return {
         name: metrics.accuracy(confusion) if confusion.sum() else None
         for name, confusion in zip(names, confusions, strict=True)
     }
+
+
+def failure_of(error: Exception) -> record.Failure:
+    """Why a run has failed: what is wrong, and by the notes that the error carries where it happened. Notes
+    of several lines stand in the traceback alone."""
+    said = " ".join(str(error).split())
+    if not isinstance(error, UserError):
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return record.Failure(
+        error=said,
+        notes=[note for note in getattr(error, "__notes__", ()) if "\n" not in note],
+        traceback="".join(traceback.format_exception(error)),
+    )
 
 
 def weights_sha256(params: Params) -> str:
@@ -274,26 +299,32 @@ COMPARED: dict[str, Measure] = {
 def comparison(
     experiment: Experiment,
     seeds: Sequence[int],
-    outcomes: Mapping[str, Sequence[tuple[Result, dict[str, Json]]]],
-) -> dict[str, Json]:
+    outcomes: Mapping[str, Mapping[int, tuple[Result, record.Summary]]],
+    failed: Sequence[record.FailedRun] = (),
+) -> dict[str, Any]:
     """What `compare.json` holds, of methods under the conditions of an experiment: of each, results and
-    summaries in the order of the seeds. The first one is what the others are compared with."""
-    results = {method: [result for result, _ in each] for method, each in outcomes.items()}
+    summaries by seed, as far as there are any. The first one is what the others are compared with."""
+    results = {
+        method: {seed: result for seed, (result, _) in each.items()} for method, each in outcomes.items()
+    }
     first = next(iter(results))
     return {
         "dataset": experiment.data.name,
         "skew": experiment.skew.recipe,
         "clients": experiment.skew.clients,
         "seeds": list(seeds),
-        "methods": {method: statistics(each) for method, each in results.items()},
+        "methods": {method: statistics(list(each.values())) for method, each in results.items()},
         "baseline": first,
         "comparisons": {
-            method: against(each, results[first], seeds)
+            method: against(each, results[first])
             for method, each in results.items()
-            if method != first
+            if method != first and each.keys() & results[first].keys()
         },
         # By seed, as they ran.
-        "runs": [outcomes[method][n][1] for n in range(len(seeds)) for method in outcomes],
+        "runs": [
+            outcomes[method][seed][1] for seed in seeds for method in outcomes if seed in outcomes[method]
+        ],
+        "failed": list(failed),
     }
 
 
@@ -317,18 +348,18 @@ def statistics(results: Sequence[Result]) -> Json:
     }
 
 
-def against(results: Sequence[Result], baseline: Sequence[Result], seeds: Sequence[int]) -> dict[str, Json]:
-    """A method against another on the same seeds: by each measure the difference, and when it was as good as
-    the other ever got."""
+def against(results: Mapping[int, Result], baseline: Mapping[int, Result]) -> dict[str, Json]:
+    """A method against another on the seeds that both have: by each measure the difference, and when it was
+    as good as the other ever got."""
     told: dict[str, Json] = {}
     for name, measure in COMPARED.items():
         own, other = (
-            {seed: measure(result) for seed, result in zip(seeds, each, strict=True)}
-            for each in (results, baseline)
+            {seed: measure(result) for seed, result in each.items()} for each in (results, baseline)
         )
         found = metrics.compare(own, other)
         told[name] = _told(found)
-    curves = [(_curve(own), _curve(other)) for own, other in zip(results, baseline, strict=True)]
+    both = [seed for seed in results if seed in baseline]
+    curves = [(_curve(results[seed]), _curve(baseline[seed])) for seed in both]
     targets = [max(other.values()) for _, other in curves]
     told["target"] = list(targets)
     told["rounds_to_target"] = [
@@ -370,42 +401,27 @@ def writing(path: Path) -> Iterator[Path]:
         ) from None
 
 
-def to_json(value: Json, indent: int | None = 2) -> str:
-    """Strict JSON: NaN and infinity become null. One line for a program is ASCII, whatever the terminal."""
-    return json.dumps(_finite(value), indent=indent, ensure_ascii=indent is None, allow_nan=False)
+def environment(prepared: Prepared) -> record.Environment:
+    """Where a run runs, and which one it is."""
+    where = machine(prepared.trial.pick_device())
+    return record.Environment(**vars(where), identity=prepared.experiment.identity())
 
 
-def _finite(value: Json) -> Json:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    return value
-
-
-def environment(device: torch.device) -> Json:
-    """Where a run ran."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": list(sys.argv),
-        "device": str(device),
-        "device_name": name,
-        "cores": os.cpu_count(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "versions": {
-            "unskew": VERSION,
-            **{
-                package: version(package)
-                for package in ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
-            },
-        },
-        "unskew_commit": _git_commit(Path(unskew.__file__).parent),
-        "working_directory_commit": _git_commit(Path.cwd()),
-    }
+def machine(device: torch.device) -> record.Machine:
+    """Where this process runs."""
+    packages = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
+    return record.Machine(
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=list(sys.argv),
+        device=str(device),
+        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name(),
+        cores=os.cpu_count(),
+        platform=platform.platform(),
+        python=platform.python_version(),
+        versions={"unskew": VERSION, **{package: version(package) for package in packages}},
+        unskew_commit=_git_commit(Path(unskew.__file__).parent),
+        working_directory_commit=_git_commit(Path.cwd()),
+    )
 
 
 def _cpu_name() -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from unskew import record
+from unskew.clock import Clock
 from unskew.engines import compiles
 from unskew.engines.ray.connect import connect
 from unskew.engines.ray.engine import for_worker
@@ -18,7 +19,8 @@ from unskew.engines.ray.payload import Payload, pack, pack_code, unpack
 from unskew.errors import Interrupted
 from unskew.experiment import Prepared
 from unskew.loggers import Log
-from unskew.runs import Json, RunFolder, environment, to_json, write_whole
+from unskew.record import to_json
+from unskew.runs import FIRST_ROUND, ROUNDS, RunFolder, environment, failure_of, time_of, write_whole
 from unskew.train import Result, Round, State, train
 
 
@@ -31,6 +33,12 @@ class Cell:
     folder: Path
     prepared: Prepared
 
+    @property
+    def identity(self) -> str:
+        """Of the experiment as it will run: on a cluster, by the engine of a worker."""
+        on_cluster = self.prepared.trial.engine == "ray"
+        return (_for_worker(self.prepared) if on_cluster else self.prepared).experiment.identity()
+
 
 class Watcher(Protocol):
     """Who is told how a sweep goes."""
@@ -39,39 +47,55 @@ class Watcher(Protocol):
 
     def say(self, notes: Iterable[str], /) -> None: ...
 
-    def __call__(self, record: dict[str, Json], probe: dict[str, Json] | None, /) -> None:
+    def __call__(self, line: record.Round, probe: record.Probe | None, /) -> None:
         """A round, as it stands in rounds.jsonl and probes.jsonl."""
 
 
-Outcome = tuple[Result, dict[str, Json]]
+Outcome = tuple[Result, record.Summary]
 """A result and its summary."""
 
 
-def sweep(cells: Sequence[Cell], watch: Watcher, log: Sequence[str] = ()) -> list[Outcome]:
-    """Run all cells, each with the loggers named; the outcomes are in their order, and hold no state of the
-    clients."""
+def sweep(cells: Sequence[Cell], watch: Watcher, log: Sequence[str] = ()) -> list[Outcome | record.Failure]:
+    """Run all cells, each with the loggers named. What they came to is in their order: outcomes, which hold
+    no state of the clients, and failures, which keep no other cell from running."""
     if any(cell.prepared.trial.engine == "ray" for cell in cells):
         return _side_by_side(cells, watch, log)
-    outcomes: list[Outcome] = []
+    ends: list[Outcome | record.Failure] = []
     for cell in cells:
         watch.label(cell.name)
-        result, summary = execute(cell.prepared, cell.folder, watch, log)
-        outcomes.append((_brief(result), summary))
-    return outcomes
+        try:
+            result, summary = execute(cell.prepared, cell.folder, watch, log)
+            ends.append((_brief(result), summary))
+        except Exception as error:  # whatever a method may raise
+            ends.append(failure_of(error))
+    return ends
 
 
-def execute(prepared: Prepared, path: Path, watch: Watcher, log: Sequence[str] = ()) -> Outcome:
-    """Train in a new run folder, with the loggers named; a run that is interrupted keeps the rounds it
-    finished."""
+def execute(
+    prepared: Prepared, path: Path, watch: Watcher, log: Sequence[str] = (), clock: Clock | None = None
+) -> Outcome:
+    """Train in a new run folder, with the loggers named. A run that is interrupted keeps the rounds it
+    finished, and one that fails writes down why. The clock, by default one from now on, tells the summary
+    where the time went."""
+    clock = clock or Clock()
     folder = RunFolder(path, prepared)
     watch.say(_beforehand(prepared))
     try:
         with _loggers(log, prepared, path, watch) as loggers:
-            on_round = partial(_tell, folder, loggers, watch)
-            result = train(prepared.trial, prepared.method, on_round=on_round)
-            return _finish(folder, prepared, result, loggers)
+            clock.mark("set-up")
+            timed = partial(_timed, clock, partial(_tell, folder, loggers, watch))
+            result = train(prepared.trial, prepared.method, on_round=timed)
+            return _finish(folder, prepared, result, loggers, partial(time_of, clock))
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the rounds that were finished are in {path}.") from None
+    except Exception as error:
+        folder.fail(failure_of(error))
+        raise
+
+
+def _timed(clock: Clock, on_round: Callable[[Round], None], round: Round) -> None:
+    on_round(round)
+    clock.mark(ROUNDS if FIRST_ROUND in clock.parts else FIRST_ROUND)
 
 
 def _beforehand(prepared: Prepared) -> Iterator[str]:
@@ -105,13 +129,17 @@ def _tell(folder: RunFolder, loggers: Log, watch: Watcher, round: Round) -> None
     watch(*lines)
 
 
-def _finish(folder: RunFolder, prepared: Prepared, result: Result, loggers: Log) -> Outcome:
-    summary = folder.finish(prepared, replace(result, notes=(*result.notes, *loggers.notes)))
+def _finish(
+    folder: RunFolder, prepared: Prepared, result: Result, loggers: Log, time: Callable[[], record.Time]
+) -> Outcome:
+    summary = folder.finish(prepared, replace(result, notes=(*result.notes, *loggers.notes)), time)
     loggers.end(summary)
     return replace(result, notes=(*result.notes, *loggers.notes)), summary
 
 
-def _side_by_side(cells: Sequence[Cell], watch: Watcher, log: Sequence[str]) -> list[Outcome]:
+def _side_by_side(
+    cells: Sequence[Cell], watch: Watcher, log: Sequence[str]
+) -> list[Outcome | record.Failure]:
     """A cell to each worker of the cluster. Folders are written here, as the cells end."""
     first, ray = cells[0].prepared.trial, connect()
     workers = fleet_for(
@@ -125,20 +153,42 @@ def _side_by_side(cells: Sequence[Cell], watch: Watcher, log: Sequence[str]) -> 
     for mine in each:
         watch.say(_beforehand(mine))
     calls = [RemoteCall(_train, [ray.put(pack_code(mine, "method"))], None) for mine in each]
-    outcomes: dict[int, Outcome] = {}
+    ends: dict[int, Outcome | record.Failure] = {}
     try:
         with closing(workers.run(calls)) as answers:
             for number, answer in answers:
-                result, where = unpack(answer)
+                done: _Done = unpack(answer)
                 watch.label(cells[number].name)
-                with _loggers(log, each[number], folders[number].path, watch) as loggers:
-                    for round in result.rounds:
-                        _tell(folders[number], loggers, watch, round)
-                    _note_where(folders[number].path / "environment.json", where)
-                    outcomes[number] = _finish(folders[number], each[number], result, loggers)
+                ends[number] = _take(done, folders[number], each[number], watch, log)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the runs that were finished are in {cells[0].folder.parent}.") from None
-    return [outcomes[number] for number in range(len(cells))]
+    return [ends[number] for number in range(len(cells))]
+
+
+@dataclass(frozen=True, eq=False)
+class _Done:
+    """What a worker tells of a run."""
+
+    where: record.Environment
+    time: record.Time
+    rounds: list[Round]
+    """Those that were finished."""
+    end: Result | record.Failure
+
+
+def _take(
+    done: _Done, folder: RunFolder, prepared: Prepared, watch: Watcher, log: Sequence[str]
+) -> Outcome | record.Failure:
+    """Write down what a worker tells."""
+    with _loggers(log, prepared, folder.path, watch) as loggers:
+        for round in done.rounds:
+            _tell(folder, loggers, watch, round)
+        _note_where(folder.path / "environment.json", done.where)
+        if isinstance(done.end, Result):
+            return _finish(folder, prepared, done.end, loggers, lambda: done.time)
+        loggers.end(None)
+    folder.fail(done.end)
+    return done.end
 
 
 def _for_worker(prepared: Prepared) -> Prepared:
@@ -151,9 +201,16 @@ def _train(sent: list[Any], value: Payload) -> Payload:
     """In a worker."""
     import ray
 
+    clock, rounds = Clock(), list[Round]()
     prepared: Prepared = unpack(ray.get(sent[0]))
-    where = environment(prepared.trial.pick_device())
-    return pack((_brief(train(prepared.trial, prepared.method)), where))
+    where = environment(prepared)
+    clock.mark("set-up")
+    try:
+        on_round = partial(_timed, clock, rounds.append)
+        end: Result | record.Failure = _brief(train(prepared.trial, prepared.method, on_round=on_round))
+    except Exception as error:  # whatever a method may raise
+        end = failure_of(error)
+    return pack(_Done(where, time_of(clock), rounds, end))
 
 
 def _brief(result: Result) -> Result:
@@ -161,8 +218,8 @@ def _brief(result: Result) -> Result:
     return replace(result, state=State(result.state.server))
 
 
-def _note_where(path: Path, where: dict[str, Json]) -> None:
+def _note_where(path: Path, where: record.Environment) -> None:
     """That a run ran in another place than its command was given."""
-    here = json.loads(path.read_text())
-    mine = {key: here[key] for key in ("command", "working_directory_commit")}
-    write_whole(path, to_json(where | mine))
+    here = record.ENVIRONMENT.parse(path.read_text())
+    commit = here.working_directory_commit
+    write_whole(path, to_json(replace(where, command=here.command, working_directory_commit=commit)))

@@ -19,7 +19,7 @@ from unskew import engines, metrics
 from unskew.engines.job import Fit, Job, Pending, Task, completed
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
-from unskew.method import Method
+from unskew.method import Method, Tally
 from unskew.metrics import Assessment, Traffic
 from unskew.probe import Findings, observe
 from unskew.transfer import upload
@@ -63,6 +63,8 @@ class Round:
     test: Assessment | None
     """None in rounds that were not tested."""
     traffic: Traffic = NOTHING_SENT
+    samples: int = 0
+    """How many the clients passed through in training: their own, in each epoch anew."""
     tallies: dict[str, int] = field(default_factory=dict)
     """What the method counted in its steps, by the names of `Method.tallies`."""
     probe: Findings | None = None
@@ -88,6 +90,8 @@ class Result:
     """Bytes that were sent outside of the rounds."""
     cost: float | None = None
     """Computation of the whole run in rounds of FedAvg; None where nobody has counted a method's."""
+    tallies: tuple[Tally, ...] = ()
+    """What the tallies of the rounds count."""
 
     @cached_property
     def final(self) -> Assessment:
@@ -177,6 +181,7 @@ def train(
         notes=(*trial.federation.partition.notes, *method.notes, *divergence(weights)),
         state=state,
         cost=rounds_cost(trial, method, state.round - done),
+        tallies=method.tallies,
     )
 
 
@@ -287,6 +292,7 @@ def begin_round(
             seconds=seconds.result(),
             test=test.result() if test else None,
             traffic=sent,
+            samples=trial.budget.epochs * sum(fit.samples for _, fit in summary.done),
             tallies={name: int(values[f"tallies/{name}"]) for name in summary.tallies},
             probe=findings.result() if findings else None,
         )

@@ -296,6 +296,11 @@ def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
                     lines = [{**json.loads(line), "seconds": 0} for line in lines]
                 name = path.relative_to(tmp_path / f"by-{engine}")
                 found[name] = [line for line in lines if isinstance(line, dict) or b'seconds"' not in line]
+                if path.name == "summary.json":
+                    told = json.loads(path.read_text().replace(f"by-{engine}", ""))
+                    found[name] = {
+                        key: told[key] for key in told.keys() - {"seconds", "probe_seconds", "time"}
+                    }
         return found
 
     assert len(files("ray")) == 6 * 6 + 1  # six files of six runs, and the plan
@@ -310,10 +315,15 @@ def test_a_cell_that_fails_says_why(unskew, fleet, tmp_path):
         "from unskew import Method\n\n\ndef flat() -> Method:\n"
         "    return Method(loss=lambda view: view.out.logits)\n"
     )
-    answer = unskew("compare", "flat.py", "--rounds", "1", "--engine", "ray", "--quiet", "--set", "workers=2")
+    flags = ["--rounds", "1", "--engine", "ray", "--quiet", "--set", "workers=2", "--out", "out"]
+    answer = unskew("compare", "fedavg", "flat.py", *flags)
     assert answer.code == 2
     assert "the method's loss has shape" in answer.err
     assert answer.err.count("\n") == 1
+    told = json.loads((tmp_path / "out/compare.json").read_text())
+    assert [run["method"] for run in told["runs"]] == ["fedavg"]
+    assert [run["method"] for run in told["failed"]] == ["flat.py"]
+    assert (tmp_path / "out/flat.py-seed1/error.json").exists()
 
 
 @needs_ray

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from invented import make_environment, make_summary
 
 from unskew import metrics
 
@@ -50,7 +51,7 @@ def write_folder(
     every: int = 1,
     probe: int = 0,
     untested: Sequence[int] = (),
-    activated: bool = False,
+    tally: str = "",
     **changes,
 ) -> None:
     """`changes` are settings of the experiment by path, with __ for the dot: budget__lr=0.1. `done` rounds
@@ -77,7 +78,7 @@ def write_folder(
         table, _, key = place.partition("__")
         experiment[table][key] = value
     (path / "experiment.toml").write_text(tomli_w.dumps(experiment))
-    dump(path / "environment.json", {"started": f"2026-01-01T00:00:{seed:02}+00:00", "device_name": "CPU"})
+    dump(path / "environment.json", make_environment(seed))
     dump(path / "partition.json", {"dataset": {"classes": list(classes)}, "counts": counts.tolist()})
 
     last = rounds if done is None else done
@@ -85,14 +86,15 @@ def write_folder(
     for t in range(1, last + 1):
         line: dict = {
             "round": t,
+            "lr": 0.01,
             "cohort": list(range(clients)),
             "trained": list(range(clients)),
-            "seconds": 0.5,
+            "samples": 2 * int(counts.sum()),
             "train_loss": 1 / t,
+            "seconds": 0.5,
+            "traffic": {"up": 1000 * clients, "down": 1000 * clients},
+            "tallies": {tally: 100 * t} if tally else {},
         }
-        line["traffic"] = {"up": 1000 * clients, "down": 1000 * clients}
-        if activated:
-            line["activated"] = 100 * t
         if t % every == 0 or t == rounds:
             confusion = make_confusion(rng, C, t / (t + 5), untested)
             by_class, share = metrics.class_accuracy(confusion), metrics.prediction_share(confusion)
@@ -117,7 +119,7 @@ def write_folder(
     if probe:
         write_lines(path / "probes.jsonl", probes)
     if last == rounds:
-        dump(path / "summary.json", make_summary(path, lines, confusion, counts, activated))
+        dump(path / "summary.json", make_summary(path, experiment, lines, confusion, counts, classes))
 
 
 def make_confusion(rng: np.random.Generator, C: int, skill: float, untested: Sequence[int]) -> np.ndarray:
@@ -170,36 +172,6 @@ def stages(effect: dict) -> dict:
         name: None if found is None else {**asdict(found), "drop": found.drop}
         for name, found in effect.items()
     }
-
-
-def make_summary(
-    path: Path, lines: list[dict], confusion: np.ndarray, counts: np.ndarray, activated: bool
-) -> dict:
-    by_class = metrics.class_accuracy(confusion)
-    features = np.random.default_rng(0).normal(size=(len(confusion), 8))
-    features[np.isnan(by_class)] = np.nan
-    worst = metrics.worst_class(by_class)
-    summary = {
-        "accuracy": metrics.best_last_mean([line["accuracy"] for line in lines if "accuracy" in line]),
-        "class_accuracy": by_class.tolist(),
-        "groups": metrics.group_accuracy(by_class, counts),
-        "worst_class": worst,
-        "worst_class_accuracy": float(by_class[worst]),
-        "confusion": confusion.tolist(),
-        "misclassification_share": metrics.misclassification_share(confusion).tolist(),
-        "feature_distances": metrics.feature_distances(features).tolist(),
-        "seconds": 0.5 * len(lines),
-        "notes": [],
-        "run_dir": str(path),
-        "traffic": {way: sum(line["traffic"][way] for line in lines) for way in ("up", "down")},
-        "passes": {"trained": 1.0, "frozen": 0.0, "once": 0.0},
-        "cost": float(len(lines)),
-        "probe_seconds": None,
-    }
-    if activated:
-        samples = [line["activated"] for line in lines]
-        summary["activation_frequency"] = metrics.activation_frequency(samples, int(counts.sum()), 2).tolist()
-    return summary
 
 
 def write_lines(path: Path, lines: list[dict]) -> None:

@@ -139,7 +139,7 @@ def test_curves_are_means_over_seeds_with_bands_of_a_standard_deviation(make):
     (axes,) = figure.axes
     lines = axes.get_lines()
     for line, members in zip(lines, (runs[:3], runs[3:]), strict=True):
-        values = 100 * np.array([[each["accuracy"] for each in run.rounds] for run in members])
+        values = 100 * np.array([[each.accuracy for each in run.rounds] for run in members])
         np.testing.assert_allclose(line.get_xdata(), np.arange(1, 13))
         np.testing.assert_allclose(line.get_ydata(), values.mean(axis=0))
         band = axes.collections[list(lines).index(line)]
@@ -178,12 +178,12 @@ def test_metrics_read_what_they_say(make):
     (run,) = make({"probe": 12})
     last = run.rounds[-1]
     expected = {
-        "worst": 100 * min(last["class_accuracy"]),
-        "vacant": 100 * last["groups"]["vacant"],
-        "class:coat": 100 * last["class_accuracy"][4],
-        "loss": last["loss"],
-        "vacant-drop": 100 * run.probes[-1]["groups"]["vacant"]["drop"],
-        "out-local": 100 * np.mean([each["out_local"] for each in run.probes[-1]["clients"]]),
+        "worst": 100 * min(last.class_accuracy),
+        "vacant": 100 * last.groups.vacant,
+        "class:coat": 100 * last.class_accuracy[4],
+        "loss": last.loss,
+        "vacant-drop": 100 * run.probes[-1].groups.vacant.drop,
+        "out-local": 100 * np.mean([each.out_local for each in run.probes[-1].clients]),
     }
     for metric, value in expected.items():
         (line,) = figures.curves([run], metric=metric).axes[0].get_lines()
@@ -202,7 +202,7 @@ def test_extremes_are_the_best_the_mean_and_the_worst_class(make):
     assert [axes.get_title() for axes in figure.axes] == ["fedavg", "fedvls"]
     for axes, members in zip(figure.axes, (runs[:2], runs[2:]), strict=True):
         for line, key in zip(axes.get_lines(), ("max_class", "macro_accuracy", "min_class"), strict=True):
-            expected = np.mean([[100 * each[key] for each in run.rounds] for run in members], axis=0)
+            expected = np.mean([[100 * getattr(each, key) for each in run.rounds] for run in members], axis=0)
             np.testing.assert_allclose(line.get_ydata(), expected)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "best class",
@@ -215,7 +215,7 @@ def test_confusion_is_the_share_of_each_class_over_all_seeds(make):
     runs = make(*seeds_of("fedavg", "fedvls", seeds=(1, 2)))
     figure = figures.confusion(runs)
     for axes, members in zip(figure.axes, (runs[:2], runs[2:]), strict=True):
-        counts = np.sum([run.summary["confusion"] for run in members], axis=0)
+        counts = np.sum([run.summary.confusion for run in members], axis=0)
         expected = 100 * counts / counts.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(axes.images[0].get_array(), expected)
         written = {tuple(map(int, text.get_position()))[::-1]: text.get_text() for text in axes.texts}
@@ -235,7 +235,7 @@ def test_a_class_without_test_samples_is_hatched_not_white(make):
 def test_features_are_distances_against_their_mean(make):
     (run,) = make({"untested": [0]})
     shown = figures.features([run]).axes[0].images[0].get_array()
-    distances = np.array(run.summary["feature_distances"], dtype=float)
+    distances = np.array(run.summary.feature_distances, dtype=float)
     known = ~np.isnan(distances) & ~np.eye(10, dtype=bool)
     np.testing.assert_allclose(shown[known], distances[known] / distances[known].mean())
     assert np.ma.masked_invalid(shown).mask[0].all()
@@ -244,13 +244,13 @@ def test_features_are_distances_against_their_mean(make):
 def test_predictions_are_shares_under_the_labels_of_the_cohort(make):
     (run,) = make({"every": 3})
     labels, answers = figures.predictions([run]).axes[:2]
-    shares = np.array([line["prediction_share"] for line in run.tested]).T
+    shares = np.array([line.prediction_share for line in run.tested]).T
     np.testing.assert_allclose(answers.images[0].get_array(), 100 * shares)
     held = run.counts.sum(axis=0) / run.counts.sum()
     np.testing.assert_allclose(labels.images[0].get_array()[:, 0], 100 * held)
     assert answers.get_title() == "answers of fedavg"
     assert [label.get_text() for label in answers.get_xticklabels()] == [
-        str(line["round"]) for line in run.tested
+        str(line.round) for line in run.tested
     ]
 
 
@@ -259,14 +259,16 @@ def test_updates_show_a_client_class_by_class_and_all_clients_by_group(make):
     figure = figures.updates([run], client=2, round=8)
     left, right = figure.axes
     probe = run.probes[1]
-    mine = probe["clients"][2]
+    mine = probe.clients[2]
     order = np.argsort(-run.counts[2], kind="stable")
     for bars, stage in zip(left.containers, ("before", "after", "aggregated"), strict=True):
         heights = [bar.get_height() for bar in bars]
-        np.testing.assert_allclose(heights, 100 * np.array(mine[stage])[order])
+        np.testing.assert_allclose(heights, 100 * np.array(getattr(mine, stage))[order])
     assert [label.get_text() for label in left.get_xticklabels()] == [run.classes[c] for c in order]
     for bars, stage in zip(right.containers, ("before", "after", "aggregated"), strict=True):
-        expected = [100 * probe["groups"][group][stage] for group in ("majority", "minority", "vacant")]
+        expected = [
+            100 * getattr(getattr(probe.groups, group), stage) for group in ("majority", "minority", "vacant")
+        ]
         np.testing.assert_allclose([bar.get_height() for bar in bars], expected)
     assert left.get_title() == "client 2, round 8"
     assert len({bar.get_hatch() for bars in left.containers for bar in bars}) == 3  # told apart in grey
@@ -281,7 +283,7 @@ def test_updates_have_a_row_for_each_method_and_bars_with_the_spread_of_seeds(ma
         "fedvls: client 0, round 12",
     ]
     bars = [each for each in figure.axes[1].containers if hasattr(each, "patches")]
-    vacant = [run.probes[-1]["groups"]["vacant"]["after"] for run in runs[:2]]
+    vacant = [run.probes[-1].groups.vacant.after for run in runs[:2]]
     assert bars[1].patches[2].get_height() == pytest.approx(100 * np.mean(vacant))
     ends = bars[1].errorbar.lines[2][0].get_segments()[2][:, 1]
     assert np.ptp(ends) == pytest.approx(200 * np.std(vacant, ddof=1))
@@ -326,10 +328,10 @@ def test_sensitivity_finds_what_varies_alone(make):
     assert mu.get_xscale() == "log"
     line = mu.containers[0].lines[0]
     level = next(each for each in mu.get_lines() if list(each.get_xdata()) == [0, 1])
-    assert level.get_ydata()[0] == pytest.approx(100 * runs[0].tested[-1]["accuracy"])
+    assert level.get_ydata()[0] == pytest.approx(100 * runs[0].tested[-1].accuracy)
     assert tuple(line.get_xdata()) == mus
     for place, value in zip(range(3), line.get_ydata(), strict=True):
-        ends = [run.tested[-1]["accuracy"] for run in runs[1 + 2 * place : 3 + 2 * place]]
+        ends = [run.tested[-1].accuracy for run in runs[1 + 2 * place : 3 + 2 * place]]
         assert value == pytest.approx(100 * np.mean(ends))
     assert [label.get_text() for label in mu.get_xticklabels()] == ["0.001", "0.01", "0.1"]
     assert list(epochs.containers[0].lines[0].get_xdata()) == [2, 5, 10]
@@ -364,16 +366,26 @@ def test_sensitivity_says_what_it_cannot_find(make):
         figures.sensitivity(runs, over=["name"])
 
 
-def test_experts_are_activations_against_samples_and_epochs(make):
-    (run,) = make({"method": "pkd", "activated": True})
-    (line,) = figures.experts([run]).axes[0].get_lines()
+def test_a_tally_is_drawn_against_the_samples_and_named_by_its_words(make):
+    (run,) = make({"method": "pkd", "tally": "taught"})
+    (axes,) = figures.experts([run]).axes
+    (line,) = axes.get_lines()
     expected = metrics.activation_frequency([100 * t for t in range(1, 13)], int(run.counts.sum()), 2)
     np.testing.assert_allclose(line.get_ydata(), 100 * expected)
-    np.testing.assert_allclose(run.summary["activation_frequency"], expected)
-    some = replace(run, rounds=[line | {"trained": [0, 2]} for line in run.rounds])
+    assert axes.get_ylabel() == "samples that are taught (%)"
+    going = replace(run, summary=None)
+    assert figures.experts([going]).axes[0].get_ylabel() == "taught (%)"
+    some = replace(run, rounds=[replace(line, samples=line.samples // 2) for line in run.rounds])
     (line,) = figures.experts([some]).axes[0].get_lines()
-    share = run.counts.sum() / run.counts[[0, 2]].sum()
-    np.testing.assert_allclose(line.get_ydata(), 100 * share * expected)
+    np.testing.assert_allclose(line.get_ydata(), 200 * expected)
+
+
+def test_methods_that_count_other_things_get_a_line_each(make):
+    runs = make({"method": "pkd", "tally": "taught"}, {"method": "mine", "tally": "skipped"})
+    figure = figures.experts(runs)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["pkd: samples that are taught", "mine: samples that are skipped"]
+    assert figure.axes[0].get_ylabel() == "share of the samples (%)"
 
 
 def clusters(classes: int, seed: int = 0) -> figures.Features:
@@ -461,7 +473,7 @@ def test_what_is_missing_is_said_with_what_to_do(make):
     (whole,) = make({})
     with pytest.raises(UserError, match=r"has no probes, .*run it again with --probe every=10"):
         figures.updates([whole])
-    with pytest.raises(UserError, match="give runs of pkd"):
+    with pytest.raises(UserError, match="give runs of a method that does, such as pkd"):
         figures.experts([whole])
 
 
@@ -557,8 +569,9 @@ def test_sensitivity_and_experts_of_real_runs(unskew, tmp_path):
     pkd = "pkd:warmup=1,expert_rounds=1"
     assert unskew("run", "--method", pkd, *BRIEF, "--rounds", "4", "--out", "pkd").code == 0
     lines = [json.loads(line) for line in (tmp_path / "pkd" / "rounds.jsonl").read_text().splitlines()]
-    assert any("activated" in line for line in lines)
+    assert any("activated" in line["tallies"] for line in lines)
     assert unskew("figure", "experts", "pkd", "--out", "pkd.svg").code == 0
+    assert "samples that ask an expert" in (tmp_path / "pkd.svg").read_text()
 
 
 def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):

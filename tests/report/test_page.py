@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from invented import make_environment, make_summary
 
+from unskew import record
 from unskew.report.page import page_data, render, write_page
 from unskew.report.page.answer import answer
 from unskew.report.read import Run, by_method, read_run, read_runs
@@ -31,34 +33,58 @@ def made(
     skew: str = "dirichlet:0.05",
 ) -> Run:
     """A run with the same accuracies in all its rounds."""
-    line = {
-        "seconds": 0.5,
-        "accuracy": accuracy,
-        "class_accuracy": [majority, vacant],
-        "min_class": vacant,
-        "max_class": majority,
-        "groups": {"majority": majority, "minority": None, "vacant": vacant},
-    }
+    line = record.TestedRound(
+        round=1,
+        lr=0.1,
+        cohort=[0, 1, 2],
+        trained=[0, 1, 2],
+        samples=21,
+        train_loss=1.0,
+        seconds=0.5,
+        traffic=record.Traffic(1000, 1000),
+        tallies={},
+        accuracy=accuracy,
+        loss=None,
+        class_accuracy=[majority, vacant],
+        macro_accuracy=None,
+        max_class=majority,
+        min_class=vacant,
+        discrepancy=majority - vacant,
+        worst_class=1,
+        groups=record.Groups(majority, None, vacant),
+        prediction_share=[0.5, 0.5],
+        distance_to_uniform=0.0,
+    )
     experiment = {
         "seed": seed,
         "data": {"name": "digits"},
-        "skew": {"recipe": skew},
+        "skew": {"recipe": skew, "seed": seed},
         "model": {"name": "mlp"},
         "method": {"name": label},
         "budget": {"rounds": rounds, "cohort": "all", "epochs": 1},
     }
-    confusion = [[8, 2], [6, 4]]
+    confusion = np.array([[8, 2], [6, 4]])
+    path = Path(f"runs/{label}-{skew}-{seed}")
+    counts = np.array([[9, 0], [0, 9], [3, 0]])
+    lines = [replace(line, round=number) for number in range(1, done + 1)]
+    told = [record.plain(line) for line in lines]
+    summary = None
+    if done == rounds:
+        summary = record.SUMMARY.parse(
+            record.to_json(make_summary(path, experiment, told, confusion, counts, ("cat", "dog")))
+        )
     return Run(
-        path=Path(f"runs/{label}-{skew}-{seed}"),
+        path=path,
         label=label,
         seed=seed,
         experiment=experiment,
-        environment={"command": ["unskew", "run"]},
+        environment=record.Environment(**make_environment(seed)),
         classes=("cat", "dog"),
-        counts=np.array([[9, 0], [0, 9], [3, 0]]),
-        rounds=[{"round": number, **line} for number in range(1, done + 1)],
+        counts=counts,
+        rounds=list(lines),
         probes=[],
-        summary={"confusion": confusion, "notes": []} if done == rounds else None,
+        summary=summary,
+        failure=None,
         skew=skew,
     )
 
@@ -102,7 +128,8 @@ def test_one_method_alone_is_compared_with_nothing():
 
 def test_runs_under_way_are_compared_in_the_last_round_that_all_reached():
     ahead = made("fedavg", rounds=5, done=5)
-    ahead.rounds[1]["accuracy"], ahead.rounds[4]["accuracy"] = 0.5, 0.9
+    for place, value in ((1, 0.5), (4, 0.9)):
+        ahead.rounds[place] = replace(ahead.rounds[place], accuracy=value)
     told = say(ahead, made("fedvls", accuracy=0.55, rounds=5, done=2))
     assert "after 2 rounds, fedvls stands at 55.0 % against fedavg's 50.0 %" in told
     assert "Not all runs have ended" in told
@@ -156,12 +183,22 @@ def test_the_time_left_follows_from_the_pace_of_the_rounds():
     assert compare["finished"] is False
 
 
+def test_a_run_that_failed_is_told_of_and_not_waited_for():
+    failure = record.Failure(error="ValueError: no", notes=["Client 3 failed."], traceback="")
+    data = page_data([made(), replace(made("fedvls", rounds=10, done=4), failure=failure)])
+    assert data["notes"] == ["fedvls seed 1 failed: ValueError: no. Client 3 failed."]
+    progress = data["progress"]
+    assert (progress["done"], progress["total"], progress["failed"]) == (7, 7, 1)
+    assert (progress["left"], progress["finished"]) == (0, True)
+
+
 def test_numbers_that_would_make_the_page_too_large_are_thinned_and_the_last_round_stays():
     run = made(rounds=1000, done=1000)
     many = 1000
-    for line in run.rounds:
-        line["class_accuracy"] = [0.5] * many
-    run = replace(run, classes=tuple(map(str, range(many))), counts=np.ones((2, many), dtype=np.int64))
+    rounds = [replace(line, class_accuracy=[0.5] * many) for line in run.rounds]
+    run = replace(
+        run, rounds=rounds, classes=tuple(map(str, range(many))), counts=np.ones((2, many), dtype=np.int64)
+    )
     shown = page_data([run])["runs"][0]
     assert len(shown["rounds"]["by_class"]) < 1000
     assert shown["rounds"]["by_class"][-1] == 1000
@@ -276,14 +313,14 @@ def test_the_page_opens_from_disk_answers_first_and_tells_values_on_hover(open_p
 def test_the_measure_methods_and_seeds_of_the_curves_can_be_chosen(open_page, two_methods):
     page = open_page(two_methods)
     assert [line["name"] for line in curves(page)] == ["fedavg", "fedvls"]
-    expected = mean_of(two_methods, "fedvls", lambda line: line["accuracy"])
+    expected = mean_of(two_methods, "fedvls", lambda line: line.accuracy)
     assert curves(page)[1]["y"] == pytest.approx(expected, abs=0.01)
 
     page.select_option("#metric", "class:dress")
-    expected = mean_of(two_methods, "fedavg", lambda line: line["class_accuracy"][3])
+    expected = mean_of(two_methods, "fedavg", lambda line: line.class_accuracy[3])
     assert curves(page)[0]["y"] == pytest.approx(expected, abs=0.01)
     page.select_option("#metric", "vacant")
-    expected = mean_of(two_methods, "fedavg", lambda line: line["groups"]["vacant"])
+    expected = mean_of(two_methods, "fedavg", lambda line: line.groups.vacant)
     assert curves(page)[0]["y"] == pytest.approx(expected, abs=0.01)
     page.select_option("#metric", "drift")
     assert curves(page)[0]["x"] == [4, 8]
@@ -326,16 +363,16 @@ def test_a_click_in_the_picture_or_a_key_in_the_list_picks_a_client(open_page, t
     page.click("#previous")
     assert shown() == ("Client 2", holds(2))
 
-    probe = next(each for each in run.probes if each["round"] == 4)
-    mine = next(each for each in probe["clients"] if each["client"] == 2)
+    probe = next(each for each in run.probes if each.round == 4)
+    mine = next(each for each in probe.clients if each.client == 2)
     assert page.input_value("#round") == "8"
     page.select_option("#round", "4")
     vacant = page.locator("#groups tbody tr").nth(2).locator("td").all_inner_texts()
-    stages = mine["groups"]["vacant"]
-    assert vacant[:2] == [f"{100 * stages['before']:.1f}", f"{100 * stages['after']:.1f}"]
+    stages = mine.groups.vacant
+    assert vacant[:2] == [f"{100 * stages.before:.1f}", f"{100 * stages.after:.1f}"]
     assert vacant[2].startswith("−")
     after = page.evaluate("() => document.getElementById('effect').data.find(t => t.name === 'updated').x")
-    assert sorted(after) == pytest.approx(sorted(100 * value for value in mine["after"]), abs=0.01)
+    assert sorted(after) == pytest.approx(sorted(100 * value for value in mine.after), abs=0.01)
 
 
 def test_what_a_run_does_not_have_is_said_and_how_to_get_it(open_page, write_run):
@@ -359,7 +396,7 @@ def test_text_from_runs_is_text(open_page, write_run):
     name = "</script><script>alert(2)</script>%{x}<b>bold</b>\u2028"
     classes = [HOSTILE, "<a href='javascript:alert(3)'>link</a>", "&lt;b&gt;", name]
     run = read_run(write_run(classes=classes, probe=2, rounds=4, data__name="<img src=x onerror=alert(4)>"))
-    run = replace(run, label=HOSTILE, summary={**run.summary, "notes": [HOSTILE]})
+    run = replace(run, label=HOSTILE, summary=replace(run.summary, notes=[HOSTILE]))
     assert HOSTILE not in render(page_data([run]))
     page = open_page([run, replace(run, label="fedavg", path=run.path / "2")])
     page.select_option("#metric", f"class:{HOSTILE}")

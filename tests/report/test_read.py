@@ -9,6 +9,7 @@ import pytest
 
 from unskew.cli.reading import read
 from unskew.errors import UserError
+from unskew.record import plain
 from unskew.report.read import by_method, read_run, read_runs
 
 
@@ -20,9 +21,9 @@ def test_a_run_is_what_its_folder_holds(write_run):
     assert run.counts.shape == (6, 10)
     assert run.counts.dtype == np.int64
     assert (run.total_rounds, run.done, run.finished) == (7, 7, True)
-    assert [line["round"] for line in run.tested] == [2, 4, 6, 7]
-    assert [probe["round"] for probe in run.probes] == [3, 6, 7]
-    assert run.summary == json.loads((path / "summary.json").read_text())
+    assert [line.round for line in run.tested] == [2, 4, 6, 7]
+    assert [probe.round for probe in run.probes] == [3, 6, 7]
+    assert plain(run.summary) == json.loads((path / "summary.json").read_text())
     assert run.conditions == "fashion-mnist, dirichlet:0.05, 6 clients, mlp-small"
 
 
@@ -38,8 +39,8 @@ def test_a_run_under_way_has_its_whole_lines_and_no_summary(write_run):
             file.write('{"round": 5, "seco')
     run = read_run(path)
     assert (run.done, run.total_rounds, run.finished, run.summary) == (4, 9, False, None)
-    assert [line["round"] for line in run.rounds] == [1, 2, 3, 4]
-    assert [probe["round"] for probe in run.probes] == [2, 4]
+    assert [line.round for line in run.rounds] == [1, 2, 3, 4]
+    assert [probe.round for probe in run.probes] == [2, 4]
 
 
 def test_a_run_just_begun_has_no_rounds(write_run):
@@ -49,8 +50,21 @@ def test_a_run_just_begun_has_no_rounds(write_run):
 
 def test_what_was_nan_is_none(write_run):
     run = read_run(write_run(untested=[2]))
-    assert run.tested[0]["class_accuracy"][2] is None
-    assert run.summary["feature_distances"][2][0] is None
+    assert run.tested[0].class_accuracy[2] is None
+    assert run.summary.feature_distances[2][0] is None
+
+
+def test_a_run_that_failed_is_over(write_run):
+    path = write_run(rounds=9, done=4)
+    failure = {
+        "error": "ValueError: no",
+        "notes": ["Client 3 failed in round 5, stage 'train'."],
+        "traceback": "",
+    }
+    (path / "error.json").write_text(json.dumps(failure))
+    run = read_run(path)
+    assert (run.done, run.finished, run.over) == (4, False, True)
+    assert run.failure.sentence == "ValueError: no. Client 3 failed in round 5, stage 'train'."
 
 
 def test_parts_put_together_keep_their_own_hyperparameters(write_run):
@@ -141,6 +155,14 @@ def broken(path, name, change):
         ("partition.json", lambda text: text.replace('"boot"', '"boot", "hat"'), "do not fit its classes"),
         ("rounds.jsonl", lambda text: text.replace("{", "", 1), "line 1"),
         ("rounds.jsonl", lambda text: text.replace('"round": 2,', '"round": null,', 1), "line 2, round"),
+        ("rounds.jsonl", lambda text: text.replace('"lr": 0.01, ', "", 1), "line 1, lr is missing"),
+        ("rounds.jsonl", lambda text: text.replace('"lr": 0.01', '"lr": 0.01, "new": 1', 1),
+         "line 1, new is not a field that this version knows"),
+        ("rounds.jsonl", lambda text: text.replace('"min_class"', '"least"', 1),
+         "line 1, min_class is missing"),
+        ("rounds.jsonl", lambda text: "3\n" + text, "line 1"),
+        ("probes.jsonl", lambda text: text.replace('"in_local"', '"inner"', 1),
+         "line 1, clients.0.in_local is missing"),
         ("rounds.jsonl", lambda text: text.replace('"class_accuracy": [', '"class_accuracy": [1.0, ', 1),
          "line 1, class_accuracy does not fit 10 classes"),
         ("probes.jsonl", lambda text: text.replace('"after": [', '"after": [1.0, ', 1), "line 1, after"),

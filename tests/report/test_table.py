@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.errors import UserError
+from unskew.record import Traffic
 from unskew.report.read import read_runs
 from unskew.report.table import (
     COLUMNS,
@@ -96,9 +97,9 @@ def test_the_other_columns_are_of_the_last_round(make):
     (run,) = make({("fedavg", 1): [0.1, 0.2, 0.3]})
     table = tabulate([run])
     last = run.rounds[-1]
-    assert shown(table, "worst_class")["fedavg"] == (f"{100 * min(last['class_accuracy']):.1f}", "")
+    assert shown(table, "worst_class")["fedavg"] == (f"{100 * min(last.class_accuracy):.1f}", "")
     for group in ("majority", "minority", "vacant"):
-        assert shown(table, group)["fedavg"] == (f"{100 * last['groups'][group]:.1f}", "")
+        assert shown(table, group)["fedavg"] == (f"{100 * getattr(last.groups, group):.1f}", "")
 
 
 def test_ties_as_they_are_printed_share_a_rank(make):
@@ -123,7 +124,7 @@ def test_another_metric_and_a_class(make):
     for metric, of in (("worst", min), ("class:coat", lambda values: values[4])):
         table = tabulate(runs, metric=metric)
         for run in runs:
-            value = of(run.rounds[-1]["class_accuracy"])
+            value = of(run.rounds[-1].class_accuracy)
             assert shown(table, "last")[run.label][0] == f"{100 * value:.1f}"
     with pytest.raises(UserError, match="of loss less is better"):
         tabulate(runs, metric="loss")
@@ -141,20 +142,19 @@ def test_what_a_reader_should_know_is_noted(make, write_run):
 
 def test_traffic_is_that_of_the_whole_run(make):
     run = make({("pkd", 1): [0.5, 0.6]})[0]
-    lent = {"up": 3_000_000, "down": 4_500_000}  # with experts, which no round of the main model sends
-    taught = replace(run, summary={**run.summary, "traffic": lent})
+    lent = Traffic(up=3_000_000, down=4_500_000)  # with experts, which no round of the main model sends
+    taught = replace(run, summary=replace(run.summary, traffic=lent))
     assert shown(tabulate([taught]), "traffic") == {"pkd": ("7.5", "")}
 
 
-def test_a_run_without_costs_or_rounds(make, write_run):
-    old = make({("a", 1): [0.5]})[0]
-    lines = [json.loads(line) for line in (old.path / "rounds.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["traffic"]
-    (old.path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (old.path / "summary.json").unlink()
-    table = tabulate(read_runs([old.path]))
-    assert shown(table, "traffic") == {"a": ("—", "")}
+def test_a_run_under_way_has_sent_what_its_rounds_have(make, write_run):
+    going = make({("a", 1): [0.5]})[0]
+    (going.path / "summary.json").unlink()
+    (going.path / "rounds.jsonl").write_text(
+        (going.path / "rounds.jsonl").read_text().replace('"up": 6000', '"up": 3400000')
+    )
+    table = tabulate(read_runs([going.path]))
+    assert shown(table, "traffic") == {"a": ("3.4", "")}
     assert shown(table, "cost") == {"a": ("—", "")}
     with pytest.raises(UserError, match="no tested round yet"):
         tabulate(read_runs([write_run("begun", done=0)]))
@@ -253,7 +253,7 @@ def test_the_command_prints_and_writes_all_formats(unskew, write_run, tmp_path):
     assert "fedprox:mu=0.5" in answer.out
     assert "accuracy of 60 %" in answer.out
     runs = read_runs([tmp_path / "runs"])
-    last = np.mean([run.summary["accuracy"]["last"] for run in runs if run.label == "fedavg"])
+    last = np.mean([run.summary.accuracy.last for run in runs if run.label == "fedavg"])
     line = next(line for line in answer.out.splitlines() if line.startswith("fedavg "))
     assert line.split()[1] == f"{100 * last:.1f}"
     for ending in ("md", "csv", "tex"):

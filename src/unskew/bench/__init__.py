@@ -18,7 +18,8 @@ from unskew.bench.report import COLUMNS, LEGEND, Report, Section
 from unskew.bench.start import loading, startup
 from unskew.engines import ENGINES
 from unskew.errors import UserError, unknown
-from unskew.runs import Json, environment
+from unskew.record import Json
+from unskew.runs import machine
 
 __all__ = ["COLUMNS", "LEGEND", "NAMES", "Report", "Section", "Settings", "measure", "suited"]
 
@@ -70,9 +71,8 @@ def measure(names: Sequence[str], settings: Settings, tell: Tell = lambda _: Non
 
 def conditions() -> dict[str, Json]:
     """Where the times were taken."""
-    cpu = environment(torch.device("cpu"))
-    assert isinstance(cpu, dict)
-    told: dict[str, Json] = {"date": cpu["started"], "cpu": cpu["device_name"], "cores": cpu["cores"]}
+    cpu = machine(torch.device("cpu"))
+    told: dict[str, Json] = {"date": cpu.started, "cpu": cpu.device_name, "cores": cpu.cores}
     if torch.cuda.is_available():
         told |= {
             "gpu": torch.cuda.get_device_name(),
@@ -80,8 +80,9 @@ def conditions() -> dict[str, Json]:
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         }
-    kept = ("platform", "python", "versions", "unskew_commit")
-    told |= {name: cpu[name] for name in kept}
+    versions: dict[str, Json] = {**cpu.versions}
+    told |= {"platform": cpu.platform, "python": cpu.python, "versions": versions}
+    told |= {"unskew_commit": cpu.unskew_commit}
     program = Path(sys.argv[0]).stem.replace("__main__", "unskew")  # python -m unskew
     command = shlex.join([program, *sys.argv[1:]])
     return told | {"command": command, "threads": "1 per process, unless a line says else"}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import tomli_w
 import torch
 
 from unskew.bench.bare import Processes, dense_rate, round_batches, train_bare
 from unskew.bench.cells import Cell
+from unskew.bench.child import child
 from unskew.bench.data import dataset, made
 from unskew.bench.memory import Peak, forget, peak
 from unskew.bench.report import Line, Section
@@ -23,6 +26,7 @@ from unskew.engines.loop import Loop
 from unskew.method import Method
 from unskew.methods.assemble import assemble
 from unskew.program import Program
+from unskew.record import SUMMARY
 from unskew.train import Round, train
 from unskew.trial import Evaluation, Precision, Trial
 
@@ -99,6 +103,12 @@ def race(
             done.append(last := run(entry, rounds, bare))
             middle, _ = middle_of(last.rounds[1:])
             tell(f"{name}: {entry.what}: {last.whole:.2f} s, {1000 * middle:.1f} ms a round")
+    commands: list[tuple[float, dict[str, float]] | None] = []
+    for entry in entries:
+        runnable = isinstance(cell.model, str) and cell.data != "images" and not notes
+        if runnable:
+            tell(f"{name}: {entry.what}, the whole command")
+        commands.append(command(cell, entry, rounds, settings) if runnable else None)
     dense: dict[Precision, float] = {}
     batch_size = min(cell.dense_batch, MOST_ON_CPU) if on_cpu else cell.dense_batch
     for entry in entries:
@@ -106,8 +116,8 @@ def race(
             tell(f"{name}: the dense limit in {entry.trial.precision}")
             dense[entry.trial.precision] = dense_rate(entry.trial, batch_size)
     lines = [
-        _line(entry, done, cell, rounds, dense[entry.trial.precision])
-        for entry, done in zip(entries, runs, strict=True)
+        _line(entry, done, cell, rounds, dense[entry.trial.precision], whole)
+        for entry, done, whole in zip(entries, runs, commands, strict=True)
     ]
     if bare:
         lines += bare.lines(dense.get("fp32"))
@@ -177,7 +187,42 @@ def run(entry: Entry, rounds: int, bare: Bare | None) -> Run:
     return Run(whole, times[:rounds], samples[:rounds], memory[0], beside)
 
 
-def _line(entry: Entry, runs: Sequence[Run], cell: Cell, rounds: int, dense: float) -> Line:
+def command(cell: Cell, entry: Entry, rounds: int, settings: Settings) -> tuple[float, dict[str, float]]:
+    """`unskew run` of the same in a process of its own: seconds from its start to its end, and where they
+    went."""
+    trial = entry.trial
+    experiment = {
+        "engine": trial.engine,
+        "device": trial.device,
+        "workers": trial.workers,
+        "precision": trial.precision,
+        "fast": trial.fast,
+        "data": {"name": cell.data, "folder": str(settings.data or ""), "augment": cell.augment},
+        "skew": {"recipe": cell.skew, "clients": cell.clients, "seed": cell.skew_seed},
+        "model": {"name": cell.model},
+        "method": {"name": entry.name},
+        "budget": cell.budget.model_copy(update={"rounds": rounds}).model_dump(),
+        "evaluation": {"every": trial.evaluation.every},
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        file, out = Path(scratch, "cell.toml"), Path(scratch, "run")
+        file.write_text(tomli_w.dumps(experiment))
+        began = time.perf_counter()
+        child("-m", "unskew", "run", str(file), "--quiet", "--out", str(out))
+        seconds = time.perf_counter() - began
+        told = SUMMARY.parse((out / "summary.json").read_text()).time
+    parts = {**told.start, "first round": told.first_round, "rounds": told.rounds, "end": told.end}
+    return seconds, parts
+
+
+def _line(
+    entry: Entry,
+    runs: Sequence[Run],
+    cell: Cell,
+    rounds: int,
+    dense: float,
+    command: tuple[float, dict[str, float]] | None,
+) -> Line:
     steady = [time for run in runs for time in run.rounds[1:]]
     rate = sum(n for run in runs for n in run.samples[1:]) / sum(steady)
     first = statistics.median(run.rounds[0] for run in runs)
@@ -202,6 +247,8 @@ def _line(entry: Entry, runs: Sequence[Run], cell: Cell, rounds: int, dense: flo
         seconds=whole,
         projected=projected,
         first_round_seconds=first,
+        command_seconds=None if command is None else command[0] + middle * (cell.budget.rounds - rounds),
+        command_parts=None if command is None else command[1],
         once_seconds=max(0.0, first - middle) if compiles(entry.trial) else None,
         round_seconds=middle,
         round_quartiles=spread,

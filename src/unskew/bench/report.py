@@ -8,9 +8,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from unskew.runs import Json, slug, to_json, write_whole, writing
+from unskew.record import Json, to_json
+from unskew.runs import slug, write_whole, writing
 
-COLUMNS = ("what", "whole", "first round", "a round", "samples/s", "overhead", "of dense", "memory", "target")
+COLUMNS = (
+    "what",
+    "command",
+    "whole",
+    "first round",
+    "a round",
+    "samples/s",
+    "overhead",
+    "of dense",
+    "memory",
+    "target",
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,11 @@ class Line:
     """With the start of the engine and all that is done once."""
     once_seconds: float | None = None
     """Of these, what they take beyond a round where steps are compiled: targets are held against the rest."""
+    command_seconds: float | None = None
+    """The whole command in a process of its own, from Enter to its end, as many rounds as the cell has: once,
+    after the other runs, so that what they have compiled is in its cache."""
+    command_parts: dict[str, float] | None = None
+    """Where that went, as the command tells it."""
     round_seconds: float | None = None
     """The median of the rounds after the first, over all repeats."""
     round_quartiles: tuple[float, float] | None = None
@@ -86,6 +103,7 @@ class Line:
             rest = f"{_time(self.steady_seconds)} once compiled, "
         return [
             self.what,
+            ("~" if self.projected and self.command_seconds else "") + _time(self.command_seconds),
             ("~" if self.projected else "") + _time(self.seconds),
             _time(self.first_round_seconds),
             _time(self.round_seconds),
@@ -147,6 +165,7 @@ class Report:
 
 
 LEGEND = (
+    "command: the same as `unskew run`, from Enter to its end, with what is compiled in the cache. "
     "whole: a run of all the cell's rounds, from the start of the engine (~: projected from fewer rounds). "
     "first round: with the start of the engine and all that is done once. "
     "a round: median of the others. "

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from unskew.bench.child import child
 from unskew.bench.race import Settings
 from unskew.bench.report import Line, Section, Target
 from unskew.data.sources import SOURCES, data_folder
-from unskew.errors import UserError
 
 REPEATS = 5
 
@@ -32,26 +29,28 @@ LOAD = (
 
 def startup(name: str, settings: Settings, tell: Callable[[str], None]) -> Section:
     """A whole command in a process of its own, in turn with one that imports PyTorch and ends."""
-    begun, torch = [], []
+    begun, ended, torch = [], [], []
     repeats = settings.repeats or REPEATS
     for turn in range(repeats):
         tell(f"{name}: run {turn + 1} of {repeats}")
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, "run")
             began = time.time()
-            _child(*RUN, "--out", str(out))
+            child(*RUN, "--out", str(out))
+            ended.append(time.time() - began)
             rounds = out / "rounds.jsonl"
             # The round's line is written as it ends, and says how long it took.
-            ended, lasted = rounds.stat().st_mtime, json.loads(rounds.read_text())["seconds"]
-            begun.append(ended - lasted - began)
+            written, lasted = rounds.stat().st_mtime, json.loads(rounds.read_text())["seconds"]
+            begun.append(written - lasted - began)
         started = time.perf_counter()
-        _child(*TORCH)
+        child(*TORCH)
         torch.append(time.perf_counter() - started)
     return Section(
         name,
-        "`unskew run` on digits: from the command to the beginning of the first round",
+        "`unskew run` on digits, one round: from the command to the beginning of the round, and to the end",
         [
             Line("first round begins", repeats=repeats, seconds=statistics.median(begun), target=Target(3)),
+            Line("the whole command", repeats=repeats, seconds=statistics.median(ended)),
             Line("python -c 'import torch'", repeats=repeats, seconds=statistics.median(torch)),
         ],
     )
@@ -69,19 +68,11 @@ def loading(name: str, settings: Settings, tell: Callable[[str], None]) -> Secti
         times = []
         for turn in range(repeats):
             tell(f"{name}: run {turn + 1} of {repeats}")
-            times.append(float(_child(*LOAD, str(root))))
+            times.append(float(child(*LOAD, str(root))))
     line = Line("unskew.load('cifar10')", repeats=repeats, seconds=statistics.median(times), target=Target(2))
     return Section(
         name, "CIFAR-10 from its publisher's files, which the system has read before", [line], notes
     )
-
-
-def _child(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=os.environ)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:]
-        raise UserError(f"a command of this benchmark failed ({' '.join(last)}): run it by hand to see why.")
-    return done.stdout
 
 
 def _write_cifar10(folder: Path) -> None:

@@ -15,7 +15,8 @@ from unskew.bench import COLUMNS, LEGEND, Section, Settings, measure, suited
 from unskew.cli import options
 from unskew.cli.show import console
 from unskew.errors import UserError, unknown
-from unskew.runs import to_json, writing
+from unskew.record import to_json
+from unskew.runs import writing
 from unskew.trial import Precision
 
 

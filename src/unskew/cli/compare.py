@@ -9,10 +9,12 @@ import typer
 
 from unskew.cli import options
 from unskew.cli.progress import Watch
-from unskew.cli.show import console, cost_grid, paired_grid, result_grid
+from unskew.cli.show import console, cost_grid, paired_grid, result_grid, say, sweep_time_line
+from unskew.clock import Clock, process_age
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared, load_data, partition, prepare
-from unskew.runs import Json, claim, comparison, free_folder, slug, to_json, write_whole
+from unskew.record import FailedRun, Failure, Json, Plan, Planned, SweepTime, to_json
+from unskew.runs import claim, comparison, free_folder, slug, write_whole
 from unskew.sweep import Cell, Outcome, sweep
 
 
@@ -49,6 +51,8 @@ def compare(
     set_: options.Set = None,
 ) -> None:
     """Train several methods on the same partition, initial weights and batches, over several seeds."""
+    clock = Clock(process_age())
+    clock.mark("imports")
     names = [slug(method) for method in methods]
     if len(set(names)) < len(names):
         raise UserError("a method is named twice: name each once, or give it different hyperparameters.")
@@ -85,44 +89,83 @@ def compare(
     first = Experiment(**base)
     loggers = options.loggers(log)
     loaded = load_data(first)
+    clock.mark("data")
     cells = []
     for seed in [first.seed] if seeds is None else options.seed_list(seeds):
         federation = partition(Experiment(**{**base, "seed": seed}), loaded)
+        clock.mark("partition")
         for method in methods:
             spec = Experiment(**{**base, "seed": seed, "method": options.method_table(method)})
             cells.append((method, prepare(spec, loaded, federation)))
+        clock.mark("set-up")
     settings = cells[0][1].experiment
     folder = out or free_folder("-".join(["compare", *settings.words()[1:-1]]))
     claim(folder)
     planned = [_cell(folder, method, prepared) for method, prepared in cells]
-    plan: dict[str, Json] = {
-        "runs": [cell.folder.name for cell in planned],
-        "rounds": settings.budget.rounds,
-    }
+    plan = Plan([Planned(cell.folder.name, cell.identity) for cell in planned], settings.budget.rounds)
     write_whole(folder / "plan.json", to_json(plan))  # for who watches
     with Watch(len(cells) * settings.budget.rounds, cells=len(cells), quiet=quiet, table=table) as watch:
-        outcomes = sweep(planned, watch, loggers)
-    by_method: dict[str, list[Outcome]] = {method: [] for method in methods}
-    for (method, _), outcome in zip(cells, outcomes, strict=True):
-        by_method[method].append(outcome)
+        clock.mark("set-up")
+        ends = sweep(planned, watch, loggers)
+        clock.mark("runs")
+    by_method: dict[str, dict[int, Outcome]] = {method: {} for method in methods}
+    failed: list[FailedRun] = []
+    for (method, prepared), cell, end in zip(cells, planned, ends, strict=True):
+        seed = prepared.experiment.seed
+        if isinstance(end, Failure):
+            failed.append(FailedRun(method, seed, cell.identity, str(cell.folder), end.sentence))
+        else:
+            by_method[method][seed] = end
     numbers = [prepared.experiment.seed for method, prepared in cells if method == methods[0]]
-    whole = comparison(settings, numbers, by_method) | {"run_dir": str(folder)}
-    write_whole(folder / "compare.json", to_json(whole))
+    whole = comparison(settings, numbers, by_method, failed) | {"run_dir": str(folder)}
+    clock.mark("end")
+    time = _time(clock)
+    write_whole(folder / "compare.json", to_json(whole | {"time": time}))
+    known = {method: list(each.values()) for method, each in by_method.items() if each}
     if json:
-        print(to_json(whole, indent=None))
+        print(to_json(whole | {"time": time}, indent=None))
+    else:
+        title = f"{settings.title()}, {'seeds' if len(numbers) > 1 else 'seed'} {seeds or first.seed}"
+        _show(title, known, whole["comparisons"] if len(numbers) > 1 else {}, methods[0])
+        console().print(f"\nrun folders: {folder}", soft_wrap=True)
+    if not quiet:
+        summaries = [summary for each in known.values() for _, summary in each]
+        on_cluster = any(prepared.trial.engine == "ray" for _, prepared in cells)
+        say(sweep_time_line(time, summaries, len(cells), side_by_side=on_cluster))
+    if failed:
+        raise UserError(_failure(failed, len(cells)))
+
+
+def _show(title: str, known: dict[str, list[Outcome]], pairs: dict[str, Json], baseline: str) -> None:
+    if not known:
         return
-    results = [(method, [result for result, _ in each]) for method, each in by_method.items()]
+    results = [(method, [result for result, _ in each]) for method, each in known.items()]
     screen = console()
-    screen.print(f"{settings.title()}, {'seeds' if len(numbers) > 1 else 'seed'} {seeds or first.seed}")
-    grids = [result_grid(results), cost_grid(list(by_method.items()))]
-    if len(numbers) > 1 and isinstance(pairs := whole["comparisons"], dict) and pairs:
-        grids.insert(1, paired_grid(methods[0], pairs))
+    screen.print(title)
+    grids = [result_grid(results), cost_grid(list(known.items()))]
+    if pairs:
+        grids.insert(1, paired_grid(baseline, pairs))
     for grid in grids:
         screen.print()
         screen.print(grid)
     for note in dict.fromkeys(note for _, runs in results for run in runs for note in run.notes):
         screen.print(f"\nnote: {note}")
-    screen.print(f"\nrun folders: {folder}", soft_wrap=True)
+
+
+def _time(clock: Clock) -> SweepTime:
+    start = {name: spent for name, spent in clock.parts.items() if name not in ("runs", "end")}
+    return SweepTime(clock.total, start, clock.parts["runs"], clock.parts["end"])
+
+
+def _failure(failed: list[FailedRun], runs: int) -> str:
+    """That runs have failed, in one sentence: the first in full, where the others stand."""
+    first = failed[0]
+    more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+    return (
+        f"{len(failed)} of {runs} runs failed: {first.method} seed {first.seed}{more} "
+        f"({first.error.removesuffix('.')}): see error.json in {first.run_dir}, and run what failed again; "
+        "the other runs are whole."
+    )
 
 
 def _cell(folder: Path, method: str, prepared: Prepared) -> Cell:

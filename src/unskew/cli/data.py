@@ -14,7 +14,7 @@ from unskew.cli.usage import Commands
 from unskew.data.fetch import fetch, progress_bar
 from unskew.data.sources import available, data_folder
 from unskew.errors import UserError
-from unskew.runs import Json, to_json
+from unskew.record import Json, to_json
 
 app = typer.Typer(
     help="List the datasets, or fetch one.", cls=Commands, add_completion=False, rich_markup_mode=None

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from unskew.cli import options
 from unskew.cli.final import final_features
-from unskew.cli.reading import read
+from unskew.cli.reading import read_tested
 from unskew.cli.show import console
 from unskew.errors import UserError, unknown
 from unskew.report import figures
@@ -91,7 +91,10 @@ FIGURES: dict[str, Kind] = {
     "sensitivity": Kind(
         "the final metric against a setting that varies among the runs", _sensitivity, ("metric", "over")
     ),
-    "experts": Kind("how often PKD's experts are asked in every round", _plain(figures.experts)),
+    "experts": Kind(
+        "what a method counts in every round, such as how often PKD's experts are asked",
+        _plain(figures.experts),
+    ),
 }
 
 
@@ -172,7 +175,7 @@ def figure(
         classes=tuple(part.strip() for part in classes.split(",")) if classes else (),
         data=data,
     )
-    figures.save(kind.draw(read(runs), wish), path)
+    figures.save(kind.draw(read_tested(runs), wish), path)
     console().print(f"written: {path}", soft_wrap=True)
 
 

@@ -59,7 +59,7 @@ def _choose(runs: Sequence[Run], classes: Sequence[str]) -> list[int]:
         return [known.index(name) for name in classes]
     if len(known) <= MOST_CLASSES:
         return list(range(len(known)))
-    accuracy = np.array([finished(run)["class_accuracy"] for run in runs], dtype=np.float64).mean(axis=0)
+    accuracy = np.array([finished(run).class_accuracy for run in runs], dtype=np.float64).mean(axis=0)
     return sorted(np.argsort(accuracy, kind="stable")[:FEWEST_CLASSES].tolist())
 
 

@@ -3,6 +3,7 @@ it is asked for a line for every tested round."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from unskew.cli.show import GROUPS, Record, number, percent
+from unskew.cli.show import GROUPS, percent
+from unskew.record import Probe, Round, TestedRound
 
 PERIOD = 10
 """Seconds between two plain lines."""
@@ -103,23 +105,22 @@ class Watch:
         for note in notes if not self._quiet else ():
             self._print(f"note: {note}")
 
-    def __call__(self, record: Record, probe: Record | None = None) -> None:
+    def __call__(self, line: Round, probe: Probe | None = None) -> None:
         """A round, as rounds.jsonl and probes.jsonl have it."""
         self._done += 1
-        self._probed += number(probe, "seconds") or 0.0
-        if "accuracy" in record:
-            worst, vacant = number(record, "min_class"), number(record["groups"], "vacant")
+        self._probed += probe.seconds if probe else 0.0
+        if isinstance(line, TestedRound):
             self._numbers = [
-                f"accuracy {percent(number(record, 'accuracy'))} %",
-                f"worst class {percent(worst)}",
-                f"vacant {percent(vacant)}",
+                f"accuracy {percent(line.accuracy)} %",
+                f"worst class {percent(line.min_class)}",
+                f"vacant {percent(line.groups.vacant)}",
             ]
         shown = [*self._numbers, *([f"probing {self._probed:.1f} s"] if self._probed else [])]
         self._bar.numbers = Numbers(shown)
         self._bar.update(self._task, advance=1)
         if self._table:
-            if "accuracy" in record:
-                self._print_row(record)
+            if isinstance(line, TestedRound):
+                self._print_row(line)
         elif not self._live and not self._quiet:
             self._print_line(shown)
 
@@ -135,7 +136,7 @@ class Watch:
         times = f"{timedelta(seconds=round(elapsed))}, left {timedelta(seconds=round(left))}"
         self._print("  ".join([self._label, f"{self._done}/{self._rounds} rounds", *numbers, times]))
 
-    def _print_row(self, record: Record) -> None:
+    def _print_row(self, line: TestedRound) -> None:
         wide = not self._screen.is_terminal or self._screen.width >= 80
         columns = WIDE if wide else NARROW
         if not self._headed:
@@ -143,19 +144,19 @@ class Watch:
             self._print(f"{self._label}, accuracies in %")
             self._print(_row(columns, columns))
         cells = [
-            str(record["round"]),
-            _short(number(record, "lr")),
-            _short(number(record, "loss")),
-            percent(number(record, "accuracy")),
-            percent(number(record, "min_class")),
-            *(percent(number(record["groups"], group)) for group in GROUPS),
-            f"{number(record, 'seconds') or 0.0:.2f}",
+            str(line.round),
+            _short(line.lr),
+            _short(line.loss),
+            percent(line.accuracy),
+            percent(line.min_class),
+            *(percent(getattr(line.groups, group)) for group in GROUPS),
+            f"{line.seconds:.2f}",
         ]
         self._print(_row(cells, columns))
 
 
 def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    return "-" if value is None or not math.isfinite(value) else f"{value:.3g}"
 
 
 def _row(cells: Iterable[str], columns: Mapping[str, int]) -> str:

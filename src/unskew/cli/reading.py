@@ -17,6 +17,16 @@ def read(paths: Iterable[Path]) -> list[Run]:
     return [shorten(run) for run in read_runs(paths)]
 
 
+def read_tested(paths: Iterable[Path]) -> list[Run]:
+    """The same for tables and figures, without runs that failed before their first test."""
+    runs = read(paths)
+    kept = [run for run in runs if run.tested or not run.failure]
+    if not kept and runs[0].failure:
+        reason = runs[0].failure.sentence.removesuffix(".")
+        raise UserError(f"{runs[0].path} failed before its first test ({reason}): give another run.")
+    return kept
+
+
 def shorten(run: Run) -> Run:
     """The same run with a shorter label and skew."""
     return replace(run, label=_label(run), skew=_skew(run))

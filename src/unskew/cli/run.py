@@ -6,10 +6,13 @@ from typing import Annotated
 
 from unskew.cli import options
 from unskew.cli.progress import Watch
-from unskew.cli.show import class_table, console, cost_grid, percent, result_grid
-from unskew.experiment import Experiment, load_data, prepare
-from unskew.runs import free_folder, to_json
+from unskew.cli.show import class_table, console, cost_grid, percent, result_grid, say, time_line
+from unskew.clock import Clock, process_age
+from unskew.experiment import Experiment, load_data, partition, prepare
+from unskew.record import Summary, to_json
+from unskew.runs import free_folder, time_of
 from unskew.sweep import execute
+from unskew.train import Result
 
 
 def run(
@@ -43,6 +46,8 @@ def run(
     set_: options.Set = None,
 ) -> None:
     """Train one method and show every class."""
+    clock = Clock(process_age())
+    clock.mark("imports")
     spec = Experiment(
         **options.settings(
             experiment,
@@ -68,27 +73,35 @@ def run(
         )
     )
     loggers = options.loggers(log)
-    prepared = prepare(spec, load_data(spec))
+    dataset_ = load_data(spec)
+    clock.mark("data")
+    federation = partition(spec, dataset_)
+    clock.mark("partition")
+    prepared = prepare(spec, dataset_, federation)
     settings = prepared.experiment
     label = settings.method.brief()
     with Watch(settings.budget.rounds, quiet=quiet, table=table) as watch:
         watch.label(f"{label} seed {settings.seed}")
         folder = out or free_folder("-".join(settings.words()))
-        result, summary = execute(prepared, folder, watch, loggers)
+        result, summary = execute(prepared, folder, watch, loggers, clock)
     if json:
         print(to_json(summary, indent=None))
-        return
-    screen = console()
+    else:
+        _show(settings, result, summary)
+    if not quiet:
+        say(time_line(time_of(clock), summary.rounds))
+
+
+def _show(settings: Experiment, result: Result, summary: Summary) -> None:
+    label, screen = settings.method.brief(), console()
     screen.print(settings.title() + f", seed {settings.seed}\n")
     screen.print(class_table(result, screen.width))
     for grid in (result_grid([(label, [result])]), cost_grid([(label, [(result, summary)])])):
         screen.print()
         screen.print(grid)
-    if isinstance(domains := summary.get("domains"), dict):
-        each = [
-            f"{name} {percent(float(str(value)))}" for name, value in domains.items() if value is not None
-        ]
+    if summary.domains:
+        each = [f"{name} {percent(value)}" for name, value in summary.domains.items() if value is not None]
         screen.print(f"\naccuracy % by domain: {', '.join(each)}")
     for note in result.notes:
         screen.print(f"\nnote: {note}")
-    screen.print(f"\nrun folder: {summary['run_dir']}", soft_wrap=True)
+    screen.print(f"\nrun folder: {summary.run_dir}", soft_wrap=True)

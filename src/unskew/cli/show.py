@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unskew import metrics
-from unskew.runs import Json
+from unskew.record import Json, Summary, SweepTime, Time
 from unskew.sweep import Outcome
 from unskew.train import Result
 
@@ -24,6 +24,48 @@ GROUPS = ("majority", "minority", "vacant")
 LONGEST_BAR = 20
 LONGEST_NAME = 24  # of a class, where the terminal is too narrow for all of it
 WIDE, NARROW = 51, 42  # characters of a class table beside the name and the bar; titles in one line, in two
+
+
+def say(line: str) -> None:
+    """On standard error, where answers for programs are not."""
+    screen = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    screen.print(line, soft_wrap=not screen.is_terminal)
+
+
+def time_line(time: Time, rounds: int) -> str:
+    """Where the time of a run went, from the command to its answer."""
+    others = f"{rounds - 1} round{'s' * (rounds != 2)}"
+    later = {"first round": time.first_round, others: time.rounds, "end": time.end}
+    return _sum(time.start, {name: spent for name, spent in later.items() if name != "0 rounds"})
+
+
+def sweep_time_line(
+    time: SweepTime, summaries: Sequence[Summary], runs: int, *, side_by_side: bool = False
+) -> str:
+    """Where the time of several runs went, from the command to its answer."""
+    told = f"{runs} run{'s' * (runs > 1)}" + " side by side" * side_by_side
+    if not side_by_side:
+        first = round(sum(each.time.first_round for each in summaries), 1)
+        rest = round(sum(each.time.rounds for each in summaries), 1)
+        beside = max(0.0, round(time.runs, 1) - first - rest)
+        told += f" (first rounds {first:.1f}, other rounds {rest:.1f}, beside {beside:.1f})"
+    return _sum(time.start, {told: time.runs, "end": time.end})
+
+
+def _sum(start: Mapping[str, float], later: Mapping[str, float]) -> str:
+    """The parts add up as they are printed."""
+    before = {name: round(spent, 1) for name, spent in start.items()}
+    after = {name: round(spent, 1) for name, spent in later.items()}
+    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in before.items())
+    total = sum(before.values()) + sum(after.values())
+    each = [f"start {sum(before.values()):.1f} ({parts})", *(_part(*pair) for pair in after.items())]
+    return f"time: {total:.1f} s = {' + '.join(each)}"
+
+
+def _part(name: str, spent: float) -> str:
+    """The seconds stand before what is in brackets."""
+    what, bracket, inside = name.partition(" (")
+    return f"{what} {spent:.1f}{bracket}{inside}"
 
 
 def console() -> Console:
@@ -138,7 +180,7 @@ def cost_grid(rows: Sequence[tuple[str, Sequence[Outcome]]]) -> Grid:
         if probed:
             cells += [spread([mean_drop(result, group) for result in results]) for group in GROUPS]
             cells += [mean([result.probe_seconds for result in results], ".1f")]
-        cells += [mean([number(summary, "cost") for _, summary in outcomes], ".3g")]
+        cells += [mean([summary.cost for _, summary in outcomes], ".3g")]
         cells += [mean([result.traffic.up / 1e6 for result in results], ".3g")]
         cells += [mean([result.traffic.down / 1e6 for result in results], ".3g")]
         return cells

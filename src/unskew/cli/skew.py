@@ -14,8 +14,8 @@ from unskew.cli.show import console
 from unskew.data import Federation
 from unskew.errors import UserError
 from unskew.experiment import Experiment, brief_skew, load_data, partition
+from unskew.record import to_json
 from unskew.report.figures import check_format, draw_partition, save
-from unskew.runs import to_json
 
 SHADES = " ░▒▓█"
 MOST_ROWS = 100

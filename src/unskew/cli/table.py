@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from unskew.cli import options
-from unskew.cli.reading import read
+from unskew.cli.reading import read_tested
 from unskew.cli.show import Grid, console
 from unskew.errors import UserError
 from unskew.report.measures import MEASURES
@@ -50,7 +50,7 @@ def table(
         if path.exists() and not overwrite:
             raise UserError(f"{path} is there already: choose another file with --out, or give --overwrite.")
     goal = None if target is None else _fraction(target)
-    found = read(runs)
+    found = read_tested(runs)
     made = tabulate(found, metric=metric, target=goal)
     for path in out or []:
         path.parent.mkdir(parents=True, exist_ok=True)

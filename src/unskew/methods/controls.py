@@ -123,7 +123,18 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
             test = mean_assessment([engine.evaluate(weights).result() for weights in models])
         seconds = stop_timer().result()
         everyone = list(range(federation.clients))
-        told.append(Round(t + 1, budget.lr_at(t), everyone, list(clients), loss, seconds, test))
+        told.append(
+            Round(
+                number=t + 1,
+                lr=budget.lr_at(t),
+                cohort=everyone,
+                trained=list(clients),
+                train_loss=loss,
+                seconds=seconds,
+                test=test,
+                samples=budget.epochs * federation.population.samples,
+            )
+        )
         run.tell(told[-1])
     cost = rounds_cost(trial, base, budget.rounds)
     everybody = federation.clients / trial.cohort

@@ -256,6 +256,10 @@ def _one_round(parts: Sequence[Round], federation: Federation, test: Assessment 
         test=test,
         # A client takes part in every cluster's round, in all but one without data: it gets one model.
         traffic=Traffic(up=sum(part.traffic.up for part in parts), down=parts[0].traffic.down),
+        samples=sum(part.samples for part in parts),
+        tallies={
+            name: sum(part.tallies.get(name, 0) for part in parts) for part in parts for name in part.tallies
+        },
         probe=merge(probes, len(federation.dataset.classes)) if probes else None,
     )
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from unskew.errors import UserError, unknown
+from unskew.record import Client, Probe, Round, TestedRound
 from unskew.report.read import Run, same_classes
 
-Line = Mapping[str, Any]
+Of = Callable[[Round | Probe], float | None]
 
 
 @dataclass(frozen=True)
 class Measure:
     title: str
-    of: Callable[[Line], float | None]
-    """From a line of rounds.jsonl, or of probes.jsonl where `probed`."""
+    of: Of
+    """From a line of rounds.jsonl, or of probes.jsonl where `probed`; None where that does not tell."""
     percent: bool = True
     lower: bool = False
     """Whether less is better."""
@@ -34,59 +33,61 @@ class Measure:
         return 100.0 if self.percent else 1.0
 
 
-def _get(key: str, line: Line) -> float | None:
-    value: float | None = line.get(key)
-    return value
+def _tested(of: Callable[[TestedRound], float | None]) -> Of:
+    return lambda line: of(line) if isinstance(line, TestedRound) else None
 
 
-def _group(name: str, line: Line) -> float | None:
-    value: float | None = line["groups"][name] if "groups" in line else None
-    return value
+def _probed(of: Callable[[Probe], float | None]) -> Of:
+    return lambda line: of(line) if isinstance(line, Probe) else None
 
 
-def _class(index: int, line: Line) -> float | None:
-    value: float | None = line["class_accuracy"][index] if "class_accuracy" in line else None
-    return value
+def _class(index: int) -> Of:
+    return _tested(lambda line: line.class_accuracy[index])
 
 
-def _drop(name: str, line: Line) -> float | None:
-    value: float | None = (line["groups"][name] or {}).get("drop")
-    return value
+def _train_loss(line: Round | Probe) -> float | None:
+    return line.train_loss if isinstance(line, Round) else None
 
 
-def _drift(line: Line) -> float | None:
-    value: float | None = line["drift"]["received"]
-    return value
+def _over_clients(of: Callable[[Client], float | None]) -> Of:
+    def mean(probe: Probe) -> float | None:
+        values = [value for client in probe.clients if (value := of(client)) is not None]
+        return float(np.mean(values)) if values else None
 
-
-def _over_clients(key: str, line: Line) -> float | None:
-    values = [each[key] for each in line["clients"] if each[key] is not None]
-    return float(np.mean(values)) if values else None
+    return _probed(mean)
 
 
 MEASURES: dict[str, Measure] = {
-    "accuracy": Measure("accuracy", partial(_get, "accuracy")),
-    "macro": Measure("mean class accuracy", partial(_get, "macro_accuracy")),
-    "worst": Measure("accuracy of the worst class", partial(_get, "min_class")),
-    "best": Measure("accuracy of the best class", partial(_get, "max_class")),
-    "discrepancy": Measure("best minus worst class", partial(_get, "discrepancy"), lower=True),
-    "majority": Measure("accuracy of majority classes", partial(_group, "majority")),
-    "minority": Measure("accuracy of minority classes", partial(_group, "minority")),
-    "vacant": Measure("accuracy of vacant classes", partial(_group, "vacant")),
-    "loss": Measure("test loss", partial(_get, "loss"), percent=False, lower=True),
-    "train-loss": Measure("training loss", partial(_get, "train_loss"), percent=False, lower=True),
+    "accuracy": Measure("accuracy", _tested(lambda line: line.accuracy)),
+    "macro": Measure("mean class accuracy", _tested(lambda line: line.macro_accuracy)),
+    "worst": Measure("accuracy of the worst class", _tested(lambda line: line.min_class)),
+    "best": Measure("accuracy of the best class", _tested(lambda line: line.max_class)),
+    "discrepancy": Measure("best minus worst class", _tested(lambda line: line.discrepancy), lower=True),
+    "majority": Measure("accuracy of majority classes", _tested(lambda line: line.groups.majority)),
+    "minority": Measure("accuracy of minority classes", _tested(lambda line: line.groups.minority)),
+    "vacant": Measure("accuracy of vacant classes", _tested(lambda line: line.groups.vacant)),
+    "loss": Measure("test loss", _tested(lambda line: line.loss), percent=False, lower=True),
+    "train-loss": Measure("training loss", _train_loss, percent=False, lower=True),
     "bias": Measure(
-        "distance of predictions to uniform", partial(_get, "distance_to_uniform"), percent=False, lower=True
+        "distance of predictions to uniform",
+        _tested(lambda line: line.distance_to_uniform),
+        percent=False,
+        lower=True,
     ),
-    "drift": Measure("drift diversity", _drift, percent=False, lower=True, probed=True),
+    "drift": Measure(
+        "drift diversity", _probed(lambda probe: probe.drift.received), percent=False, lower=True, probed=True
+    ),
     "vacant-drop": Measure(
-        "drop of vacant classes in local updates", partial(_drop, "vacant"), lower=True, probed=True
+        "drop of vacant classes in local updates",
+        _probed(lambda probe: probe.groups.vacant.drop if probe.groups.vacant else None),
+        lower=True,
+        probed=True,
     ),
-    "in-local": Measure("in-local accuracy", partial(_over_clients, "in_local"), probed=True),
-    "out-local": Measure("out-local accuracy", partial(_over_clients, "out_local"), probed=True),
+    "in-local": Measure("in-local accuracy", _over_clients(lambda client: client.in_local), probed=True),
+    "out-local": Measure("out-local accuracy", _over_clients(lambda client: client.out_local), probed=True),
     "deviation": Measure(
         "pairs of classes beyond the deviation bound",
-        partial(_over_clients, "deviation"),
+        _over_clients(lambda client: client.deviation),
         lower=True,
         probed=True,
     ),
@@ -100,7 +101,7 @@ def find(name: str, runs: Sequence[Run]) -> Measure:
         for run in runs:
             if wanted not in run.classes:
                 raise unknown(f"class of {run.path}", wanted, run.classes)
-        return Measure(f"accuracy of {wanted}", partial(_class, same_classes(runs).index(wanted)))
+        return Measure(f"accuracy of {wanted}", _class(same_classes(runs).index(wanted)))
     if name not in MEASURES:
         raise unknown("metric", name, [*MEASURES, "class:NAME"])
     return MEASURES[name]
@@ -110,8 +111,8 @@ def series(run: Run, measure: Measure) -> dict[int, float]:
     """The measure by round, where it is known; at least one value, or a UserError says why there is none."""
     if measure.probed and not run.probes:
         raise no_probe(run, measure.title)
-    lines = run.probes if measure.probed else run.rounds
-    values = {line["round"]: measure.of(line) for line in lines}
+    lines: Sequence[Round | Probe] = run.probes if measure.probed else run.rounds
+    values = {line.round: measure.of(line) for line in lines}
     known = {round: value for round, value in values.items() if value is not None}
     if known:
         return known

@@ -5,20 +5,20 @@ Accuracies are fractions. What was NaN or did not exist is None, as JSON has it.
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 
+from unskew import record
 from unskew.errors import UserError
-from unskew.report import record
+
+T = TypeVar("T")
 
 ELSEWHERE = {
     "seed", "engine", "device", "threads", "workers", "trace", "fast", "data.folder", "skew.seed",
@@ -38,16 +38,18 @@ class Run:
     seed: int
     experiment: dict[str, Any]
     """experiment.toml"""
-    environment: dict[str, Any]
+    environment: record.Environment
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
     """Label counts, [N, C]."""
-    rounds: list[dict[str, Any]]
+    rounds: list[record.Round]
     """The whole lines of rounds.jsonl, in order: grows while the run is under way."""
-    probes: list[dict[str, Any]]
+    probes: list[record.Probe]
     """The whole lines of probes.jsonl; empty where probing is off."""
-    summary: dict[str, Any] | None
+    summary: record.Summary | None
     """None while the run is under way, and where it was stopped."""
+    failure: record.Failure | None
+    """Why the run has failed; None where it has not."""
     skew: str
     """As it can be typed; see `label`."""
 
@@ -65,10 +67,17 @@ class Run:
     def finished(self) -> bool:
         return self.summary is not None
 
+    @property
+    def over(self) -> bool:
+        """Whether no more rounds will come: the run has ended, or failed."""
+        return self.finished or self.failure is not None
+
     @cached_property
-    def tested(self) -> list[dict[str, Any]]:
+    def tested(self) -> list[record.TestedRound]:
         """The rounds with an accuracy."""
-        return [line for line in self.rounds if line.get("accuracy") is not None]
+        return [
+            line for line in self.rounds if isinstance(line, record.TestedRound) and line.accuracy is not None
+        ]
 
     @property
     def conditions(self) -> str:
@@ -85,23 +94,24 @@ def read_run(path: Path) -> Run:
         raise UserError(f"there is no run folder {path}: check the path.")
     if not (path / "experiment.toml").is_file():
         raise UserError(f"{path} is not a run folder: give one that unskew run or compare has written.")
-    experiment = _checked(_EXPERIMENT, _toml(path / "experiment.toml"), path / "experiment.toml")
-    partition = _checked(_PARTITION, _json(path / "partition.json"), path / "partition.json")
+    experiment = _toml(path / "experiment.toml")
+    partition = _parse(record.PARTITION, path / "partition.json")
     classes, counts = partition["dataset"]["classes"], partition["counts"]
     if not counts or any(len(row) != len(classes) for row in counts):
         raise _damaged(path / "partition.json", "its counts do not fit its classes")
-    probes, summary = path / "probes.jsonl", path / "summary.json"
+    probes, summary, failure = (path / name for name in ("probes.jsonl", "summary.json", "error.json"))
     run = Run(
         path=path,
-        label=_spell(experiment["method"]),
+        label=_spell(cast(dict[str, Any], experiment["method"])),
         seed=experiment["seed"],
-        experiment=experiment,
-        environment=_checked(_ENVIRONMENT, _json(path / "environment.json"), path / "environment.json"),
+        experiment=cast(dict[str, Any], experiment),
+        environment=_parse(record.ENVIRONMENT, path / "environment.json"),
         classes=tuple(classes),
         counts=np.array(counts, dtype=np.int64),
-        rounds=_lines(_ROUND, path / "rounds.jsonl"),
-        probes=_lines(_PROBE, probes) if probes.exists() else [],
-        summary=_checked(_SUMMARY, _json(summary), summary) if summary.exists() else None,
+        rounds=_lines(record.ROUND, path / "rounds.jsonl"),
+        probes=_lines(record.PROBE, probes) if probes.exists() else [],
+        summary=_parse(record.SUMMARY, summary) if summary.exists() else None,
+        failure=_parse(record.FAILURE, failure) if failure.exists() else None,
         skew=experiment["skew"]["recipe"],
     )
     _check_classes(run)
@@ -122,8 +132,9 @@ def coming(paths: Iterable[Path]) -> list[int]:
     found: list[int] = []
     for path in paths:
         if (file := path / "plan.json").is_file():
-            plan = _checked(_PLAN, _json(file), file)
-            found += [plan["rounds"] for name in plan["runs"] if not (path / name / "rounds.jsonl").exists()]
+            plan = _parse(record.PLAN, file)
+            begun = [(path / run.folder / "rounds.jsonl").exists() for run in plan.runs]
+            found += [plan.rounds] * begun.count(False)
     return found
 
 
@@ -197,25 +208,14 @@ def _folders(path: Path) -> list[Path]:
     compare = path / "compare.json"
     if not compare.exists():
         return sorted(runs.values(), key=lambda each: (_started(each), each.name))
-    whole = _checked(_COMPARE, _json(compare), compare)
+    whole = _parse(record.COMPARE, compare)
     order = {Path(each["run_dir"]).name: place for place, each in enumerate(whole["runs"])}
     return [runs[name] for name in sorted(runs, key=lambda name: (order.get(name, len(order)), name))]
 
 
 def _started(path: Path) -> str:
     """Of runs under way or of a folder with all kinds of runs, those that began first come first."""
-    file = path / "environment.json"
-    return str(_checked(_ENVIRONMENT, _json(file), file).get("started", ""))
-
-
-_EXPERIMENT = TypeAdapter(record.Experiment)
-_ENVIRONMENT = TypeAdapter(dict[str, Any])
-_PARTITION = TypeAdapter(record.Partition)
-_ROUND = TypeAdapter(record.Round)
-_PROBE = TypeAdapter(record.Probe)
-_SUMMARY = TypeAdapter(record.Summary)
-_COMPARE = TypeAdapter(record.Compare)
-_PLAN = TypeAdapter(record.Plan)
+    return _parse(record.ENVIRONMENT, path / "environment.json").started
 
 
 def _text(path: Path) -> str:
@@ -231,57 +231,44 @@ def _text(path: Path) -> str:
         raise _damaged(path, "it is not text") from None
 
 
-def _toml(path: Path) -> object:
+def _toml(path: Path) -> record.Experiment:
     try:
-        return tomllib.loads(_text(path))
-    except tomllib.TOMLDecodeError as error:
+        return record.EXPERIMENT.check(tomllib.loads(_text(path)))
+    except (tomllib.TOMLDecodeError, record.DamagedError) as error:
         raise _damaged(path, str(error)) from None
 
 
-def _json(path: Path) -> object:
+def _parse(kind: record.Format[T], path: Path) -> T:
     try:
-        return json.loads(_text(path))
-    except ValueError as error:
+        return kind.parse(_text(path))
+    except record.DamagedError as error:
         raise _damaged(path, str(error)) from None
 
 
-def _lines(kind: TypeAdapter[Any], path: Path) -> list[dict[str, Any]]:
+def _lines(kind: record.Format[T], path: Path) -> list[T]:
     whole = _text(path).rpartition("\n")[0]  # the last line may be half-written
-    lines: list[dict[str, Any]] = []
+    lines: list[T] = []
     for number, line in enumerate(whole.split("\n") if whole else [], 1):
         try:
-            value = json.loads(line)
-        except ValueError as error:
+            lines.append(kind.parse(line))
+        except record.DamagedError as error:
             raise _damaged(path, f"line {number}, {error}") from None
-        lines.append(_checked(kind, value, path, f"line {number}, "))
     return lines
-
-
-def _checked(kind: TypeAdapter[Any], value: object, path: Path, where: str = "") -> dict[str, Any]:
-    """The value itself, once it has the shape it should have."""
-    try:
-        kind.validate_python(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise _damaged(path, f"{where}{place + ': ' if place else ''}{first['msg']}") from None
-    assert isinstance(value, dict)  # every kind is a table
-    return value
 
 
 def _check_classes(run: Run) -> None:
     """That what is given class by class is given for every class."""
     C = len(run.classes)
-    for name, records in (("rounds.jsonl", run.rounds), ("probes.jsonl", run.probes)):
-        for number, line in enumerate(records, 1):
-            each = [line, *line["clients"]] if name == "probes.jsonl" else [line]
+    rounds = [(f"line {number}, ", [line]) for number, line in enumerate(run.rounds, 1)]
+    probes = [(f"line {number}, ", [line, *line.clients]) for number, line in enumerate(run.probes, 1)]
+    summary = [("", [run.summary])] if run.summary else []
+    for name, parts in (("rounds.jsonl", rounds), ("probes.jsonl", probes), ("summary.json", summary)):
+        for where, holders in parts:
             for key in record.BY_CLASS:
-                if any(len(part.get(key) or range(C)) != C for part in each):
-                    raise _damaged(run.path / name, f"line {number}, {key} does not fit {C} classes")
-    for key in record.BY_CLASS:
-        rows = (run.summary or {}).get(key) or range(C)
-        if len(rows) != C or any(isinstance(row, list) and len(row) != C for row in rows):
-            raise _damaged(run.path / "summary.json", f"{key} does not fit {C} classes")
+                for holder in holders:
+                    rows = getattr(holder, key, range(C))
+                    if len(rows) != C or any(isinstance(row, list) and len(row) != C for row in rows):
+                        raise _damaged(run.path / name, f"{where}{key} does not fit {C} classes")
 
 
 def _damaged(path: Path, what: str) -> UserError:

@@ -110,10 +110,8 @@ def _numbers(
     ends = metrics.best_last_mean(list(values.values()))
     baseline = first.get(run.seed)
     goal = max(baseline.values()) if target is None and baseline else target
-    summary = run.summary or {}
     # The summary has what was sent beside the rounds too, such as PKD's experts.
-    whole = [summary["traffic"]] if "traffic" in summary else []
-    sent = whole or [line["traffic"] for line in run.rounds if "traffic" in line]
+    sent = [run.summary.traffic] if run.summary else [line.traffic for line in run.rounds]
     return {
         **ends,
         "worst_class": _last(run, "worst"),
@@ -122,8 +120,8 @@ def _numbers(
         "vacant": _last(run, "vacant"),
         "rounds_to_target": None if goal is None else metrics.rounds_to(goal, values),
         "speed_up": None if baseline is None else metrics.speed_up(values, baseline, target=goal),
-        "traffic": float(sum(each["up"] + each["down"] for each in sent)) if sent else None,
-        "cost": summary.get("cost"),
+        "traffic": float(sum(each.up + each.down for each in sent)) if sent else None,
+        "cost": run.summary.cost if run.summary else None,
     }
 
 
@@ -162,7 +160,8 @@ def _notes(
     notes = []
     if len({run.conditions for run in runs}) > 1:
         notes.append("the runs were made under different conditions: compare only those made under the same.")
-    under_way = [str(run.path) for run in runs if not run.finished]
+    notes += [f"{run.path} failed: {run.failure.sentence}" for run in runs if run.failure]
+    under_way = [str(run.path) for run in runs if not run.over]
     if under_way:
         notes.append(f"not finished: {', '.join(under_way)}.")
     seeds = {name: sorted(run.seed for run in members) for name, members in groups.items()}

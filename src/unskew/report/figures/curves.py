@@ -48,26 +48,41 @@ def curves(
 
 @printed
 def experts(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
-    """How often PKD's experts teach, in every round (PKD, Fig. 11)."""
-    groups = {}
+    """What methods count in the steps of their clients, in every round, as a share of the samples that these
+    passed through: such as how often PKD's experts teach (PKD, Fig. 11). Of a method that counts several
+    things, a line for each."""
+    words: dict[str, str] = {}
+    found: dict[tuple[str, str], dict[int, list[float]]] = {}
     for name, members in by_method(runs).items():
-        each = [_activation(run) for run in members]
-        rounds = sorted(set.intersection(*(set(values) for values in each)))
-        groups[name] = {round: [values[round] for values in each] for round in rounds}
-    words = heading(runs, title)
-    return _lines(groups, "samples that ask an expert (%)", 100, width, words)
+        for tally, told in _tallies(members[0]).items():
+            words[tally] = told
+            each = [_shares(run, tally) for run in members]
+            rounds = sorted(set.intersection(*(set(values) for values in each)))
+            found[name, tally] = {round: [values[round] for values in each] for round in rounds}
+    one = len(set(words.values())) == 1
+    groups = {name if one else f"{name}: {words[tally]}": values for (name, tally), values in found.items()}
+    ylabel = f"{next(iter(words.values()))} (%)" if one else "share of the samples (%)"
+    return _lines(groups, ylabel, 100, width, heading(runs, title))
 
 
-def _activation(run: Run) -> dict[int, float]:
-    lines = [line for line in run.rounds if "activated" in line]
-    if not lines:
+def _tallies(run: Run) -> dict[str, str]:
+    """What a run has counted, in words; while it is under way, by name."""
+    names = dict.fromkeys(name for line in run.rounds for name in line.tallies)
+    if not names:
         raise UserError(
-            f"{run.path} tells of no expert: give runs of pkd, and wait for its distilling stage."
+            f"{run.path} has counted nothing yet: give runs of a method that does, such as pkd, and wait for "
+            "its last stage."
         )
-    samples = [int(run.counts[line["trained"]].sum()) for line in lines]
-    epochs = int(run.experiment["budget"]["epochs"])
-    shares = metrics.activation_frequency([line["activated"] for line in lines], samples, epochs)
-    return {line["round"]: float(share) for line, share in zip(lines, shares, strict=True)}
+    known = run.summary.tallies if run.summary else {}
+    return {name: known[name].of if name in known else name for name in names}
+
+
+def _shares(run: Run, tally: str) -> dict[int, float]:
+    return {
+        line.round: line.tallies[tally] / line.samples
+        for line in run.rounds
+        if tally in line.tallies and line.samples
+    }
 
 
 def _lines(

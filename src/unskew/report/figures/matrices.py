@@ -50,7 +50,7 @@ def confusion(runs: Sequence[Run], *, width: float | None = None, title: str | N
     method, over all its seeds (FedVLS, Fig. 2)."""
     classes = same_classes(runs)
     shown = {
-        name: 100 * metrics.confusion_share(np.sum([finished(run)["confusion"] for run in members], axis=0))
+        name: 100 * metrics.confusion_share(np.sum([finished(run).confusion for run in members], axis=0))
         for name, members in by_method(runs).items()
     }
     words = heading(runs, title)
@@ -78,7 +78,7 @@ def features(runs: Sequence[Run], *, width: float | None = None, title: str | No
 
 
 def _relative(run: Run) -> Floats:
-    distances = np.array(finished(run)["feature_distances"], dtype=np.float64)
+    distances = np.array(finished(run).feature_distances, dtype=np.float64)
     np.fill_diagonal(distances, np.nan)
     known = distances[~np.isnan(distances)]
     if not known.size or not known.mean():
@@ -173,14 +173,14 @@ def predictions(runs: Sequence[Run], *, width: float | None = None, title: str |
         run = members[0]
         if not run.tested:
             raise UserError(f"{run.path} has no tested round yet: wait for the first, or leave the run out.")
-        shares = np.array([line["prediction_share"] for line in run.tested], dtype=np.float64)
+        shares = np.array([line.prediction_share for line in run.tested], dtype=np.float64)
         if not shown:
-            held = np.array([run.counts[line["cohort"]].sum(axis=0) for line in run.tested], dtype=float)
-            rounds = [line["round"] for line in run.tested]
+            held = np.array([run.counts[line.cohort].sum(axis=0) for line in run.tested], dtype=float)
+            rounds = [line.round for line in run.tested]
             shown["labels of the round's clients"] = (
                 rounds, 100 * held / np.maximum(held.sum(axis=1, keepdims=True), 1)
             )  # fmt: skip
-        shown[f"answers of {name}"] = [line["round"] for line in run.tested], 100 * shares
+        shown[f"answers of {name}"] = [line.round for line in run.tested], 100 * shares
     C, total = len(classes), width or (COLUMN if len(shown) <= 6 else PAGE)
     columns = 1 if total < 5 else min(3, math.ceil(len(shown) / 3))
     rows = math.ceil(len(shown) / columns)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unskew import metrics
 from unskew.errors import UserError
+from unskew.record import Client, Probe
 from unskew.report.figures.style import (
     BLUE,
     NORMAL,
@@ -61,7 +62,7 @@ def updates(
     groups = by_method(runs)
     probes = {name: _probe(members[0], round) for name, members in groups.items()}
     found = {name: _client(members[0], probes[name], client) for name, members in groups.items()}
-    held = [members[0].counts[found[name]["client"]] for name, members in groups.items()]
+    held = [members[0].counts[found[name].client] for name, members in groups.items()]
     orders = [np.argsort(-counts, kind="stable") for counts in held]
     # Names stand under the last row, and under each whose classes come in another order than the next's.
     named = [not np.array_equal(one, next_) for one, next_ in itertools.pairwise(orders)] + [True]
@@ -78,11 +79,11 @@ def updates(
     for row, (name, members) in enumerate(groups.items()):
         left, means = every[row]
         _classes(left, found[name], held[row], orders[row], names if named[row] else None, cell)
-        text = f"client {found[name]['client']}, round {probes[name]['round']}"
+        text = f"client {found[name].client}, round {probes[name].round}"
         whose = f"{name}: {text}" if len(groups) > 1 else text
         left.set_title(fit(whose, total - right - 0.6, NORMAL), pad=12)
         left.set_ylabel("accuracy (%)")
-        seeds = [_probe(run, probes[name]["round"]) for run in members]
+        seeds = [_probe(run, probes[name].round) for run in members]
         _groups(means, seeds, named[row], (right - 0.15) / len(GROUPS))
         means.set_title("all clients", pad=12)
     handles = list(every[0][0].containers or every[0][0].lines[: len(STAGES)])
@@ -90,42 +91,42 @@ def updates(
     return figure
 
 
-def _probe(run: Run, round: int | None) -> Mapping[str, Any]:
+def _probe(run: Run, round: int | None) -> Probe:
     if not run.probes:
         raise no_probe(run, "class accuracies around a local update")
     if round is None:
         return run.probes[-1]
     for probe in run.probes:
-        if probe["round"] == round:
+        if probe.round == round:
             return probe
-    known = ", ".join(str(probe["round"]) for probe in run.probes[:20])
+    known = ", ".join(str(probe.round) for probe in run.probes[:20])
     raise UserError(f"{run.path} was not probed in round {round}: choose --round from {known}.")
 
 
-def _client(run: Run, probe: Mapping[str, Any], client: int | None) -> Mapping[str, Any]:
-    clients: list[Mapping[str, Any]] = probe["clients"]
+def _client(run: Run, probe: Probe, client: int | None) -> Client:
+    clients = probe.clients
     if not clients:
-        raise UserError(f"no client of {run.path} trained in round {probe['round']}: choose another --round.")
+        raise UserError(f"no client of {run.path} trained in round {probe.round}: choose another --round.")
     if client is None:
         return clients[0]
     for each in clients:
-        if each["client"] == client:
+        if each.client == client:
             return each
-    known = ", ".join(str(each["client"]) for each in clients[:20])
+    known = ", ".join(str(each.client) for each in clients[:20])
     raise UserError(
-        f"client {client} of {run.path} took no part in round {probe['round']}: choose --client from {known}."
+        f"client {client} of {run.path} took no part in round {probe.round}: choose --client from {known}."
     )
 
 
 def _classes(
     axes: Axes,
-    found: Mapping[str, Any],
+    found: Client,
     counts: NDArray[np.int64],
     order: NDArray[np.int64],
     names: Sequence[str] | None,
     cell: float,
 ) -> None:
-    _bars(axes, {stage: np.array(found[stage], dtype=float)[order] for stage in STAGES}, cell)
+    _bars(axes, {stage: np.array(getattr(found, stage), dtype=float)[order] for stage in STAGES}, cell)
     if names is None:
         axes.set_xticks([])
     else:
@@ -142,15 +143,15 @@ def _classes(
             axes.text(start + size / 2 - 0.5, 1.02, label, transform=axes.get_xaxis_transform(),
                       ha="center", va="bottom", fontsize=SMALL)  # fmt: skip
         start += size
-    for index in np.flatnonzero(np.isnan(np.array(found["before"], dtype=float)[order])):
+    for index in np.flatnonzero(np.isnan(np.array(found.before, dtype=float)[order])):
         axes.text(float(index), 2, "no test samples", rotation=90, ha="center", va="bottom", fontsize=SMALL)
 
 
-def _groups(axes: Axes, probes: Sequence[Mapping[str, Any]], named: bool, cell: float) -> None:
+def _groups(axes: Axes, probes: Sequence[Probe], named: bool, cell: float) -> None:
     means, spread = {}, {}
     for stage in STAGES:
         seeds = [
-            metrics.over_seeds([(probe["groups"][group] or {}).get(stage) for probe in probes])
+            metrics.over_seeds([getattr(getattr(probe.groups, group), stage, None) for probe in probes])
             for group in GROUPS
         ]
         means[stage] = np.array([np.nan if each is None else each.mean for each in seeds])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from unskew.errors import UserError
+from unskew.record import Summary
 from unskew.report.read import Run
 
 
@@ -20,7 +20,7 @@ def heading(runs: Sequence[Run], title: str | None) -> str:
     return conditions(runs) if title is None else title
 
 
-def finished(run: Run) -> dict[str, Any]:
+def finished(run: Run) -> Summary:
     """The summary of a run that has ended."""
     if run.summary is None:
         raise UserError(

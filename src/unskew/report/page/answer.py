@@ -41,8 +41,8 @@ class Stage:
         """How to take one of MEASURES from a run."""
 
         def take(run: Run) -> float | None:
-            at = run.tested[-1]["round"] if self.round is None else self.round
-            return MEASURES[name].of(next(line for line in run.tested if line["round"] == at))
+            at = run.tested[-1].round if self.round is None else self.round
+            return MEASURES[name].of(next(line for line in run.tested if line.round == at))
 
         return take
 
@@ -51,7 +51,7 @@ def stage(runs: Sequence[Run]) -> Stage | None:
     """For runs that were tested; None where no round was tested in all of them."""
     if all(run.finished for run in runs):
         return Stage(None)
-    common = set.intersection(*({line["round"] for line in run.tested} for run in runs))
+    common = set.intersection(*({line.round for line in run.tested} for run in runs))
     return Stage(max(common)) if common else None
 
 

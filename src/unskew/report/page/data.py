@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import tomli_w
 
 from unskew import metrics
+from unskew.record import Probe, Round, Stages, plain
 from unskew.report.measures import MEASURES, Measure
 from unskew.report.page.answer import BASELINE, GROUPS, answer, paired, stage
 from unskew.report.page.progress import progress
@@ -18,6 +19,7 @@ from unskew.report.read import Run, by_method, settings
 from unskew.report.table import COLUMNS, NONE, tabulate
 from unskew.version import VERSION
 
+T = TypeVar("T")
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 # A page has 10 MB, of which plotly.js takes 4.8; a number takes five bytes, a cell of a matrix two.
@@ -73,12 +75,15 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
                 "total": run.total_rounds,
                 "done": run.done,
                 "finished": run.finished,
+                "failed": run.failure is not None,
                 **_curves(run, keep),
                 "probe_every": int(run.experiment.get("probe", {}).get("every", 0)),
                 "probes": [_probe(probe) for probe in _every(run.probes, keep_probes)],
-                "confusion": run.summary["confusion"] if run.summary and cells <= MOST_CONFUSIONS else None,
+                "confusion": plain(run.summary.confusion)
+                if run.summary and cells <= MOST_CONFUSIONS
+                else None,
                 "experiment": tomli_w.dumps(run.experiment),
-                "environment": run.environment,
+                "environment": plain(run.environment),
             }
         )
     titles = _titles(blocks)
@@ -105,7 +110,9 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
 
 def _notes(runs: Iterable[Run]) -> list[Json]:
     """What the runs themselves say about their numbers."""
-    return list(dict.fromkeys(str(n) for run in runs for n in (run.summary or {}).get("notes", [])))
+    told = {note: None for run in runs if run.summary for note in run.summary.notes}
+    failed = [f"{run.label} seed {run.seed} failed: {run.failure.sentence}" for run in runs if run.failure]
+    return [*failed, *told]
 
 
 # Blocks: runs that differ in method and seed alone, so that their numbers compare.
@@ -170,7 +177,7 @@ def _rows(seeds: Mapping[str, Sequence[Run]], reference: str, colours: Sequence[
     tested = [run for name in names for run in seeds[name] if run.tested]
     rows = zip(tabulate(tested).rows, by_method(tested).values(), strict=True) if tested else ()
     cells = {run.path: row.cells for row, members in rows for run in members}
-    ends = {tuple(sorted((run.seed, run.tested[-1]["round"] if run.tested else 0) for run in runs))
+    ends = {tuple(sorted((run.seed, run.tested[-1].round if run.tested else 0) for run in runs))
             for runs in seeds.values()}  # fmt: skip
     level = len(ends) == 1
     return [
@@ -185,7 +192,7 @@ def _rows(seeds: Mapping[str, Sequence[Run]], reference: str, colours: Sequence[
                 for cell in next((cells[run.path] for run in runs if run.path in cells), ())
             ],
             "against": None if name == reference else _against(runs, seeds[reference]),
-            "seconds": _short(sum(line["seconds"] for run in runs for line in run.rounds) / len(runs)),
+            "seconds": _short(sum(line.seconds for run in runs for line in run.rounds) / len(runs)),
         }
         for (name, runs), colour in zip(seeds.items(), colours, strict=True)
     ]
@@ -250,54 +257,63 @@ def _curves(run: Run, keep: int) -> dict[str, Json]:
     """Every measure by round, and every class's accuracy in each `keep`-th tested round and the last. The
     rounds stand apart: under `all` where a measure is of every round, `tested`, `probed` or `by_class`."""
     some = _every(run.tested, keep)
-    lines = {"all": run.rounds, "tested": run.tested, "probed": run.probes, "by_class": some}
+    lines: dict[str, Sequence[Round | Probe]] = {
+        "all": run.rounds,
+        "tested": run.tested,
+        "probed": run.probes,
+        "by_class": some,
+    }
     series: dict[str, Json] = {}
     for key, measure in MEASURES.items():
         kind = "probed" if measure.probed else "all" if key == "train-loss" else "tested"
         values = [measure.of(line) for line in lines[kind]]
         if any(value is not None for value in values):
             series[key] = [kind, [_whole(value) if measure.percent else _short(value) for value in values]]
-    domains = dict.fromkeys(name for line in run.tested for name in line.get("domains", {}))
+    domains = dict.fromkeys(name for line in run.tested for name in line.domains or {})
     return {
-        "rounds": {kind: [line["round"] for line in those] for kind, those in lines.items()},
+        "rounds": {kind: [line.round for line in those] for kind, those in lines.items()},
         "series": series,
-        "domains": {name: [_whole(line["domains"].get(name)) for line in run.tested] for name in domains},
-        "by_class": [[_whole(line["class_accuracy"][c]) for line in some] for c in range(len(run.classes))],
+        "domains": {
+            name: [_whole((line.domains or {}).get(name)) for line in run.tested] for name in domains
+        },
+        "by_class": [[_whole(line.class_accuracy[c]) for line in some] for c in range(len(run.classes))],
     }
 
 
 def _probe_values(run: Run) -> int:
     return sum(
-        len(probe["clients"]) * 12 + sum(map(len, _models(probe).values())) * len(run.classes)
+        len(probe.clients) * 12 + sum(map(len, _models(probe).values())) * len(run.classes)
         for probe in run.probes
     )
 
 
-def _models(probe: Mapping[str, Any]) -> dict[str, list[list[float | None]]]:
+def _models(probe: Probe) -> dict[str, list[list[float | None]]]:
     """Class accuracies around the local updates: of every client, or once where all have the model in
     common."""
     told = {}
     for name in ("before", "after", "aggregated"):
-        models = [client[name] for client in probe["clients"]]
+        models = [getattr(client, name) for client in probe.clients]
         same = name != "after" and all(model == models[0] for model in models)
         told[name] = models[:1] if same else models
     return told
 
 
-def _probe(probe: Mapping[str, Any]) -> dict[str, Json]:
+def _probe(probe: Probe) -> dict[str, Json]:
     """The clients of a probed round, one value or list for each; a model that all have in common once."""
-    clients = probe["clients"]
-    told: dict[str, Json] = {"round": probe["round"], "clients": [client["client"] for client in clients]}
+    clients = probe.clients
+    told: dict[str, Json] = {"round": probe.round, "clients": [client.client for client in clients]}
     for name, models in _models(probe).items():
         told[name] = [[_whole(value) for value in model] for model in models]
-    told["groups"] = [[_stages(client["groups"][group]) for group in GROUPS] for client in clients]
+    told["groups"] = [[_stages(getattr(client.groups, group)) for group in GROUPS] for client in clients]
     for key in ("in_local", "out_local", "deviation"):
-        told[key] = [_whole(client[key]) for client in clients]
+        told[key] = [_whole(getattr(client, key)) for client in clients]
     return told
 
 
-def _stages(stages: Mapping[str, float | None] | None) -> Json:
-    return None if stages is None else [_whole(stages[key]) for key in ("before", "after", "aggregated")]
+def _stages(stages: Stages | None) -> Json:
+    if stages is None:
+        return None
+    return [_whole(value) for value in (stages.before, stages.after, stages.aggregated)]
 
 
 def _thin(values: int, most: int) -> int:
@@ -305,7 +321,7 @@ def _thin(values: int, most: int) -> int:
     return max(1, math.ceil(values / most))
 
 
-def _every(lines: Sequence[dict[str, Any]], step: int) -> list[dict[str, Any]]:
+def _every(lines: Sequence[T], step: int) -> list[T]:
     """Each `step`-th, counted from the last."""
     return list(lines[::-1][::step][::-1])
 

@@ -177,14 +177,16 @@
   function showProgress(gone) {
     $("progress").hidden = !LIVE;
     if (!LIVE) return;
-    const { runs, done, total, finished, left, pace, changed } = data.progress;
+    const { runs, done, total, finished, failed, left, pace, changed } = data.progress;
     let text = "Waiting for the run to begin",
       rest = "";
     if (finished) {
-      text = `All ${plural(data.runs.length, "run")} finished`;
+      text = failed
+        ? `${failed} of ${plural(data.runs.length, "run")} failed, the others finished`
+        : `All ${plural(data.runs.length, "run")} finished`;
       rest = plural(done, "round");
     } else if (data.runs.length) {
-      const waiting = data.runs.filter((run) => !run.finished);
+      const waiting = data.runs.filter((run) => !run.finished && !run.failed);
       const now = waiting.filter((run) => run.done).pop() || waiting[0] || data.runs.at(-1);
       text = `Round ${now.done} of ${now.total}`;
       rest = left === null ? "the time left is known after the first round" : `about ${duration(left)} left`;
@@ -961,7 +963,9 @@
     );
     const run = pick(chosen.setup);
     $("setup-path").textContent =
-      run.path + (run.finished ? "" : ` (ended or under way at round ${run.done} of ${run.total})`);
+      run.path + (run.finished
+        ? ""
+        : ` (${run.failed ? "failed" : "ended or under way"} at round ${run.done} of ${run.total})`);
     if ($("experiment").textContent !== run.experiment) $("experiment").textContent = run.experiment;
     const shown = (value) =>
       value === null

@@ -16,10 +16,10 @@ RECENT = 10
 
 
 def progress(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json]:
-    """Runs in all, rounds done, rounds asked for, seconds that are left (None where nothing tells), when a
-    round was last written (None before the first file), and whether all runs have ended. `coming` are the
-    rounds of each run that has not begun."""
-    waiting = [run for run in runs if not run.finished]
+    """Runs in all, rounds done, rounds to come to, runs that failed, seconds that are left (None where
+    nothing tells), when a round was last written (None before the first file), and whether all runs have
+    ended. `coming` are the rounds of each run that has not begun."""
+    waiting = [run for run in runs if not run.over]
     paces = [pace for run in runs if (pace := _pace(run)) is not None]
     left = [_left(run, runs) for run in waiting]
     left += [rounds * sum(paces) / len(paces) if paces else None for rounds in coming]
@@ -27,7 +27,8 @@ def progress(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json]
     return {
         "runs": len(runs) + len(coming),
         "done": sum(run.done for run in runs),
-        "total": sum(run.total_rounds for run in runs) + sum(coming),
+        "total": sum(run.done if run.over else run.total_rounds for run in runs) + sum(coming),
+        "failed": sum(run.failure is not None for run in runs),
         "finished": bool(runs) and not waiting and not coming,
         "left": round(sum(known), 1) if len(known) == len(left) else None,
         "pace": max((pace for run in waiting if (pace := _pace(run)) is not None), default=None),
@@ -49,8 +50,8 @@ def _pace(run: Run) -> float | None:
     """Seconds a round, with its share of probes."""
     if not run.rounds:
         return None
-    recent = [float(line["seconds"]) for line in run.rounds[-RECENT:]]
-    probing = sum(float(probe["seconds"]) for probe in run.probes) / run.done
+    recent = [line.seconds for line in run.rounds[-RECENT:]]
+    probing = sum(probe.seconds for probe in run.probes) / run.done
     return sum(recent) / len(recent) + probing
 
 

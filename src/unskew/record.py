@@ -1,0 +1,472 @@
+"""The files of a run folder, each declared once: runs write them and reports read them through these classes.
+Needs no PyTorch.
+
+In the files, a field that has a default here is left out where it has that value, and what is NaN or infinite
+is null. Accuracies are fractions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on alone
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Number = float | None
+"""None where it does not exist, or is not finite."""
+ByClass = list[Number]
+
+BY_CLASS = (
+    "class_accuracy", "prediction_share", "local_class_accuracy", "before", "after", "aggregated",
+    "confusion", "misclassification_share", "feature_distances",
+)  # fmt: skip
+"""Fields whose values have an entry for every class."""
+
+_DECLARED = with_config(ConfigDict(extra="forbid", strict=True))
+_MORE = with_config(ConfigDict(extra="allow", strict=True))
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Groups:
+    """Accuracy on the clients' classes of each kind."""
+
+    majority: Number
+    minority: Number
+    vacant: Number
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes between the server and all clients."""
+
+    up: int
+    down: int
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A line of rounds.jsonl, of a round that was not tested."""
+
+    round: int
+    """Counted from 1."""
+    lr: float
+    cohort: list[int]
+    trained: list[int]
+    """The clients of the cohort that took at least one step."""
+    samples: int
+    """How many those passed through in training: their samples, in each epoch anew."""
+    train_loss: Number
+    seconds: float
+    traffic: Traffic
+    tallies: dict[str, int]
+    """What the method counted, by name."""
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class TestedRound(Round):
+    """A line of rounds.jsonl, of a round that was tested."""
+
+    __test__ = False  # no test of pytest's
+
+    accuracy: Number
+    loss: Number
+    class_accuracy: ByClass
+    macro_accuracy: Number
+    max_class: Number
+    min_class: Number
+    discrepancy: Number
+    worst_class: int
+    """By its number."""
+    groups: Groups
+    prediction_share: ByClass
+    distance_to_uniform: Number
+    domains: dict[str, Number] | None = None
+    """Accuracy on each dataset, where several were joined."""
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Stages:
+    """Accuracy before a local update, after it and after aggregation."""
+
+    before: Number
+    after: Number
+    aggregated: Number
+    drop: Number
+    """What the update cost."""
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Effect:
+    """What a round did to the clients' classes of each kind; None where there are none."""
+
+    majority: Stages | None
+    minority: Stages | None
+    vacant: Stages | None
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """One client of a probed round."""
+
+    client: int
+    before: ByClass
+    after: ByClass
+    aggregated: ByClass
+    groups: Effect
+    in_local: Number
+    out_local: Number
+    deviation: Number
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Drift:
+    """Drift diversity, by what moves are measured from."""
+
+    received: Number
+    aggregated: Number
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A line of probes.jsonl."""
+
+    round: int
+    seconds: float
+    clients: list[Client]
+    groups: Effect
+    local_class_accuracy: ByClass
+    drift: Drift
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Tally:
+    """Something that a method counted in the steps of its clients."""
+
+    of: str
+    """What was counted, in words."""
+    share: list[Number]
+    """By round: of the samples that clients passed through; None in rounds that did not count."""
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Accuracy:
+    """Over the rounds that were tested."""
+
+    best: Number
+    last: Number
+    mean_last_10: Number
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Passes:
+    """Forward passes for each of a client's samples."""
+
+    trained: float
+    frozen: float
+    once: float
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Time:
+    """Where the seconds of a run went. The parts add up to the total."""
+
+    total: float
+    start: dict[str, float]
+    """Before training, by part: imports, data, partition and the rest. Runs of one compare share theirs,
+    which stands in compare.json."""
+    first_round: float
+    """With the start of the engine and all that is done once."""
+    rounds: float
+    """All others."""
+    end: float
+    """After the last round."""
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class SweepTime:
+    """Where the seconds of a compare went. The parts add up to the total."""
+
+    total: float
+    start: dict[str, float]
+    """Before the first run, by part."""
+    runs: float
+    """From the beginning of the first to the end of the last."""
+    end: float
+    """After it."""
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """summary.json, and what `--json` prints."""
+
+    identity: str
+    """Of `Experiment.identity`."""
+    method: str
+    hyperparameters: dict[str, Any]
+    dataset: str
+    skew: str
+    clients: int
+    seed: int
+    partition_seed: int
+    rounds: int
+    accuracy: Accuracy
+    macro_accuracy: Number
+    loss: Number
+    classes: list[str]
+    class_accuracy: ByClass
+    groups: Groups
+    worst_class: int
+    worst_class_accuracy: Number
+    discrepancy: Number
+    forgetting: Number
+    confusion: list[list[int]]
+    misclassification_share: list[ByClass]
+    mean_probability: list[ByClass]
+    feature_distances: list[ByClass]
+    notes: list[str]
+    seconds: float
+    probe_seconds: Number
+    traffic: Traffic
+    passes: Passes | None
+    cost: Number
+    tallies: dict[str, Tally]
+    weights_sha256: str
+    time: Time
+    run_dir: str
+    domains: dict[str, Number] | None = None
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where and when something began."""
+
+    started: str
+    command: list[str]
+    device: str
+    device_name: str
+    cores: int | None
+    platform: str
+    python: str
+    versions: dict[str, str]
+    unskew_commit: str | None
+    working_directory_commit: str | None
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Environment(Machine):
+    """environment.json"""
+
+    identity: str
+    """Of `Experiment.identity`: here too, for runs that do not end."""
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """error.json: why a run ended before its last round."""
+
+    error: str
+    """In one line."""
+    notes: list[str]
+    """Where it happened, such as the client, the round and the stage; a sentence each."""
+    traceback: str
+
+    @property
+    def sentence(self) -> str:
+        """The error and where it happened."""
+        return " ".join(
+            [self.error if self.error.endswith((".", "!", "?")) else f"{self.error}.", *self.notes]
+        )
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class FailedRun:
+    """A run of a compare that has failed, as compare.json lists it."""
+
+    method: str
+    seed: int
+    identity: str
+    run_dir: str
+    error: str
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Planned:
+    """A run that a compare is going to make."""
+
+    folder: str
+    """Its name in the compare's folder."""
+    identity: str
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Plan:
+    """plan.json: what a compare is going to run."""
+
+    runs: list[Planned]
+    rounds: int
+    """Of each run."""
+
+
+# What is declared elsewhere, or holds more than reports rely on: other keys may stand beside these.
+
+
+@_MORE
+class Named(TypedDict):
+    name: str
+
+
+@_MORE
+class Skew(TypedDict):
+    recipe: str
+
+
+@_MORE
+class Budget(TypedDict):
+    rounds: int
+    cohort: int | Literal["all"]
+    epochs: int
+
+
+@_MORE
+class Experiment(TypedDict):
+    """experiment.toml"""
+
+    seed: int
+    data: Named
+    skew: Skew
+    model: Named
+    method: Named
+    budget: Budget
+
+
+@_MORE
+class Divided(TypedDict):
+    classes: list[str]
+
+
+@_MORE
+class Partition(TypedDict):
+    """partition.json"""
+
+    dataset: Divided
+    counts: list[list[int]]
+
+
+@_MORE
+class Place(TypedDict):
+    run_dir: str
+
+
+@_MORE
+class Compare(TypedDict):
+    """compare.json"""
+
+    runs: list[Place]
+    methods: dict[str, Any]
+
+
+# Reading and writing
+
+T = TypeVar("T")
+
+
+class DamagedError(ValueError):
+    """Why a text is not what it should be; begins with the field, where it is one field's fault."""
+
+
+class Format(Generic[T]):
+    """How values of a kind are read from their files."""
+
+    def __init__(self, kind: Any, *, tagged: bool = False) -> None:
+        self._kind, self._tagged = kind, tagged
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[T]:  # a run that only writes does without
+        return TypeAdapter(self._kind)
+
+    def parse(self, text: str) -> T:
+        """From JSON."""
+        try:
+            return self._adapter.validate_json(text)
+        except ValidationError as error:
+            raise self._damaged(error) from None
+
+    def check(self, value: object) -> T:
+        """From what JSON or TOML was read to already."""
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: ValidationError) -> DamagedError:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"][self._tagged :]))
+        if first["type"] == "missing":
+            return DamagedError(f"{place} is missing")
+        if first["type"] == "unexpected_keyword_argument":
+            return DamagedError(f"{place} is not a field that this version knows")
+        return DamagedError(f"{place}: {first['msg']}" if place else first["msg"])
+
+
+ROUND: Format[Round] = Format(
+    Annotated[
+        Annotated[Round, Tag("plain")] | Annotated[TestedRound, Tag("tested")],
+        Discriminator(lambda line: "tested" if isinstance(line, dict) and "accuracy" in line else "plain"),
+    ],
+    tagged=True,
+)
+PROBE: Format[Probe] = Format(Probe)
+SUMMARY: Format[Summary] = Format(Summary)
+ENVIRONMENT: Format[Environment] = Format(Environment)
+FAILURE: Format[Failure] = Format(Failure)
+PLAN: Format[Plan] = Format(Plan)
+EXPERIMENT: Format[Experiment] = Format(Experiment)
+PARTITION: Format[Partition] = Format(Partition)
+COMPARE: Format[Compare] = Format(Compare)
+
+
+def to_json(value: Any, indent: int | None = 2) -> str:
+    """Strict JSON: NaN and infinity become null. One line for a program is ASCII, whatever the terminal."""
+    return json.dumps(plain(value), indent=indent, ensure_ascii=indent is None, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """A value of these classes, or one that holds some, as it stands in its file."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if is_dataclass(value):
+        told = ((each, getattr(value, each.name)) for each in fields(value))
+        return {
+            each.name: plain(part) for each, part in told if each.default is MISSING or part != each.default
+        }
+    return value
