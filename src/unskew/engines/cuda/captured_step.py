@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from unskew.trial import Trial
 from unskew.types import Optimizer, Scope, Tensors, Weights
 
 UNCOMPILED = 4.0  # times as long as a compiled step an uncompiled one takes (FedLMD's network, H200, bf16)
-MEASURED_ROUNDS = 2  # after which it is known how long those that are left will take
+MEASURED_ROUNDS = 5  # after which it is known how long those that are left will take
 
 
 class CapturedStep:
@@ -91,7 +92,8 @@ class CapturedStep:
         self._rounds_begun.append(time.perf_counter())
         if not self.trial.fast or len(self._rounds_begun) != MEASURED_ROUNDS + 1:
             return False
-        each = self._rounds_begun[-1] - self._rounds_begun[-2] if MEASURED_ROUNDS else 0.0
+        # The shortest: in the others steps were still being captured.
+        each = min((after - before for before, after in pairwise(self._rounds_begun)), default=0.0)
         left = each * (self.trial.budget.rounds - round) * _share_of_partial_batches(self.trial)
         if not worth_compiling(left, self._compiling_took):
             return False

@@ -70,8 +70,7 @@ class Slots:
         if self.step.compile_partial_batches(clients[0].start.job.task.round, slots):
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # what was captured before may still be running
-            for partial_slot in self.partial_slots.values():
-                partial_slot.replays.clear()
+            self.partial_slots.clear()  # with their memory pools, which go with the last graph in them
         queues: list[list[Ready]] = [[] for _ in slots]
         load = [0] * len(slots)
         for client in clients:  # longest first, each to the slot that is free first
