@@ -26,7 +26,6 @@ from unskew import metrics
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared
 from unskew.files import replacing
-from unskew.methods.assemble import passes as count_passes
 from unskew.methods.pkd import ACTIVATED
 from unskew.metrics import Comparison, Stages, Summary, Traffic
 from unskew.probe import Findings
@@ -125,7 +124,8 @@ def summarise(prepared: Prepared, result: Result) -> dict[str, Json]:
     final = result.final
     by_class = metrics.class_accuracy(final.confusion)
     worst = metrics.worst_class(by_class)
-    passes = count_passes(experiment.method.parts(), prepared.trial)
+    work = prepared.method.work_in(prepared.trial)
+    passes = None if work is None else work.passes(experiment.budget.epochs)
     summary: dict[str, Json] = {
         "method": experiment.method.name,
         "hyperparameters": dict(experiment.method.model_extra or {}),
@@ -157,8 +157,6 @@ def summarise(prepared: Prepared, result: Result) -> dict[str, Json]:
         "cost": result.cost,
         "weights_sha256": weights_sha256(result.weights.params),
     }
-    if passes is not None and result.cost is None:
-        summary["cost"] = metrics.round_cost(passes, experiment.budget.epochs) * len(result.rounds)
     if any(ACTIVATED.name in round.tallies for round in result.rounds):
         summary["activation_frequency"] = activation_frequency(prepared, result)
     if final.domains is not None:

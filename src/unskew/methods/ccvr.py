@@ -36,6 +36,7 @@ from torch.nn.functional import cross_entropy
 
 from unskew import metrics
 from unskew.errors import require, unknown
+from unskew.methods.card import card
 from unskew.parts.heads import Head, find_head
 from unskew.parts.optimizers import sgd
 from unskew.program import Program, Run
@@ -47,6 +48,12 @@ from unskew.types import Look, Params, Scope, Tensors, View, Weights
 Covariance = Literal["full", "diagonal"]
 
 
+@card(
+    "ccvr",
+    passes="one over the data at the end",
+    traffic="the model down and C (d^2 + d + 1) numbers up once; with covariance=diagonal C (2 d + 1)",
+    sends="its label counts, and by class the mean and covariance of its features",
+)
 def ccvr(
     *,
     samples: int = 200,

@@ -27,7 +27,9 @@ Deviations:
 - clusters is 2, one of the two numbers (2 and 4) in FedVLS's comparison; the released default is 5, with many
   more rounds for the last layer. Fewer are made where clients have fewer different label shares.
 - capacity=1.2, released for CIFAR-100 and Tiny-ImageNet, allows at most 1.2 N/K clients in a cluster:
-  clients go where the sum of their squared distances to the k-means centres is least. 0 sets no limit.
+  clients go where the sum of their squared distances to the k-means centres is least. 0 sets no limit. The
+  released rule moves the furthest clients of a full cluster, one by one, to the nearest one with room, and
+  takes new centres, 100 times: a greedy form, whose clusters may be others.
 - head="concatenated", released for the same two, starts stage 3 from the clusters' last layers side by side
   with the sum of their biases.
 - epsilon > 0 adds Laplace noise of scale 1/epsilon to the counts a client sends. FedConcat-ID, which infers
@@ -54,6 +56,7 @@ from unskew.data.manifest import partition_of
 from unskew.engines.job import Task
 from unskew.errors import require, unknown
 from unskew.method import Method
+from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic
 from unskew.parts.heads import Head, find_head
 from unskew.parts.servers import equal_mean
@@ -67,6 +70,13 @@ from unskew.types import Look, Out, Params, Scope, Server, ServerState, Tensors,
 Start = Literal["random", "concatenated"]
 
 
+@card(
+    "fedconcat",
+    passes="one of every cluster's encoder over the data",
+    memory="every cluster's encoder",
+    traffic="every cluster's encoder down once; then the last layer alone; C numbers up once",
+    sends="its label counts, with noise where epsilon is given",
+)
 def fedconcat(
     *,
     clusters: int = 2,

@@ -64,6 +64,7 @@ from unskew.engines.network import Network
 from unskew.errors import UserError, require, unknown
 from unskew.losses import partial_distillation
 from unskew.method import Method, Tally, Work
+from unskew.methods.card import card
 from unskew.metrics import Traffic
 from unskew.parts.groups import Floats, Group, Grouping, Rule, weak_groups
 from unskew.parts.heads import resize_head
@@ -80,6 +81,14 @@ Direction = Literal["forward", "reverse"]
 Mean = Literal["active", "batch"]
 
 
+@card(
+    "pkd",
+    passes="one per expert and batch in the last stage; one over the data after the warm-up",
+    memory="the experts",
+    traffic="experts down, and up while they train; the warm model down and C (C + 2) numbers up once",
+    sends="its label counts, and by class its summed probabilities and right answers; where groups are "
+    "given only its samples in each",
+)
 def pkd(
     *,
     lam: float = 1.0,

@@ -13,10 +13,12 @@ a policy of the run.
 from __future__ import annotations
 
 from unskew.method import Method
+from unskew.methods.card import card
 from unskew.parts.servers import equal_mean
 from unskew.types import Params, Server, ServerState, Updates
 
 
+@card("uniform")
 def uniform() -> Method:
     """Average the clients' models, every client alike."""
 
