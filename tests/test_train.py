@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import unskew
-from federations import flat, split
-from unskew import Budget, Method, Trial
+from federations import flat, job, split
+from unskew import Budget, Method, Trial, engines
 from unskew.data.augment import normalise
 from unskew.engines.plan import epochs
 from unskew.methods import fedavg, fedprox
@@ -340,10 +340,8 @@ def test_dropout_depends_on_the_client_not_on_who_ran_before(digits):
 
     parts = [range(0, 30), range(30, 60), range(60, 90)]
     trial = Trial(split(digits, *parts), module, budget=Budget(rounds=1))
-    from unskew import engines
-
     engine = engines.start(trial)
-    jobs = [engines.Job(client, 0, {}) for client in range(3)]
+    jobs = [job(trial.federation, client) for client in range(3)]
     forward = engine.fit(Method(), engine.initial, {}, jobs)
     backward = engine.fit(Method(), engine.initial, {}, jobs[::-1])[::-1]
     for a, b in zip(forward, backward, strict=True):
