@@ -104,7 +104,7 @@ def fedconcat(
         trial, rounds = run.trial, run.trial.budget.rounds
         for_head = run.base + Method(server=Server(combine=_uniform))
         last = _encoder_rounds(encoder_rounds, rounds, head)
-        sent = run.ask("label counts", partial(_label_counts, epsilon))
+        sent = run.ask("label counts", partial(label_counts, epsilon))
         kinds = cluster(trial, sent, clusters, capacity)
         K = int(kinds.max(initial=0)) + 1
         whole = replace(
@@ -153,7 +153,7 @@ def concatenation(trial: Trial, nets: int) -> Concatenation:
 # Stage 1
 
 
-def _label_counts(epsilon: float, scope: Scope, look: Look) -> Tensors:
+def label_counts(epsilon: float, scope: Scope, look: Look) -> Tensors:
     """What a client sends of its labels: their counts, with Laplace noise where epsilon is given."""
     counts = scope.counts
     if not epsilon or not counts.sum():
