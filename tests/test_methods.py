@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pickle
+import random
+import statistics
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +35,67 @@ def test_a_method_from_a_file_runs_through_the_same_commands(unskew):
     assert mine["method"] == EXAMPLE
     assert mine["weights_sha256"] != run(unskew, f"{EXAMPLE}:beta=0.5")["weights_sha256"]
     assert run(unskew, f"{EXAMPLE}:beta=0")["weights_sha256"] == run(unskew, "fedavg")["weights_sha256"]
+
+
+@pytest.mark.parametrize("module", [statistics, random])
+def test_a_method_file_may_be_called_like_a_module_of_the_standard_library(unskew, tmp_path, module):
+    name = module.__name__
+    text = (
+        Path(EXAMPLE)
+        .read_text()
+        .replace("from torch import", f"import {name} as standard\nfrom torch import")
+    )
+    (tmp_path / f"{name}.py").write_text(text)
+    mine = run(unskew, f"{name}.py:beta=0.2")
+    assert mine["weights_sha256"] == run(unskew, f"{EXAMPLE}:beta=0.2")["weights_sha256"]
+    assert sys.modules[name] is module
+    assert importlib.import_module(name) is module
+    shown = unskew("methods", f"{name}.py").out
+    assert "confident answers" in shown  # the file's docstring
+
+
+def test_files_of_one_name_are_two_methods(unskew, tmp_path):
+    for folder, beta in (("one", 0.0), ("other", 0.5)):
+        (tmp_path / folder).mkdir()
+        text = Path(EXAMPLE).read_text().replace("beta: float = 0.1", f"beta: float = {beta}")
+        (tmp_path / folder / "mine.py").write_text(text)
+    plain, strong = run(unskew, "one/mine.py+fedprox:mu=0"), run(unskew, "other/mine.py")
+    assert plain["weights_sha256"] == run(unskew, "fedavg")["weights_sha256"]
+    assert strong["weights_sha256"] == run(unskew, f"{EXAMPLE}:beta=0.5")["weights_sha256"]
+    both, _ = assemble({"one/mine.py": {}, "other/mine.py": {}})
+    assert len(both.terms) == 2
+
+
+def test_classes_of_a_method_file_can_be_pickled(tmp_path):
+    (tmp_path / "random.py").write_text(
+        "from dataclasses import dataclass\nfrom unskew import Method\n\n"
+        "@dataclass(frozen=True)\nclass Term:\n    beta: float\n\n"
+        "    def __call__(self, view):\n        return self.beta * view.out.logits.mean()\n\n"
+        "def random(*, beta: float = 0.1):\n    return Method(terms=(Term(beta),))\n"
+    )
+    method, _ = assemble({str(tmp_path / "random.py"): {"beta": 0.2}})
+    (term,) = method.terms
+    assert pickle.loads(pickle.dumps(term)) == term
+    (tmp_path / "random.py").write_text((tmp_path / "random.py").read_text() + "\n")
+    again, _ = assemble({str(tmp_path / "random.py"): {"beta": 0.2}})
+    assert pickle.loads(pickle.dumps(again.terms[0])) == again.terms[0]
+
+
+def test_a_method_file_may_have_a_card(unskew, tmp_path):
+    card = '@card("flat", sends="its favourite colour")\ndef flatten'
+    text = Path(EXAMPLE).read_text().replace("def flatten", card)
+    text = text.replace(
+        "from unskew import Method", "from unskew import Method\nfrom unskew.methods.card import card"
+    )
+    (tmp_path / "mine.py").write_text(text)
+    assert "its favourite colour" in unskew("methods", "mine.py").out
+    assert "flat" not in METHODS
+
+
+def test_every_method_is_listed_once_under_the_name_on_its_card():
+    assert [card.name for card in METHODS.values()] == list(METHODS)
+    makes = [card.make for card in METHODS.values()]
+    assert [name for name, card in METHODS.items() if makes.count(card.make) > 1] == ["fedvls", "feded"]
 
 
 def test_a_method_by_import_name(unskew, tmp_path, monkeypatch):

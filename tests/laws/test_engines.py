@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from unskew.engines.graphs import Graphs
 
 from federations import flat
 from unskew import engines
+from unskew.engines.cuda.graphs import Graphs
 from unskew.methods import METHODS
 from unskew.testing import hard_trial, normed_model
 from unskew.train import train
@@ -14,7 +14,7 @@ from unskew.train import train
 @pytest.mark.parametrize("engine", ["pool", "graphs"])
 @pytest.mark.parametrize("name", METHODS)
 def test_engines_give_the_bits_of_the_loop(name, engine, monkeypatch):
-    monkeypatch.setitem(engines.ENGINES, "graphs", engines.Kind(Graphs))
+    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
     one, other = (
         train(hard_trial(normed_model, engine=engine), METHODS[name]()) for engine in ("loop", engine)
     )
