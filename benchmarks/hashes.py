@@ -23,9 +23,9 @@ def main() -> None:
         "resnet8": Trial(digits, "resnet8", budget=budget, engine="loop", device="cpu"),
     }
     for name in METHODS:
-        hashes = []
-        for trial in trials.values():
-            hashes.append(weights_sha256(train(trial, METHODS[name]()).weights.params)[:16])
+        hashes = [
+            weights_sha256(train(trial, METHODS[name]()).weights.params)[:16] for trial in trials.values()
+        ]
         print(name, *hashes, flush=True)
 
 

@@ -8,17 +8,22 @@ import pickle
 import random
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from federations import flat
 from unskew import Budget, Evaluation, Method, Trial, UserError, federate, methods, train
+from unskew.data.augment import normalise
 from unskew.experiment import MethodSpec
 from unskew.methods import METHODS, fedavg, fedprox
 from unskew.methods.assemble import assemble
+from unskew.metrics import Traffic
+from unskew.metrics.costs import nbytes
 from unskew.testing import check_method
 
 EXAMPLE = str(Path(__file__).parents[1] / "examples" / "flatten.py")
@@ -102,6 +107,29 @@ def test_a_method_by_import_name(unskew, tmp_path, monkeypatch):
     (tmp_path / "lab.py").write_text(Path(EXAMPLE).read_text())
     monkeypatch.syspath_prepend(tmp_path)
     assert run(unskew, "lab.flatten")["weights_sha256"] == run(unskew, EXAMPLE)["weights_sha256"]
+
+
+def test_the_example_in_two_stages(unskew, digits):
+    """FedAvg, and then FedProx as strong as the model is good; with its traffic, its cost and its note."""
+    path = str(Path(EXAMPLE).parent / "two_stages.py")
+    federation = federate(digits, "dirichlet:0.3", 4, 1)
+    trial = Trial(federation, "mlp-small", Budget(rounds=4, epochs=1, lr=0.05))
+    method, _ = assemble({path: {"mu": 2.0}})
+    result, plain = train(trial, method), train(trial)
+    half = train(replace(trial, budget=Budget(rounds=2, epochs=1, lr=0.05)))
+    model = trial.build()
+    model.load_state_dict(half.weights.params)
+    rows = torch.from_numpy(np.concatenate(federation.partition.indices))
+    x = normalise(digits.train.inputs[rows], digits.mean, digits.std)
+    right = float((model(x).logits.argmax(1) == digits.train.labels[rows]).float().mean())
+    expected = train(trial, fedprox(mu=2.0 * right), start=half.state)
+    torch.testing.assert_close(flat(result.weights), flat(expected.weights), rtol=0, atol=1e-5)
+    assert not torch.allclose(flat(result.weights), flat(plain.weights))
+    assert f"right on {right:.3f}" in result.notes[-1]
+    assert result.beside == Traffic(up=4 * 4, down=4 * nbytes(plain.weights.params))
+    assert result.cost == pytest.approx(4 + 1 / 3)
+    check_method(method)
+    assert run(unskew, path)["cost"] == pytest.approx(2 + 1 / 3)
 
 
 def test_the_example_keeps_the_laws():
