@@ -154,6 +154,16 @@ def test_what_ccvr_computes_is_one_pass_more(federation):
     assert result.cost == pytest.approx((3 * seen["trained"] + seen["frozen"]) / (3 * 3 * 58))
 
 
+def test_what_fedconcat_computes_are_its_encoders_and_their_features(federation):
+    """Its last layer is not counted. The features are a pass of every cluster's encoder over all data."""
+    trial = Trial(federation, Counted, Budget(rounds=5, epochs=2, lr=0.01), engine="loop")
+    seen.clear()
+    result = train(trial, methods.fedconcat(clusters=2, encoder_rounds=3))
+    assert seen["trained"] == 3 * 2 * 58
+    assert seen["frozen"] == 2 * 58
+    assert result.cost == pytest.approx(3 + 2 / (3 * 2))
+
+
 def test_samples_that_activate_an_expert_are_counted(digits):
     """One full batch: the model that sees it is the one received, which is rebuilt here."""
     federation = split(digits, range(300), range(300, 500))

@@ -607,7 +607,7 @@ def test_the_distance_does_not_depend_on_the_scale_of_the_loss():
     torch.testing.assert_close(uphill[2], uphill[1])
 
 
-def test_without_a_slope_there_is_no_uphill():
+def test_without_a_gradient_there_is_no_uphill():
     gradient, points = bowl(torch.eye(2))
     _, grads = fedsam(rho=0.1).transform(gradient, nowhere())({"w": torch.zeros(2)})
     assert torch.equal(grads["w"], torch.zeros(2))
@@ -638,7 +638,7 @@ def test_one_step_of_fedsam_in_a_round(digits):
 
 
 def test_sam_sees_the_whole_loss():
-    """At the second step a proximal term slopes too, and uphill is its way as well."""
+    """At the second step a proximal term has a gradient too, and uphill is its way as well."""
     problem = Quadratics()
     result = problem.train(fedsam(rho=0.2) + fedprox(mu=2.0) + uniform(), rounds=1, epochs=2, lr=0.1)
     ends = []

@@ -80,7 +80,7 @@ def filled(trial: Trial, weights: Weights) -> nn.Module:
 
 
 def make(name: str):
-    """Short stages: these tests are about the frame."""
+    """Short stages: these tests are about what all programs share."""
     options = {
         "pkd": {"groups": "1/2;3/5/8", "warmup": 1, "expert_rounds": 1},
         "fedconcat": {"clusters": 2},

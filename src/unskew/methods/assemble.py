@@ -77,7 +77,7 @@ def _from_file(path: Path) -> Make:
 
 @cache
 def _run_file(path: Path, place: Path, changed: int) -> Make:
-    """Run once, however often its method is asked for, until the file changes."""
+    """The method of a file, which runs once, however often it is asked for, until it changes."""
     # No other module has this name: a file may be called like one of the standard library's.
     name = f"unskew_method_{path.stem}_{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -26,8 +26,8 @@ from unskew.errors import unknown
 from unskew.losses import calibrated_cross_entropy
 from unskew.method import Method, Work
 from unskew.methods.card import card
-from unskew.parts.servers import equal_mean
-from unskew.types import Params, Server, ServerState, Updates, View
+from unskew.parts.servers import combine_equally
+from unskew.types import Server, View
 
 Form = Literal["paper", "released"]
 
@@ -41,7 +41,7 @@ def calfat(*, form: Form = "paper") -> Method:
         raise unknown("form", form, get_args(Form))
     if form == "paper":
         return Method(loss=_calibrated, work=Work())
-    return Method(loss=_released, server=Server(combine=_uniform), work=Work())
+    return Method(loss=_released, server=Server(combine=combine_equally), work=Work())
 
 
 def _calibrated(view: View) -> Tensor:
@@ -51,7 +51,3 @@ def _calibrated(view: View) -> Tensor:
 def _released(view: View) -> Tensor:
     prior = (view.scope.counts + FLOOR).log()
     return cross_entropy(SCALE * (view.out.logits + prior / SCALE), view.labels)
-
-
-def _uniform(state: ServerState, updates: Updates) -> Params:
-    return equal_mean(updates)

@@ -115,7 +115,7 @@ def ccvr(
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Of one class's features: what a client sends, and what the server makes of it."""
+    """Number, mean and covariance of one class's features, at a client or over all of them."""
 
     count: int
     mean: Tensor
@@ -129,7 +129,7 @@ class Moments:
 
 
 def moments(features: Tensor, *, diagonal: bool = False) -> Moments:
-    """Of features [n, d], in float64."""
+    """The moments of features [n, d], in float64."""
     x = features.double()
     mean = x.mean(dim=0)
     gap = x - mean
@@ -138,7 +138,7 @@ def moments(features: Tensor, *, diagonal: bool = False) -> Moments:
 
 
 def merge(first: Moments, second: Moments) -> Moments:
-    """Of both sets of samples together, exactly."""
+    """The exact moments of both sets of samples together."""
     n, m = first.count, second.count
     gap = second.mean - first.mean
     between = gap.square() if first.covariance.ndim == 1 else torch.outer(gap, gap)

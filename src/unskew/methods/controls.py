@@ -135,7 +135,7 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
 
 
 def mean_assessment(tests: Sequence[Assessment]) -> Assessment:
-    """Of several models on the same test set: their confusions summed, all else averaged."""
+    """The tests of several models as one: their confusions summed, all else averaged."""
     domains = [test.domains for test in tests if test.domains is not None]
     return Assessment(
         confusion=np.sum([test.confusion for test in tests], axis=0),

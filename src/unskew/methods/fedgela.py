@@ -111,7 +111,7 @@ def with_fixed_head(trial: Trial, *, normalise: Normalise, e_h: float) -> nn.Mod
 
 
 def simplex(d: int, classes: int, seed: int) -> Tensor:
-    """[C, d]: unit vectors with pairwise cosine -1/(C-1), in a random orientation."""
+    """Unit vectors [C, d] with pairwise cosine -1/(C-1), in a random orientation."""
     generator = torch.Generator().manual_seed(seed)
     basis = torch.linalg.qr(torch.randn(d, classes, generator=generator, dtype=torch.float64)).Q
     centring = torch.eye(classes, dtype=torch.float64) - 1 / classes

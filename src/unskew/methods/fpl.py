@@ -32,8 +32,8 @@ from unskew.methods.card import card
 from unskew.parts.directions import directions
 from unskew.parts.finch import cluster_means, finch
 from unskew.parts.prototypes import class_means
-from unskew.parts.servers import equal_mean
-from unskew.types import End, Memory, Params, Scope, Server, ServerState, Tensors, Updates, View, Weights
+from unskew.parts.servers import combine_equally
+from unskew.types import End, Memory, Scope, Server, ServerState, Tensors, Updates, View, Weights
 
 Average = Literal["uniform", "size"]
 
@@ -56,7 +56,7 @@ def fpl(*, tau: float = 0.02, average: Average = "size") -> Method:
             return h.new_zeros(())
         return prototype_loss(h, view.labels, shared["fpl/prototypes"], shared["fpl/known"], tau=tau)
 
-    combine = _uniform if average == "uniform" else Server().combine
+    combine = combine_equally if average == "uniform" else Server().combine
     server = Server(combine, note=_clusters, share=_share)
     return Method(terms=(term,), memory=Memory(update=_report), server=server, work=Work(looks=1))
 
@@ -103,7 +103,3 @@ def _clusters(state: ServerState, after: Weights, updates: Updates) -> Tensors:
 
 def _share(state: ServerState) -> Tensors:
     return {name: value for name, value in state.memory.items() if name.startswith("fpl/")}
-
-
-def _uniform(state: ServerState, updates: Updates) -> Params:
-    return equal_mean(updates)
