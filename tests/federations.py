@@ -8,7 +8,8 @@ from torch import nn
 
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
-from unskew.types import Params, Weights
+from unskew.engines import Job, Task
+from unskew.types import Params, Tensors, Weights
 
 
 def split(dataset, *clients) -> Federation:
@@ -42,3 +43,13 @@ def depthwise_model(colours: int, classes: int) -> nn.Module:
         nn.Flatten(),
         nn.Linear(32, classes),
     )
+
+
+def task(federation: Federation, client: int, round: int = 0) -> Task:
+    """One client's round, on all that it holds."""
+    return Task(client, round, federation.holding(client))
+
+
+def job(federation: Federation, client: int, memory: Tensors | None = None, round: int = 0) -> Job:
+    """The same, with what the client remembers."""
+    return Job(task(federation, client, round), memory or {})

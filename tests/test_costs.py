@@ -11,14 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from federations import split
+from federations import split, task
 from unskew import Budget, Dataset, Method, Trial, federate, methods, metrics, train
 from unskew.cli.options import method_table
 from unskew.data.dataset import Split
 from unskew.engines import start
 from unskew.experiment import MethodSpec
+from unskew.method import Tally, Work
 from unskew.methods import METHODS
-from unskew.methods.assemble import assemble, passes
+from unskew.methods.assemble import assemble
+from unskew.types import Server
 
 TEST = 99.0
 """What the first feature of every test sample is, and of no training sample."""
@@ -70,37 +72,57 @@ TOGETHER = [
 ]  # fmt: skip
 
 
+def assembled(name: str):
+    return assemble(MethodSpec(**method_table(name)).parts())[0]
+
+
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in UNTOLD] + VARIANTS + TOGETHER)
 def test_the_passes_that_are_told_are_those_that_are_made(federation, name):
-    method, options = assemble(MethodSpec(**method_table(name)).parts())
+    method = assembled(name)
     samples, rounds = 58, 2
     for epochs in (1, 3):
         budget = Budget(rounds=rounds, epochs=epochs, batch_size=5, lr=0.01)
         trial = Trial(federation, Counted, budget, engine="loop")
         seen.clear()
-        train(trial, method)
-        told = passes(options, trial)
+        result = train(trial, method)
+        told = method.work_in(trial).passes(epochs)
         assert seen["trained"] == pytest.approx(samples * rounds * epochs * told.trained)
         assert seen["frozen"] == pytest.approx(samples * rounds * (epochs * told.frozen + told.once))
         whole = metrics.forward_passes(told, epochs) * samples * rounds
         assert seen.total() == pytest.approx(whole)
+        assert result.cost == pytest.approx(rounds * metrics.round_cost(told, epochs))
 
 
 @pytest.mark.parametrize("name", [*UNTOLD, "pkd+fedprox"])
 def test_of_methods_in_stages_no_passes_are_told(federation, name):
-    _, options = assemble(MethodSpec(**method_table(name)).parts())
-    assert passes(options, Trial(federation, Counted)) is None
+    assert assembled(name).work_in(Trial(federation, Counted)) is None
 
 
-def test_of_ones_own_method_nothing_is_known(federation, tmp_path):
-    (tmp_path / "mine.py").write_text("from unskew import Method\n\ndef mine():\n    return Method()\n")
-    assert passes({str(tmp_path / "mine.py"): {}}, Trial(federation, Counted)) is None
+def test_of_ones_own_method_is_known_what_it_says(federation):
+    """Nothing, where it changes what clients compute and does not say how much that is."""
+    trial = Trial(federation, Counted, Budget(rounds=2, epochs=1, lr=0.01), engine="loop")
+
+    def term(view):
+        return view.teacher.logits.mean() * 0
+
+    assert train(trial, Method()).cost == 2
+    assert train(trial, Method(server=Server(combine=lambda state, updates: updates.mean))).cost == 2
+    for base in (Method(), methods.ccvr(), methods.pkd(groups="0/1", expert_rounds=1)):
+        silent, telling = Method(terms=(term,)), Method(terms=(term,), work=Work(teacher=True))
+        assert train(trial, base + silent).cost is None
+        assert train(trial, base + silent + methods.fedprox()).cost is None
+        assert train(trial, base + telling).cost > train(trial, base + methods.fedprox()).cost
+    assert train(trial, Method(terms=(term,), work=Work(teacher=True))).cost == pytest.approx(2 * (1 + 1 / 3))
 
 
-def test_controls_under_part_of_the_clients_do_more_than_a_round(federation):
-    trial = Trial(federation, Counted, Budget(cohort=2))
-    assert passes({"centralised": {}}, trial) is None
-    assert passes({"local-only": {}}, trial) is None
+@pytest.mark.parametrize("name", ["centralised", "local-only", "centralised+fedntd", "local-only+fedsam"])
+def test_controls_under_part_of_the_clients_do_more_than_a_round(federation, name):
+    """Of four clients two are in a cohort, so that all of them are twice a round's work."""
+    half, whole = (
+        train(Trial(federation, Counted, Budget(rounds=2, epochs=3, cohort=cohort)), assembled(name)).cost
+        for cohort in (2, "all")
+    )
+    assert half == pytest.approx(2 * whole)
 
 
 @pytest.mark.parametrize("given", [{"groups": "0/1,2/3"}, {"rule": "topm", "looks": 2}])
@@ -115,9 +137,14 @@ def test_what_pkd_computes_is_the_sum_of_its_stages(federation, given):
     assert result.cost == pytest.approx((3 * seen["trained"] + seen["frozen"] - tests) / (3 * 2 * 58))
 
 
-def test_what_a_base_method_adds_to_pkd_is_not_told(federation):
-    trial = Trial(federation, Counted, Budget(rounds=2, epochs=1), engine="loop")
-    assert train(trial, methods.pkd(groups="0/1", expert_rounds=1) + methods.fedprox()).cost is None
+@pytest.mark.parametrize("base", ["fedprox", "fedntd", "fedsam"])
+def test_what_a_base_method_adds_to_pkd_is_told(federation, base):
+    """In the warm-up and in the last stage; experts train as FedAvg."""
+    trial = Trial(federation, Counted, Budget(rounds=3, epochs=1, lr=0.01), engine="loop")
+    seen.clear()
+    result = train(trial, methods.pkd(groups="0/1", expert_rounds=2, warmup=1) + METHODS[base]())
+    tests = 1
+    assert result.cost == pytest.approx((3 * seen["trained"] + seen["frozen"] - tests) / (3 * 58))
 
 
 def test_what_ccvr_computes_is_one_pass_more(federation):
@@ -125,6 +152,16 @@ def test_what_ccvr_computes_is_one_pass_more(federation):
     seen.clear()
     result = train(trial, methods.ccvr())
     assert result.cost == pytest.approx((3 * seen["trained"] + seen["frozen"]) / (3 * 3 * 58))
+
+
+def test_what_fedconcat_computes_are_its_encoders_and_their_features(federation):
+    """Its last layer is not counted. The features are a pass of every cluster's encoder over all data."""
+    trial = Trial(federation, Counted, Budget(rounds=5, epochs=2, lr=0.01), engine="loop")
+    seen.clear()
+    result = train(trial, methods.fedconcat(clusters=2, encoder_rounds=3))
+    assert seen["trained"] == 3 * 2 * 58
+    assert seen["frozen"] == 2 * 58
+    assert result.cost == pytest.approx(3 + 2 / (3 * 2))
 
 
 def test_samples_that_activate_an_expert_are_counted(digits):
@@ -137,7 +174,7 @@ def test_samples_that_activate_an_expert_are_counted(digits):
     before = train(replace(trial, budget=budget.model_copy(update={"rounds": 2}))).state.server.weights
     engine, expected = start(trial), 0
     for client in (0, 1):
-        for view in engine.look(client, before):
+        for view in engine.look(task(federation, client), before):
             for y, guess in zip(view.labels.tolist(), view.out.logits.argmax(1).tolist(), strict=True):
                 expected += y != guess and any({y, guess} <= set(g) for g in [range(5), (3, 8), (5, 6)])
     assert [round.tallies for round in result.rounds] == [{}, {}, {"activated": expected}]
@@ -220,13 +257,34 @@ def test_buffers_are_sent_where_they_are_averaged(federation, statistics, buffer
     assert last == metrics.Traffic(up=3 * model, down=4 * model)
 
 
+def half_frozen() -> nn.Module:
+    model = Counted()
+    model.body.requires_grad_(False)
+    return model
+
+
+def test_frozen_parameters_are_not_sent(federation):
+    result = sent(federation, model=half_frozen)
+    head = (12 * 4 + 4) * 4
+    assert [round.traffic for round in result.rounds] == [metrics.Traffic(up=3 * head, down=4 * head)] * 2
+    assert sent(federation, methods.ccvr(), model=half_frozen).beside.down == 4 * head
+    scaffold = sent(federation, methods.scaffold(), model=half_frozen).rounds[-1].traffic
+    assert scaffold == metrics.Traffic(up=3 * 2 * head, down=4 * 2 * head)
+
+
+def test_the_fixed_head_of_fedgela_is_not_sent(federation):
+    body = (6 * 12 + 12) * 4
+    last = sent(federation, methods.fedgela(normalise="none")).rounds[-1].traffic
+    assert last == metrics.Traffic(up=3 * body, down=4 * body)
+
+
 def test_stages_send_what_they_need(federation):
     assert sent(federation, methods.local_only()).traffic == metrics.Traffic(0, 0)
     assert sent(federation, methods.centralised()).traffic == metrics.Traffic(up=58 * (6 * 4 + 8), down=0)
 
     plain = sent(federation)
     moments = (8 + 12 * 8 + 12 * 12 * 8) * 3 * 4  # three clients with four classes each
-    assert sent(federation, methods.ccvr()).beside == metrics.Traffic(up=moments, down=0)
+    assert sent(federation, methods.ccvr()).beside == metrics.Traffic(up=moments, down=4 * MODEL)
 
     pkd = sent(federation, methods.pkd(warmup=1, expert_rounds=3, groups="0/1,2/3"))
     expert = MODEL - 2 * (12 + 1) * 4
@@ -235,11 +293,15 @@ def test_stages_send_what_they_need(federation):
     both = 2 * expert
     assert pkd.beside == metrics.Traffic(up=numbers + 3 * 3 * both, down=(3 * 4 + 4) * both)
 
+    found = sent(federation, methods.pkd(warmup=1, expert_rounds=3, rule="explicit", theta=1.0))
+    statistics = 4 * 4 * (4 + 2) * 8  # of four clients, for each class; no group is found
+    assert found.beside == metrics.Traffic(up=statistics, down=4 * MODEL)
+
     both = sent(federation, methods.fedconcat(clusters=2))
     head = (2 * 12 * 4 + 4) * 4
     assert both.rounds[0].traffic == plain.rounds[0].traffic  # each client in one cluster
     assert both.rounds[1].traffic == metrics.Traffic(up=3 * head, down=4 * head)
-    assert both.beside == metrics.Traffic(up=4 * 4 * 8, down=4 * 2 * MODEL)
+    assert both.beside == metrics.Traffic(up=4 * 4 * 8, down=4 * (2 * MODEL + head))
 
 
 def test_a_summary_adds_everything_up(unskew):
@@ -273,7 +335,7 @@ def test_tallies_of_methods_put_together_are_all_kept(federation):
             view.tally(name, torch.tensor(len(view.labels)))
             return view.out.logits.sum() * 0
 
-        return Method(terms=(term,), tallies=(name,))
+        return Method(terms=(term,), tallies=(Tally(name, "samples"),))
 
     result = sent(federation, counting("first") + counting("second"))
     assert [round.tallies for round in result.rounds] == [{"first": 58, "second": 58}] * 2

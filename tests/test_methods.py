@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pickle
+import random
+import statistics
+import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from federations import flat
 from unskew import Budget, Evaluation, Method, Trial, UserError, federate, methods, train
+from unskew.data.augment import normalise
 from unskew.experiment import MethodSpec
 from unskew.methods import METHODS, fedavg, fedprox
 from unskew.methods.assemble import assemble
+from unskew.metrics import Traffic
+from unskew.metrics.costs import nbytes
 from unskew.testing import check_method
 
 EXAMPLE = str(Path(__file__).parents[1] / "examples" / "flatten.py")
@@ -32,10 +42,94 @@ def test_a_method_from_a_file_runs_through_the_same_commands(unskew):
     assert run(unskew, f"{EXAMPLE}:beta=0")["weights_sha256"] == run(unskew, "fedavg")["weights_sha256"]
 
 
+@pytest.mark.parametrize("module", [statistics, random])
+def test_a_method_file_may_be_called_like_a_module_of_the_standard_library(unskew, tmp_path, module):
+    name = module.__name__
+    text = (
+        Path(EXAMPLE)
+        .read_text()
+        .replace("from torch import", f"import {name} as standard\nfrom torch import")
+    )
+    (tmp_path / f"{name}.py").write_text(text)
+    mine = run(unskew, f"{name}.py:beta=0.2")
+    assert mine["weights_sha256"] == run(unskew, f"{EXAMPLE}:beta=0.2")["weights_sha256"]
+    assert sys.modules[name] is module
+    assert importlib.import_module(name) is module
+    shown = unskew("methods", f"{name}.py").out
+    assert "confident answers" in shown  # the file's docstring
+
+
+def test_files_of_one_name_are_two_methods(unskew, tmp_path):
+    for folder, beta in (("one", 0.0), ("other", 0.5)):
+        (tmp_path / folder).mkdir()
+        text = Path(EXAMPLE).read_text().replace("beta: float = 0.1", f"beta: float = {beta}")
+        (tmp_path / folder / "mine.py").write_text(text)
+    plain, strong = run(unskew, "one/mine.py+fedprox:mu=0"), run(unskew, "other/mine.py")
+    assert plain["weights_sha256"] == run(unskew, "fedavg")["weights_sha256"]
+    assert strong["weights_sha256"] == run(unskew, f"{EXAMPLE}:beta=0.5")["weights_sha256"]
+    both, _ = assemble({"one/mine.py": {}, "other/mine.py": {}})
+    assert len(both.terms) == 2
+
+
+def test_classes_of_a_method_file_can_be_pickled(tmp_path):
+    (tmp_path / "random.py").write_text(
+        "from dataclasses import dataclass\nfrom unskew import Method\n\n"
+        "@dataclass(frozen=True)\nclass Term:\n    beta: float\n\n"
+        "    def __call__(self, view):\n        return self.beta * view.out.logits.mean()\n\n"
+        "def random(*, beta: float = 0.1):\n    return Method(terms=(Term(beta),))\n"
+    )
+    method, _ = assemble({str(tmp_path / "random.py"): {"beta": 0.2}})
+    (term,) = method.terms
+    assert pickle.loads(pickle.dumps(term)) == term
+    (tmp_path / "random.py").write_text((tmp_path / "random.py").read_text() + "\n")
+    again, _ = assemble({str(tmp_path / "random.py"): {"beta": 0.2}})
+    assert pickle.loads(pickle.dumps(again.terms[0])) == again.terms[0]
+
+
+def test_a_method_file_may_have_a_card(unskew, tmp_path):
+    card = '@card("flat", sends="its favourite colour")\ndef flatten'
+    text = Path(EXAMPLE).read_text().replace("def flatten", card)
+    text = text.replace(
+        "from unskew import Method", "from unskew import Method\nfrom unskew.methods.card import card"
+    )
+    (tmp_path / "mine.py").write_text(text)
+    assert "its favourite colour" in unskew("methods", "mine.py").out
+    assert "flat" not in METHODS
+
+
+def test_every_method_is_listed_once_under_the_name_on_its_card():
+    assert [card.name for card in METHODS.values()] == list(METHODS)
+    makes = [card.make for card in METHODS.values()]
+    assert [name for name, card in METHODS.items() if makes.count(card.make) > 1] == ["fedvls", "feded"]
+
+
 def test_a_method_by_import_name(unskew, tmp_path, monkeypatch):
     (tmp_path / "lab.py").write_text(Path(EXAMPLE).read_text())
     monkeypatch.syspath_prepend(tmp_path)
     assert run(unskew, "lab.flatten")["weights_sha256"] == run(unskew, EXAMPLE)["weights_sha256"]
+
+
+def test_the_example_in_two_stages(unskew, digits):
+    """FedAvg, and then FedProx as strong as the model is good; with its traffic, its cost and its note."""
+    path = str(Path(EXAMPLE).parent / "two_stages.py")
+    federation = federate(digits, "dirichlet:0.3", 4, 1)
+    trial = Trial(federation, "mlp-small", Budget(rounds=4, epochs=1, lr=0.05))
+    method, _ = assemble({path: {"mu": 2.0}})
+    result, plain = train(trial, method), train(trial)
+    half = train(replace(trial, budget=Budget(rounds=2, epochs=1, lr=0.05)))
+    model = trial.build()
+    model.load_state_dict(half.weights.params)
+    rows = torch.from_numpy(np.concatenate(federation.partition.indices))
+    x = normalise(digits.train.inputs[rows], digits.mean, digits.std)
+    right = float((model(x).logits.argmax(1) == digits.train.labels[rows]).float().mean())
+    expected = train(trial, fedprox(mu=2.0 * right), start=half.state)
+    torch.testing.assert_close(flat(result.weights), flat(expected.weights), rtol=0, atol=1e-5)
+    assert not torch.allclose(flat(result.weights), flat(plain.weights))
+    assert f"right on {right:.3f}" in result.notes[-1]
+    assert result.beside == Traffic(up=4 * 4, down=4 * nbytes(plain.weights.params))
+    assert result.cost == pytest.approx(4 + 1 / 3)
+    check_method(method)
+    assert run(unskew, path)["cost"] == pytest.approx(2 + 1 / 3)
 
 
 def test_the_example_keeps_the_laws():

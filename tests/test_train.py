@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import unskew
-from federations import flat, split
-from unskew import Budget, Method, Trial
+from federations import flat, job, split
+from unskew import Budget, Method, Trial, UserError, engines
 from unskew.data.augment import normalise
 from unskew.engines.plan import epochs
 from unskew.methods import fedavg, fedprox
-from unskew.types import Memory, Weights
+from unskew.types import Memory, Server, Weights
 
 
 def one_step(**changes) -> Budget:
@@ -332,6 +332,29 @@ def test_frozen_parameters_stay_exactly_as_they_were(digits):
     result = unskew.train(Trial(federation, module, budget=Budget(rounds=3)))
     assert "1.weight" not in result.weights.params
     assert torch.equal(result.weights.buffers["1.weight"], module[1].weight)
+    server = result.state.server.weights
+    assert "1.weight" not in server.params | server.buffers  # nobody sends or keeps them
+    again = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+    again.load_state_dict(result.weights.params | result.weights.buffers)
+    x = normalise(digits.test.inputs, digits.mean, digits.std)
+    right = (again(x).argmax(1) == digits.test.labels).float().mean()
+    assert result.accuracy["last"] == pytest.approx(float(right))
+
+
+def test_frozen_parameters_are_not_stacked_for_the_server(digits):
+    seen = []
+
+    def combine(state, updates):
+        seen.append(updates.delta.keys() | updates.buffers.keys() | state.weights.params.keys())
+        return updates.mean
+
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
+    module[1].requires_grad_(False)
+    federation = unskew.federate(digits, "dirichlet:0.3", clients=3, seed=1)
+    trial = Trial(federation, module, budget=Budget(rounds=1), engine="loop")
+    unskew.train(trial, Method(server=Server(combine=combine)))
+    norm = {f"2.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+    assert seen == [norm | {"3.weight", "3.bias"}]
 
 
 def test_dropout_depends_on_the_client_not_on_who_ran_before(digits):
@@ -340,11 +363,47 @@ def test_dropout_depends_on_the_client_not_on_who_ran_before(digits):
 
     parts = [range(0, 30), range(30, 60), range(60, 90)]
     trial = Trial(split(digits, *parts), module, budget=Budget(rounds=1))
-    from unskew import engines
-
     engine = engines.start(trial)
-    jobs = [engines.Job(client, 0, {}) for client in range(3)]
+    jobs = [job(trial.federation, client) for client in range(3)]
     forward = engine.fit(Method(), engine.initial, {}, jobs)
     backward = engine.fit(Method(), engine.initial, {}, jobs[::-1])[::-1]
     for a, b in zip(forward, backward, strict=True):
         assert torch.equal(flat(a.weights), flat(b.weights))
+
+
+# Errors
+
+
+def breaks(where: str) -> Method:
+    """A method with a programming error in one of the places where a client's round can fail."""
+
+    def fail(*_):
+        raise ZeroDivisionError("a mistake in the method")
+
+    places = {
+        "prepare": Method(memory=Memory(prepare=fail)),
+        "train": Method(loss=fail),
+        "update": Method(memory=Memory(update=fail)),
+    }
+    return places[where]
+
+
+@pytest.mark.parametrize("engine", ["loop", "pool"])
+@pytest.mark.parametrize("stage", ["prepare", "train", "update"])
+def test_an_error_in_a_client_says_which_client_round_and_stage(digits, stage, engine):
+    federation = split(digits, [], range(30), range(30, 60))
+    trial = Trial(federation, "mlp-small", budget=Budget(rounds=3), engine=engine, workers=1)
+    start = unskew.train(replace(trial, budget=Budget(rounds=1))).state
+    with pytest.raises(ZeroDivisionError, match="a mistake in the method") as raised:
+        unskew.train(trial, breaks(stage), start=start)
+    assert f"Client 1 failed in round 2, stage '{stage}'." in raised.value.__notes__
+
+
+def test_an_error_of_the_users_keeps_its_one_sentence(digits):
+    def rows(view):
+        return view.out.logits
+
+    trial = Trial(split(digits, range(30)), "mlp-small", engine="loop")
+    with pytest.raises(UserError) as raised:
+        unskew.train(trial, Method(terms=(rows,)))
+    assert str(raised.value) == "the method's loss has shape [30, 10]: let it return one number."

@@ -181,11 +181,12 @@ class Run:
         trial: Trial | None = None,
         state: State | None = None,
         local: bool = False,
+        models: int = 1,
     ) -> tuple[Tensors, ...]:
         """Ask every client the same question and return their answers, in the order of their numbers.
         `weights` are sent to all of them; a `state` brings along what each client keeps. What they answer
         counts as sent, unless it is `local` and stays with them; what they compute for it counts as the
-        run's."""
+        run's, where one that is asked is as large as so many `models` of the run."""
         trial = trial or self.trial
         engine, federation = self.engine(trial), trial.federation
 
@@ -208,7 +209,9 @@ class Run:
             model = sent.params if trial.statistics == "local" else sent.params | sent.buffers
             down = metrics.nbytes(model) * len(jobs) if weights else 0
             up = 0 if local else sum(map(metrics.nbytes, answers))
-            return Stage(values=answers, traffic=Traffic(up=up, down=down), cost=self._cost_of(count.forward))
+            return Stage(
+                values=answers, traffic=Traffic(up=up, down=down), cost=self._cost_of(models * count.forward)
+            )
 
         return self.stage(name, make).values
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 import unskew
-from federations import flat, split
+from federations import flat, job, split
 from unskew import Budget, Evaluation, Method, Trial, UserError, engines
 from unskew.methods import (
     fedavg,
@@ -26,6 +27,7 @@ from unskew.methods import (
     uniform,
 )
 from unskew.methods.assemble import assemble
+from unskew.randomness import Purpose, stream
 from unskew.testing import check_method
 from unskew.train import begin, step
 from unskew.types import Out, Scope, ServerState, Updates, View, Weights
@@ -379,8 +381,8 @@ def test_a_first_round_of_feddyn_is_one_of_fedprox_at_the_clients(skewed):
     dyn, prox = feddyn(alpha=0.3), fedprox(mu=0.3)
     for client in range(5):
         memory = dyn.memory.init(engine.initial, counts[client])
-        (one,) = engine.fit(dyn, engine.initial, {}, [engines.Job(client, 0, memory)])
-        (other,) = engine.fit(prox, engine.initial, {}, [engines.Job(client, 0, {})])
+        (one,) = engine.fit(dyn, engine.initial, {}, [job(skewed, client, memory)])
+        (other,) = engine.fit(prox, engine.initial, {}, [job(skewed, client)])
         assert same(one.weights, other.weights)
         assert torch.equal(one.loss, other.loss)
 
@@ -390,7 +392,7 @@ def test_at_a_local_minimum_the_memory_is_the_gradient():
     method, engine = Method(loss=squared_error) + feddyn(alpha=0.5), engines.start(problem.trial(epochs=60))
     memories = [method.memory.init(engine.initial, problem.federation.counts[k]) for k in range(4)]
     for t in range(2):  # the second time from what was remembered
-        jobs = [engines.Job(k, t, memories[k]) for k in range(4)]
+        jobs = [job(problem.federation, k, memories[k], t) for k in range(4)]
         fits = engine.fit(method, engine.initial, {}, jobs)
         memories = [fit.memory for fit in fits]
         for k, fit in enumerate(fits):
@@ -403,6 +405,25 @@ def test_feddyn_can_weigh_clients_by_their_size():
     alike, by_size = problem.minimum([1 / 3] * 3), problem.minimum([40 / 60, 8 / 60, 12 / 60])
     assert distance(problem.train(feddyn(alpha=0.5), rounds=30), alike) < 1e-3
     assert distance(problem.train(feddyn(alpha=0.5, mean_samples=20), rounds=30), by_size) < 1e-3
+
+
+def test_feddyn_may_weigh_the_mean_of_models_by_samples(digits):
+    """As the FedNTD code does: in the mean, and not in what the server remembers."""
+    parts = [range(20), range(20, 100)]
+    budget = Budget(rounds=1, epochs=1, batch_size=100, lr=0.1, momentum=0, weight_decay=0)
+    trial = Trial(split(digits, *parts), "mlp-small", budget=budget)
+    start = flat(engines.start(trial).initial)
+    moves = [
+        flat(unskew.train(replace(trial, federation=split(digits, part)), fedprox(mu=0.1)).weights) - start
+        for part in parts
+    ]
+    for average, share in (("uniform", 0.5), ("size", 0.2)):
+        result = unskew.train(trial, feddyn(alpha=0.1, serve="corrected", average=average))
+        mean = share * moves[0] + (1 - share) * moves[1]
+        expected = start + mean + (moves[0] + moves[1]) / 2  # and - h / alpha
+        torch.testing.assert_close(flat(result.weights), expected, rtol=1e-4, atol=1e-6)
+    with pytest.raises(UserError, match="average is 'samples'"):
+        feddyn(average="samples")
 
 
 def test_feddyn_says_and_serves_the_mean_or_the_corrected_model(skewed):
@@ -427,7 +448,8 @@ def curved(digits, sizes, **options):
     method, engine = fedcurv(**options), engines.start(trial)
     state = begin(method, engine.initial)
     jobs = [
-        engines.Job(k, 0, method.memory.init(engine.initial, federation.counts[k])) for k in range(len(sizes))
+        job(federation, k, method.memory.init(engine.initial, federation.counts[k]))
+        for k in range(len(sizes))
     ]
     fits = engine.fit(method, engine.initial, method.server.share(state.server), jobs)
     state, _ = step(trial, method, engine, state)
@@ -482,14 +504,42 @@ def test_a_client_alone_is_not_held(digits):
     assert consolidation(method, state, 0, fits[0].weights.params) == 0
 
 
+def test_the_fisher_does_not_depend_on_the_order_in_which_samples_lie(digits):
+    """Batches of one class have gradients that do not cancel: in the order of the labels, consecutive batches
+    would make the Fisher many times as large."""
+    mixed = list(range(300))
+    by_label = sorted(mixed, key=lambda row: int(digits.train.labels[row]))
+    sizes = []
+    for rows in (mixed, by_label):
+        budget = Budget(rounds=1, epochs=1, batch_size=300, lr=0.01)
+        trial = Trial(split(digits, rows), "logistic", budget=budget, engine="loop")
+        (memory,) = unskew.train(trial, fedcurv(samples=300, batch_size=30)).state.memories.values()
+        sizes.append(float(flat(under("fedcurv/u", memory)).sum()))
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.25)
+
+
+def test_clients_report_how_their_fisher_has_changed(digits):
+    federation = split(digits, range(40), range(40, 90))
+    trial = Trial(federation, "logistic", budget=Budget(rounds=2, epochs=1))
+    method, engine = fedcurv(), engines.start(trial)
+    state, _ = step(trial, method, engine, begin(method, engine.initial))
+    shared = method.server.share(state.server)
+    (fit,) = engine.fit(method, state.server.weights, shared, [job(federation, 1, state.memories[1], 1)])
+    assert fit.reported.keys() == fit.memory.keys() == shared.keys()
+    for name, change in fit.reported.items():
+        torch.testing.assert_close(state.memories[1][name] + change, fit.memory[name])
+    assert flat(fit.reported).norm() > 0
+
+
 def test_the_fisher_is_the_mean_of_squared_batch_gradients(digits):
     _, _, (fit,) = curved(digits, (120,), samples=70, batch_size=25)
     model = nn.Linear(64, 10)
     names = dict(zip(model.state_dict(), sorted(fit.weights.params, reverse=True), strict=True))
     model.load_state_dict({mine: fit.weights.params[theirs] for mine, theirs in names.items()})
-    x = ((digits.train.inputs[:70].float() / 255 - digits.mean[0]) / digits.std[0]).flatten(1)
+    x = ((digits.train.inputs[:120].float() / 255 - digits.mean[0]) / digits.std[0]).flatten(1)
     fisher = dict.fromkeys(names, 0.0)
-    for rows in (slice(0, 25), slice(25, 50), slice(50, 70)):
+    order = stream(Trial(split(digits, [0]), "logistic").seed, Purpose.LOOK_ORDER, 0, 0).permutation(120)
+    for rows in np.split(order[:70], [25, 50]):
         model.zero_grad()
         cross_entropy(model(x[rows]), digits.train.labels[rows]).backward()
         fisher = {name: fisher[name] + value.grad**2 / 3 for name, value in model.named_parameters()}
@@ -499,12 +549,14 @@ def test_the_fisher_is_the_mean_of_squared_batch_gradients(digits):
         torch.testing.assert_close(v, u * fit.weights.params[theirs])
 
 
-def test_the_server_keeps_what_absent_clients_last_sent(skewed):
+def test_the_server_keeps_the_sum_of_what_clients_last_computed(skewed):
     trial = Trial(skewed, "logistic", budget=Budget(rounds=4, epochs=1, cohort=2))
     method = fedcurv()
     state = unskew.train(trial, method).state
     shared = method.server.share(state.server)
     assert shared.keys() == method.server.share(begin(method, engines.start(trial).initial).server).keys()
+    assert state.server.memory.keys() == shared.keys()  # two vectors, however many clients there are
+    assert len(state.memories) > 2
     for name, value in shared.items():
         own = [memory[name] for memory in state.memories.values()]
         torch.testing.assert_close(value, sum(own), rtol=1e-5, atol=1e-8)
@@ -555,7 +607,7 @@ def test_the_distance_does_not_depend_on_the_scale_of_the_loss():
     torch.testing.assert_close(uphill[2], uphill[1])
 
 
-def test_without_a_slope_there_is_no_uphill():
+def test_without_a_gradient_there_is_no_uphill():
     gradient, points = bowl(torch.eye(2))
     _, grads = fedsam(rho=0.1).transform(gradient, nowhere())({"w": torch.zeros(2)})
     assert torch.equal(grads["w"], torch.zeros(2))
@@ -586,7 +638,7 @@ def test_one_step_of_fedsam_in_a_round(digits):
 
 
 def test_sam_sees_the_whole_loss():
-    """At the second step a proximal term slopes too, and uphill is its way as well."""
+    """At the second step a proximal term has a gradient too, and uphill is its way as well."""
     problem = Quadratics()
     result = problem.train(fedsam(rho=0.2) + fedprox(mu=2.0) + uniform(), rounds=1, epochs=2, lr=0.1)
     ends = []
@@ -697,9 +749,7 @@ def shares(method: Method, distances: list[float]) -> list[float]:
     state, path = ServerState(weights, method.server.init(weights)), []
     for far in distances:
         sent = Updates(
-            clients=2,
             holders=2,
-            rows=torch.arange(2),
             weight=torch.tensor([0.5, 0.5], dtype=torch.float64),
             delta={"w": torch.tensor([[0.5 * far, 0.0], [0.0, 1.5 * far]])},
             buffers={},

@@ -20,6 +20,7 @@ from unskew.data.augment import normalise
 from unskew.losses import label_masking_distillation
 from unskew.methods import (
     METHODS,
+    calfat,
     class_balanced,
     fedavg,
     fedcodl,
@@ -41,7 +42,8 @@ from unskew.methods import (
     logit_adjustment_post_hoc,
 )
 from unskew.methods.assemble import assemble
-from unskew.train import Program, State
+from unskew.program import Program
+from unskew.train import State
 from unskew.types import Out, Scope, Server, ServerState, View, Weights
 
 NAMES = [
@@ -498,7 +500,33 @@ def test_logit_adjustment_adds_the_log_prior():
     close(logit_adjustment(floor=1e-9).objective(view), cross_entropy(z + (p + 1e-9).log(), y))
     twice = see(z, y, [2 * n for n in COUNTS])
     close(logit_adjustment().objective(twice), logit_adjustment().objective(view))
-    assert METHODS["calfat"].make is METHODS["logit-adjustment"].make
+    close(calfat().objective(view), logit_adjustment().objective(view))
+
+
+def test_the_released_calfat_keeps_vacant_classes_and_scales_by_ten():
+    z, _, y = batch()
+    expected = cross_entropy(10 * (z + 0.1 * (torch.tensor(COUNTS).double() + 1e-7).log()), y)
+    close(calfat(form="released").objective(see(z, y, COUNTS)), expected)
+    high = z.clone()
+    high[:, COUNTS.index(0)] += 5  # a vacant class
+    vacant = [see(logits, y, COUNTS) for logits in (z, high)]
+    close(calfat().objective(vacant[0]), calfat().objective(vacant[1]))
+    released = calfat(form="released")
+    assert released.objective(vacant[1]) > released.objective(vacant[0]) + 1
+    with pytest.raises(UserError, match="did you mean 'released'"):
+        calfat(form="release")
+
+
+def test_the_released_calfat_averages_uniformly(digits):
+    parts = [range(20), range(20, 100)]
+    budget = Budget(rounds=1, epochs=1, batch_size=100, lr=0.1, momentum=0, weight_decay=0)
+    trial = Trial(split(digits, *parts), "mlp-small", budget=budget)
+    method = calfat(form="released")
+    alone = [trained(replace(trial, federation=split(digits, part)), method) for part in parts]
+    close(trained(trial, method), (alone[0] + alone[1]) / 2, rtol=1e-4, atol=1e-6)
+    other = Trial(split(digits, *parts), "mlp-small", budget=budget)
+    by_size = [trained(replace(other, federation=split(digits, part)), calfat()) for part in parts]
+    close(trained(other, calfat()), (by_size[0] + 4 * by_size[1]) / 5, rtol=1e-4, atol=1e-6)
 
 
 def halves(digits):
@@ -515,7 +543,7 @@ def test_the_global_prior_is_the_sum_of_what_clients_reported(digits):
     federation = halves(digits)
     trial = Trial(federation, "mlp-small", budget=Budget(rounds=1, epochs=1, batch_size=100, lr=0.1))
     first = unskew.train(trial, logit_adjustment(prior="global"))
-    assert torch.equal(first.state.server.memory["logit-adjustment/counts"], federation.counts)
+    assert torch.equal(first.state.server.memory["logit-adjustment/counts"], federation.counts.sum(0))
     assert torch.equal(flat(first.weights), trained(trial, logit_adjustment()))
 
     def over_four(view):
@@ -530,9 +558,9 @@ def test_the_server_knows_the_counts_of_those_who_took_part(skewed):
     trial = Trial(skewed, "mlp-small", budget=Budget(rounds=2, epochs=1, cohort=2))
     result = unskew.train(trial, logit_adjustment(prior="global"))
     seen = sorted({client for round in result.rounds for client in round.trained})
-    expected = torch.zeros_like(skewed.counts)
-    expected[seen] = skewed.counts[seen]
+    expected = skewed.counts[seen].sum(0)
     assert len(seen) < skewed.clients
+    assert sum(len(round.trained) for round in result.rounds) > len(seen)  # one came twice, and counts once
     assert torch.equal(result.state.server.memory["logit-adjustment/counts"], expected)
 
 
@@ -832,8 +860,8 @@ def test_fedcodl_by_hand():
 def test_fedcodl_warms_up_as_fedavg(skewed):
     trial = Trial(skewed, "mlp-small", budget=Budget(rounds=3, epochs=1))
     warm = unskew.train(replace(trial, budget=Budget(rounds=2, epochs=1)))
-    server = ServerState(warm.weights, {"fedcodl/round": torch.tensor(2)})
-    rest = unskew.train(trial, fedcodl(), start=State(2, server))
+    server = ServerState(warm.weights, {"fedcodl/round": torch.tensor(2)}, 2)
+    rest = unskew.train(trial, fedcodl(), start=State(server))
     assert torch.equal(trained(trial, fedcodl(warmup_rounds=2)), flat(rest.weights))
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss
 
 import unskew
-from federations import split
+from federations import job, split, task
 from unskew import Budget, Method, Trial, UserError, engines
 from unskew.data.augment import normalise
 from unskew.methods import (
@@ -26,6 +26,7 @@ from unskew.methods import (
     fedgela,
     fedmr,
     fedprox,
+    fedsam,
     fedvls,
     fpl,
     moon,
@@ -35,8 +36,8 @@ from unskew.methods.fedgela import simplex, with_fixed_head
 from unskew.methods.fpl import prototype_loss
 from unskew.parts.finch import cluster_means, finch
 from unskew.parts.prototypes import class_means
+from unskew.program import Program
 from unskew.testing import check_method
-from unskew.train import Program
 from unskew.types import Memory, Out, Scope, ServerState, Updates, View, Weights
 
 
@@ -272,7 +273,7 @@ def test_moon_keeps_the_clients_whole_model_and_sends_nothing(digits):
     engine = engines.start(trial)
     method = moon(mu=1.0)
     memory = method.memory.init(engine.initial, trial.federation.counts[0])
-    (fit,) = engine.fit(method, engine.initial, {}, [engines.Job(0, 0, memory)])
+    (fit,) = engine.fit(method, engine.initial, {}, [job(trial.federation, 0, memory)])
     assert fit.reported == {}
 
 
@@ -430,7 +431,7 @@ def test_fedmr_sends_prototypes_only_when_they_are_used(digits):
     trial = Trial(split(digits, range(30)), smooth_net)
     engine = engines.start(trial)
     for method, names in ((fedmr(), set()), (fedmr(mu2=0.1), {"fedmr/prototypes", "fedmr/counts"})):
-        (fit,) = engine.fit(method, engine.initial, {}, [engines.Job(0, 0, {})])
+        (fit,) = engine.fit(method, engine.initial, {}, [job(trial.federation, 0)])
         assert fit.reported.keys() == names
     assert torch.equal(fit.reported["fedmr/counts"], trial.federation.counts[0])
 
@@ -562,17 +563,17 @@ def test_fpl_with_a_single_client_is_the_printed_loop(digits):
     assert_same_weights(result, now)
 
 
-def test_the_first_round_of_fpl_is_plain_and_averages_uniformly(digits):
+def test_the_first_round_of_fpl_is_plain_and_averages_by_size_or_uniformly(digits):
     parts = [range(0, 20), range(20, 100)]
     trial = Trial(split(digits, *parts), smooth_net, budget=one_step())
-    assert_same_bits(unskew.train(trial), unskew.train(trial, fpl(average="size")))
+    assert_same_bits(unskew.train(trial), unskew.train(trial, fpl()))
     local = []
     for part in parts:
         x, y = inputs(digits, part)
         local.append(descend(smooth_net(), lambda net, x=x, y=y: cross_entropy(net(x), y)))
-    assert_same_weights(unskew.train(trial, fpl()), average(local, [0.5, 0.5]))
+    assert_same_weights(unskew.train(trial, fpl(average="uniform")), average(local, [0.5, 0.5]))
     longer = replace(trial, budget=one_step(rounds=2))
-    assert differ(unskew.train(longer), unskew.train(longer, fpl(average="size")))
+    assert differ(unskew.train(longer), unskew.train(longer, fpl()))
 
 
 def test_the_server_of_fpl_clusters_what_the_last_cohort_sent():
@@ -584,9 +585,7 @@ def test_the_server_of_fpl_clusters_what_the_last_cohort_sent():
     held = torch.tensor([[True, client == 4, False] for client in range(6)])
     state = ServerState(Weights({}, {}), {"fpl/prototypes": torch.ones(3, 3, 3), "other": torch.ones(1)})
     updates = Updates(
-        clients=6,
         holders=6,
-        rows=torch.arange(6),
         weight=torch.full((6,), 1 / 6, dtype=torch.float64),
         delta={},
         buffers={},
@@ -608,7 +607,7 @@ def test_class_means_over_several_batches(digits):
     rows = of_class(digits, 0, 4, n=7)
     trial = Trial(split(digits, rows), smooth_net, evaluation=unskew.Evaluation(batch_size=3))
     engine = engines.start(trial)
-    means = class_means(engine.look(0, engine.initial), 10)
+    means = class_means(engine.look(task(trial.federation, 0), engine.initial), 10)
     x, y = inputs(digits, rows)
     h = features_of(smooth_net(), x).detach()
     for c in range(10):
@@ -619,12 +618,12 @@ def test_class_means_over_several_batches(digits):
 def test_fpl_goes_together_with_fedvls(digits):
     clients = (of_class(digits, 0, 1, 2, n=30), of_class(digits, 2, 3, n=20, skip=30), [5])
     trial = Trial(split(digits, *clients), "mlp-small", budget=Budget(rounds=1))
-    both = fpl(average="size") + fedvls()
+    both = fpl() + fedvls()
     assert_same_bits(unskew.train(trial, fedvls()), unskew.train(trial, both))
     longer = replace(trial, budget=Budget(rounds=3))
     result = unskew.train(longer, both)
     assert differ(result, unskew.train(longer, fedvls()))
-    assert differ(result, unskew.train(longer, fpl(average="size")))
+    assert differ(result, unskew.train(longer, fpl()))
 
 
 # ------------------------------------------------------------------------------ FedGELA
@@ -641,12 +640,13 @@ def test_a_simplex_has_unit_vectors_at_equal_angles(C, more, seed):
 
 @pytest.mark.parametrize("kind", ["batch", "l2", "none"])
 @pytest.mark.parametrize("model", ["mlp-small", "own module", "own function"])
-def test_fedgela_is_the_printed_step(digits, kind, model):
+@pytest.mark.parametrize("clip", [0.0, 0.5, 20.0])
+def test_fedgela_is_the_printed_step(digits, kind, model, clip):
     """A skewed client: class 0 has 24 samples, class 1 has 8, the others are vacant."""
     rows = of_class(digits, 0, n=24) + of_class(digits, 1, n=8)
     chosen = {"mlp-small": "mlp-small", "own module": smooth_net(), "own function": smooth_net}[model]
     trial = Trial(split(digits, rows), chosen, budget=one_step())
-    result = unskew.train(trial, fedgela(temperature=0.5, normalise=kind, e_h=2.0))
+    result = unskew.train(trial, fedgela(temperature=0.5, normalise=kind, e_h=2.0, clip=clip))
 
     body = trial.build().body if model == "mlp-small" else smooth_net()[:-1]
     norm = nn.BatchNorm1d(64 if model == "mlp-small" else 12)
@@ -663,11 +663,33 @@ def test_fedgela_is_the_printed_step(digits, kind, model):
     phi = torch.tensor([10 * 24 / 32, 10 * 8 / 32] + [0.0] * 8)
     logits = torch.stack([phi[c] * (features() @ M[c]) / 0.5 for c in range(10)], 1)
     trained = [*body.parameters()] + ([*norm.parameters()] if kind == "batch" else [])
-    grads = torch.autograd.grad(cross_entropy(logits, y), trained)
-    expected = [(p - 0.3 * g).detach() for p, g in zip(trained, grads, strict=True)]
+    for p, g in zip(trained, torch.autograd.grad(cross_entropy(logits, y), trained), strict=True):
+        p.grad = g
+    if clip:
+        norm_before = nn.utils.clip_grad_norm_(trained, clip)
+        assert norm_before > 0.5
+    expected = [(p - 0.3 * p.grad).detach() for p in trained]
     assert len(result.weights.params) == len(expected)
     for value, wanted in zip(result.weights.params.values(), expected, strict=True):
         torch.testing.assert_close(value, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_fedgela_clips_what_other_methods_make_of_a_gradient(digits):
+    """Put together with FedSAM: the gradient uphill is scaled, and the step is as long as the bound."""
+    rows = of_class(digits, 0, n=24) + of_class(digits, 1, n=8)
+    trial = Trial(split(digits, rows), "mlp-small", budget=one_step())
+    start = with_fixed_head(trial, normalise="none", e_h=1.0)
+    moves = {}
+    for clip in (0.0, 0.01):
+        method = fedgela(normalise="none", clip=clip) + fedsam(rho=0.5)
+        after = unskew.train(trial, method).weights.params
+        moves[clip] = torch.cat(
+            [(value - start.get_parameter(n).detach()).flatten() for n, value in after.items()]
+        )
+    assert moves[0.01].norm() == pytest.approx(0.3 * 0.01, rel=1e-3)
+    assert torch.nn.functional.cosine_similarity(moves[0.0], moves[0.01], dim=0) > 0.999
+    with pytest.raises(UserError, match="clip is -1"):
+        fedgela(clip=-1.0)
 
 
 def test_the_classifier_of_fedgela_never_moves_and_follows_the_seed(digits):
@@ -760,7 +782,7 @@ class Watching:
 def prepared(trial, method, client=0, weights=None):
     engine = engines.start(trial)
     scope = scope_of(engine, client, weights)
-    return method.memory.prepare(scope, partial(engine.look, client))
+    return method.memory.prepare(scope, partial(engine.look, task(trial.federation, client)))
 
 
 def scatter(h, y):
@@ -847,7 +869,7 @@ def test_weak_classes_are_those_the_received_model_knows_less_well(digits):
 def test_deviations_depend_on_the_client_not_on_who_ran_before(digits):
     trial = Trial(split(digits, range(0, 30), range(30, 60), range(60, 90)), restless_net)
     engine = engines.start(trial)
-    jobs = [engines.Job(client, 0, {}) for client in range(3)]
+    jobs = [job(trial.federation, client) for client in range(3)]
     method = balancefl()
     forward = engine.fit(method, engine.initial, {}, jobs)
     backward = engine.fit(method, engine.initial, {}, jobs[::-1])[::-1]

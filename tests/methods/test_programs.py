@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import combinations
 
 import numpy as np
@@ -16,14 +16,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 import unskew
-from federations import flat, split
+from federations import flat, split, task
 from unskew import Budget, Method, Trial, UserError, engines
 from unskew.data.augment import normalise
 from unskew.data.federation import Federation
+from unskew.engines.loop import Loop
 from unskew.methods import METHODS, ccvr, centralised, fedavgm, fedconcat, fedprox, local_only, pkd
 from unskew.methods.assemble import assemble
 from unskew.methods.ccvr import merge, moments, virtual_features
-from unskew.methods.fedconcat import cluster, concatenation
+from unskew.methods.fedconcat import cluster, concatenation, label_counts
 from unskew.methods.pkd import (
     class_statistics,
     only_classes,
@@ -33,6 +34,7 @@ from unskew.methods.pkd import (
     warm_up,
 )
 from unskew.parts.groups import cliques, components, mutual_confusion, stars, threshold, weak_groups
+from unskew.program import Run
 from unskew.types import Memory, Weights
 
 PROGRAMS = ("pkd", "fedconcat", "ccvr", "centralised", "local-only")
@@ -78,7 +80,7 @@ def filled(trial: Trial, weights: Weights) -> nn.Module:
 
 
 def make(name: str):
-    """Short stages: these tests are about the frame."""
+    """Short stages: these tests are about what all programs share."""
     options = {
         "pkd": {"groups": "1/2;3/5/8", "warmup": 1, "expert_rounds": 1},
         "fedconcat": {"clusters": 2},
@@ -160,6 +162,118 @@ def test_programs_take_a_method_as_their_base(name, skewed):
     )
     assert same(alone.weights, neutral.weights)
     assert not same(alone.weights, strong.weights)
+
+
+def count_engines(monkeypatch) -> list[Trial]:
+    """The trials for which an engine is started from now on."""
+    started: list[Trial] = []
+
+    class Counted(Loop):
+        def __init__(self, trial: Trial) -> None:
+            started.append(trial)
+            super().__init__(trial)
+
+    monkeypatch.setitem(engines.ENGINES, "loop", engines.EngineType(Counted))
+    return started
+
+
+KEPT = SHORT.model_copy(update={"optimizer": "kept"})
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_base_that_needs_a_fresh_momentum_is_refused_before_anything_trains(name, skewed, monkeypatch):
+    started, told = count_engines(monkeypatch), []
+    method, _ = assemble({name: {}, "scaffold": {}})
+    with pytest.raises(UserError, match=r"use budget\.optimizer=fresh"):
+        unskew.train(Trial(skewed, "mlp-small", KEPT, engine="loop"), method, on_round=told.append)
+    assert started == told == []
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_momentum_that_is_kept_is_kept_in_every_stage(name, skewed):
+    fresh, kept = (
+        unskew.train(Trial(skewed, "mlp-small", budget), make(name)).weights for budget in (SHORT, KEPT)
+    )
+    assert flat(kept).isfinite().all()
+    assert not same(fresh, kept)
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("options", [{"groups": "1/2;3/5/8"}, {"rule": "topm", "looks": 2}])
+def test_a_killed_pkd_goes_on_in_its_last_stage(options, skewed, monkeypatch):
+    """It gives what an undisturbed run gives, bit for bit, without another round of warm-up or experts."""
+    budget = SHORT.model_copy(update={"rounds": 5})
+    trial = Trial(skewed, "mlp-small", budget, engine="loop")
+    program = pkd(warmup=2, expert_rounds=2, **options)
+    whole = unskew.train(trial, program)
+    kept, trained = {}, []
+
+    def stop_in_round_four(round):
+        if round.number == 4:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        program.train_in_stages(trial, stop_in_round_four, kept)
+    stages = set(kept)
+    assert any(name.startswith("warm-up") for name in stages)
+    assert any(name.startswith("expert") for name in stages)
+    assert "distillation" not in stages
+
+    class Watched(Loop):
+        def fit(self, method, anchor, shared, jobs, upcoming=()):
+            trained.append(self.trial.federation.dataset.name)
+            return super().fit(method, anchor, shared, jobs, upcoming)
+
+    monkeypatch.setitem(engines.ENGINES, "loop", engines.EngineType(Watched))
+    told = []
+    again = program.train_in_stages(trial, told.append, kept)
+    assert trained == ["digits"] * 3
+    assert [round.number for round in told] == [3, 4, 5]
+    assert same(again.weights, whole.weights)
+    assert same(again.state.server.weights, whole.state.server.weights)
+    assert [round.number for round in again.rounds] == [1, 2, 3, 4, 5]
+    for mine, theirs in zip(again.rounds, whole.rounds, strict=True):
+        assert np.array_equal(mine.test.confusion, theirs.test.confusion)
+        assert (mine.train_loss, mine.traffic, mine.tallies) == (
+            theirs.train_loss,
+            theirs.traffic,
+            theirs.tallies,
+        )
+    assert (again.traffic, again.cost, again.notes) == (whole.traffic, whole.cost, whole.notes)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_run_whose_stages_are_all_kept_trains_nothing(name, skewed, monkeypatch):
+    trial, kept = Trial(skewed, "mlp-small", SHORT, engine="loop"), {}
+    first = make(name).train_in_stages(trial, kept=kept)
+
+    class Idle(Loop):
+        def fit(self, method, anchor, shared, jobs, upcoming=()):
+            raise AssertionError("nothing is left to train")
+
+    monkeypatch.setitem(engines.ENGINES, "loop", engines.EngineType(Idle))
+    again = make(name).train_in_stages(trial, kept=kept)
+    assert same(first.weights, again.weights)
+    assert (again.traffic, again.cost, again.notes) == (first.traffic, first.cost, first.notes)
+
+
+def test_two_stages_of_one_name_are_refused(skewed):
+    run = Run(Trial(skewed, "mlp-small", SHORT), Method())
+    run.value("one", dict)
+    with pytest.raises(ValueError, match="two stages are named 'one'"):
+        run.value("one", dict)
+
+
+def test_an_error_in_a_stage_says_which_client_and_round(skewed):
+    def loss(view):
+        raise ZeroDivisionError("no")
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        unskew.train(Trial(skewed, "mlp-small", SHORT, engine="loop"), make("pkd") + Method(loss=loss))
+    assert raised.value.__notes__ == ["Client 0 failed in round 1, stage 'train'."]
 
 
 def test_two_programs_are_refused():
@@ -274,7 +388,8 @@ def test_classes_without_samples_are_in_no_group():
 def test_statistics_are_the_sums_a_client_sees(skewed, digits):
     trial = Trial(skewed, "mlp-small", SHORT, evaluation=unskew.Evaluation(batch_size=7))
     engine = engines.start(trial)
-    sent = sum(class_statistics(engine.look(k, engine.initial), 10) for k in range(4))
+    looks = [engine.look(task(skewed, k), engine.initial) for k in range(4)]
+    sent = sum(class_statistics(look, 10) for look in looks)
     rows = np.concatenate(skewed.partition.indices)
     with torch.no_grad():
         logits = trial.build().eval()(inputs_of(digits.train, digits)[rows]).logits.double()
@@ -420,8 +535,8 @@ def test_an_expert_knows_its_group(digits):
     group = (4, 7, 9)
     x, y = inputs_of(digits.test, digits), digits.test.labels
     mine = torch.isin(y, torch.tensor(group))
-    expert = train_expert(trial, group, rounds=5)
-    answers = expert(x[mine])
+    expert = train_expert(Run(trial, Method()), group, rounds=5)
+    answers = expert.answer(x[mine])
     assert not answers.requires_grad
     assert (torch.tensor(group)[answers.argmax(1)] == y[mine]).float().mean() > 0.9
 
@@ -430,7 +545,7 @@ def test_an_expert_may_start_from_the_warm_body(skewed):
     trial = Trial(skewed, "mlp-small", SHORT.model_copy(update={"lr": 1e-12}))
     warm = unskew.train(Trial(skewed, "mlp-small", SHORT)).weights
     x = inputs_of(skewed.dataset.test, skewed.dataset)[:5]
-    fresh, body = train_expert(trial, (1, 2), 1)(x), train_expert(trial, (1, 2), 1, warm)(x)
+    fresh, body = (train_expert(Run(trial, Method()), (1, 2), 1, start).answer(x) for start in (None, warm))
     head = replace(trial, federation=only_classes(skewed, (1, 2))).build().head
     with torch.no_grad():
         expected = head(filled(trial, warm)(x).features)
@@ -439,8 +554,8 @@ def test_an_expert_may_start_from_the_warm_body(skewed):
 
 
 def test_an_expert_that_diverges_is_left_out(skewed):
-    trial = Trial(skewed, "mlp-small", SHORT)
-    assert train_expert(replace(trial, budget=SHORT.model_copy(update={"lr": 1e30})), (1, 2), 2) is None
+    trial = Trial(skewed, "mlp-small", SHORT.model_copy(update={"lr": 1e30}))
+    assert train_expert(Run(trial, Method()), (1, 2), 2) is None
 
 
 def test_the_base_keeps_its_memory_over_the_stages(skewed):
@@ -483,8 +598,7 @@ def test_confusion_may_be_averaged_over_rounds(skewed):
     """Averaging over a model and its successor is not the same as looking at the last one."""
     trial = Trial(skewed, "mlp-small", SHORT)
     one, two, both = (
-        warm_up(trial, Method(), rounds, looks=looks, on_round=lambda _: None)[2]
-        for rounds, looks in ((1, 1), (2, 1), (2, 5))
+        warm_up(Run(trial, Method()), rounds, looks=looks)[2] for rounds, looks in ((1, 1), (2, 1), (2, 2))
     )
     torch.testing.assert_close(both, one + two)
 
@@ -512,10 +626,16 @@ def test_pkd_says_what_is_wrong(skewed):
 # FedConcat
 
 
+def clusters_of(trial: Trial, clusters: int, capacity: float = 0.0, epsilon: float = 0.0):
+    """The cluster of each client, by what they answer when they are asked for their labels."""
+    answers = Run(trial, Method()).ask("label counts", partial(label_counts, epsilon))
+    return cluster(trial, answers, clusters, capacity)
+
+
 def test_the_summed_logits_of_the_clusters(skewed):
     """Last layers side by side and no round for a new one: the sum of what each cluster answers alone."""
     trial = Trial(skewed, "mlp-small", SHORT)
-    kinds = cluster(trial, 2, 0.0, 0.0)
+    kinds = clusters_of(trial, 2)
     result = unskew.train(trial, fedconcat(clusters=2, encoder_rounds=3, head="concatenated"))
     x = inputs_of(skewed.dataset.test, skewed.dataset)[:50]
     alone = []
@@ -547,7 +667,7 @@ def test_as_many_clusters_as_clients_is_local_training(skewed):
     trial = Trial(skewed, "mlp-small", SHORT)
     result = unskew.train(trial, fedconcat(clusters=4, encoder_rounds=3, head="concatenated"))
     local = unskew.train(trial, local_only()).weights.params
-    kinds = cluster(trial, 4, 0.0, 0.0)
+    kinds = clusters_of(trial, 4)
     assert sorted(kinds) == [0, 1, 2, 3]
     for client, kind in enumerate(kinds):
         for name, value in local.items():
@@ -568,7 +688,7 @@ def test_like_clients_are_put_together(digits):
     y = digits.train.labels
     low, high = ((y < 5).nonzero().flatten(), (y >= 5).nonzero().flatten())
     trial = Trial(split(digits, low[:50], high[:60], low[50:200], high[60:100], []), "logistic", SHORT)
-    kinds = cluster(trial, 2, 0.0, 0.0)
+    kinds = clusters_of(trial, 2)
     assert kinds[0] == kinds[2] != kinds[1] == kinds[3]
     assert kinds[4] == -1
 
@@ -579,14 +699,15 @@ def test_clusters_may_be_limited_in_size(digits):
     low, high = ((y < 5).nonzero().flatten(), (y >= 5).nonzero().flatten())
     clients = [low[20 * k : 20 * k + 20] for k in range(9)]
     trial = Trial(split(digits, *clients, high[:20]), "logistic", SHORT)
-    assert sorted(np.bincount(cluster(trial, 2, 0.0, 0.0))) == [1, 9]
-    assert sorted(np.bincount(cluster(trial, 2, 1.2, 0.0))) == [4, 6]
+    assert sorted(np.bincount(clusters_of(trial, 2))) == [1, 9]
+    assert sorted(np.bincount(clusters_of(trial, 2, capacity=1.2))) == [4, 6]
 
 
 def test_noise_on_the_counts_is_drawn_from_the_seed(skewed):
     trial = Trial(skewed, "logistic", SHORT)
-    assert np.array_equal(cluster(trial, 2, 0, 0.01), cluster(trial, 2, 0, 0.01))
-    drawn = {tuple(cluster(replace(trial, seed=seed), 2, 0, 0.001)) for seed in range(8)}
+    one, other = (clusters_of(trial, 2, epsilon=0.01) for _ in range(2))
+    assert np.array_equal(one, other)
+    drawn = {tuple(clusters_of(replace(trial, seed=seed), 2, epsilon=0.001)) for seed in range(8)}
     assert len(drawn) > 1
 
 
@@ -625,16 +746,40 @@ def test_a_client_makes_three_batches_a_round(skewed):
     assert taken[full:] == [16] * (2 * 4 * 3)
 
 
-def test_counts_in_the_last_stage_are_the_clients_own(skewed):
-    seen = []
+def test_counts_in_the_last_stage_are_those_of_the_samples_drawn(skewed):
+    """Two batches of 16 in the last stage: what a loss is told of the labels is what it sees of them."""
+    told, seen = [], []
 
     def loss(view):
-        seen.append(tuple(view.scope.counts.tolist()))
+        told.append(view.scope.counts)
+        seen.append(torch.bincount(view.labels, minlength=10))
         return cross_entropy(view.out.logits, view.labels)
 
     trial = Trial(skewed, "mlp-small", SHORT, engine="loop")
-    unskew.train(trial, fedconcat(clusters=2, encoder_rounds=1) + Method(loss=loss))
-    assert set(seen) == {tuple(row) for row in skewed.counts.tolist()}
+    unskew.train(trial, fedconcat(clusters=2, encoder_rounds=1, batches=2) + Method(loss=loss))
+    encoders = sum(-(-int(n) // 16) for n in skewed.sizes)
+    assert {tuple(counts.tolist()) for counts in told[:encoders]} == {
+        tuple(row) for row in skewed.counts.tolist()
+    }
+    last = range(encoders, len(told), 2)
+    assert len(last) == 2 * 4
+    for i in last:
+        assert torch.equal(told[i], told[i + 1])
+        assert torch.equal(told[i], seen[i] + seen[i + 1])
+        assert int(told[i].sum()) == 32
+
+
+def test_every_engine_is_started_once(skewed, monkeypatch):
+    """One for the labels, one for each cluster, one that tests them together, one that reads the test set's
+    features, one for the last layer: however many rounds there are."""
+    started = count_engines(monkeypatch)
+    numbers = []
+    for rounds in (4, 12):
+        started.clear()
+        budget = SHORT.model_copy(update={"rounds": rounds})
+        unskew.train(Trial(skewed, "mlp-small", budget, engine="loop"), fedconcat(clusters=2))
+        numbers.append(len(started))
+    assert numbers == [6, 6]
 
 
 def test_encoders_are_frozen_and_tests_are_of_the_whole_model(noise):
@@ -645,8 +790,9 @@ def test_encoders_are_frozen_and_tests_are_of_the_whole_model(noise):
     result = unskew.train(trial, fedconcat(clusters=2, encoder_rounds=1, head="concatenated"))
     assert all(torch.equal(short.weights.buffers[n], v) for n, v in result.weights.buffers.items())
     whole = engines.start(replace(trial, model=lambda: concatenation(trial, 2), norm=None))
-    assert np.array_equal(whole.assess(result.weights).confusion, result.final.confusion)
-    assert whole.assess(result.weights).loss == pytest.approx(result.final.loss, rel=1e-5)
+    test = whole.evaluate(result.weights).result()
+    assert np.array_equal(test.confusion, result.final.confusion)
+    assert test.loss == pytest.approx(result.final.loss, rel=1e-5)
 
 
 def test_fedconcat_says_what_is_wrong(skewed):
@@ -740,7 +886,7 @@ def test_calibration_changes_the_last_layer_alone(skewed):
     assert same(result.state.server.weights, plain.weights)
     for mine, theirs in zip(result.rounds[:2], plain.rounds[:2], strict=True):
         assert np.array_equal(mine.test.confusion, theirs.test.confusion)
-    after = engines.start(trial).assess(result.weights)
+    after = engines.start(trial).evaluate(result.weights).result()
     assert np.array_equal(result.final.confusion, after.confusion)
     assert any(f"accuracy {plain.accuracy['last']:.4f} before" in note for note in result.notes)
 
@@ -831,6 +977,17 @@ def test_local_only_is_every_client_alone(skewed):
     assert result.rounds[0].trained == [0, 1, 2, 3]
 
 
+def test_local_only_keeps_its_clients_optimisers(skewed):
+    """budget.optimizer=kept against every client alone, who keeps its own."""
+    trial = Trial(skewed, "mlp-small", KEPT)
+    kept = unskew.train(trial, local_only()).weights.params
+    for client, mine in enumerate(skewed.partition.indices):
+        clients = [mine if k == client else [] for k in range(4)]
+        alone = unskew.train(replace(trial, federation=split(skewed.dataset, *clients))).weights
+        for name, value in alone.params.items():
+            torch.testing.assert_close(kept[name][client], value)
+
+
 def test_local_only_has_no_server(skewed):
     with pytest.raises(UserError, match="local-only has no server"):
         unskew.train(Trial(skewed, "mlp-small", SHORT), local_only() + fedavgm())
@@ -846,7 +1003,7 @@ def test_the_printed_groups_of_fashion_mnist_are_found():
     federation = split(dataset, *(range(k, 15_000, 5) for k in range(5)))
     budget = Budget(rounds=50, epochs=1, batch_size=50, lr=0.01)
     trial = Trial(federation, "mlp", budget, evaluation=unskew.Evaluation(every=100))
-    statistics = warm_up(trial, Method(), 3, looks=1, on_round=lambda _: None)[2]
+    statistics = warm_up(Run(trial, Method()), 3, looks=1)[2]
     for rule in ("gap", "zscore", "topm", "explicit"):
         groups = weak_groups(*rates(statistics), keep=9, rule=rule, theta=0.1)
         assert sorted(groups) == [(0, 6), (2, 4, 6)]

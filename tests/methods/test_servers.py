@@ -50,9 +50,7 @@ def test_fedexp_over_the_whole_state_is_swamped_by_counters():
     """Four clients that moved at right angles, and BatchNorm counters that went from 0 to 100 in all."""
     state = ServerState(Weights({"w": torch.zeros(4)}, {"tracked": torch.tensor(0)}), {})
     updates = Updates(
-        clients=4,
         holders=4,
-        rows=torch.arange(4),
         weight=torch.full((4,), 0.25, dtype=torch.float64),
         delta={"w": torch.eye(4)},
         buffers={"tracked": torch.full((4,), 100)},
@@ -96,9 +94,7 @@ def updates(delta, *, weight=None, steps=None, lr=0.1, momentum=0.0) -> Updates:
     m = len(rows)
     weight = [1 / m] * m if weight is None else weight
     return Updates(
-        clients=m,
         holders=m,
-        rows=torch.arange(m),
         weight=torch.tensor(weight, dtype=torch.float64),
         delta={"w": rows},
         buffers={},

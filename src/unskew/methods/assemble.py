@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import typing
 from collections.abc import Mapping
@@ -17,11 +19,9 @@ from pydantic import TypeAdapter, ValidationError
 from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods import METHODS
-from unskew.methods.card import Card, Make, Option
-from unskew.metrics import Passes
+from unskew.methods.card import Card, Make, Option, card_of
 from unskew.program import Program
 from unskew.spec import is_but_should_be
-from unskew.trial import Trial
 
 
 def assemble(
@@ -42,22 +42,14 @@ def assemble(
         raise UserError(f"{'+'.join(parts)}: {error}") from None
 
 
-def passes(parts: Mapping[str, Mapping[str, Option]], trial: Trial) -> Passes | None:
-    """The forward passes of methods put together, with all hyperparameters as `assemble` gives them; None
-    where those of a part are not known."""
-    each = [find(name).work_in(trial, options) for name, options in parts.items()]
-    known = [work for work in each if work is not None]
-    return reduce(add, known).passes(trial.budget.epochs) if len(known) == len(each) else None
-
-
 def find(name: str) -> Card:
     """A method of METHODS; of a file, such as mine.py; or an importable function, such as lab.mine.mine."""
     if name in METHODS:
         return METHODS[name]
     if name.endswith(".py"):
-        return Card(_from_file(Path(name)))
+        return card_of(_from_file(Path(name)), name)
     if "." in name:
-        return Card(_from_import(name))
+        return card_of(_from_import(name), name)
     raise unknown("method", name, METHODS)
 
 
@@ -85,20 +77,22 @@ def _from_file(path: Path) -> Make:
 
 @cache
 def _run_file(path: Path, place: Path, changed: int) -> Make:
-    """Run once, however often its method is asked for, until the file changes."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    """The method of a file, which runs once, however often it is asked for, until it changes."""
+    # No other module has this name: a file may be called like one of the standard library's.
+    name = f"unskew_method_{path.stem}_{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path} cannot be read as a Python file: check it.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # so that the file's own classes and docstring can be found again
+    sys.modules[name] = module  # so that the file's own classes and docstring can be found again
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise UserError(f"{path} does not run: {type(error).__name__}: {error}.") from error
     functions = {
-        name: value
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == path.stem and not name.startswith("_")
+        each: value
+        for each, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == name and not each.startswith("_")
     }
     if path.stem in functions:
         return functions[path.stem]

@@ -33,13 +33,19 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot, pad
 
 from unskew.errors import require, unknown
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.parts.heads import check_features
 from unskew.types import Look, Memory, Scope, Tensors, View
 
 Prob = Literal["constant", "official", "weak-only"]
 
 
+@card(
+    "balancefl",
+    passes="one per round, of the received model over the client's data",
+    memory="a d x d matrix for d features",
+)
 def balancefl(*, prob: Prob = "constant", p: float = 1.0) -> Method:
     """Augment features by deviations drawn from the client's own variation within classes."""
     require(0 <= p <= 1, f"p is {p} but should be from 0 to 1.")
@@ -72,7 +78,7 @@ def balancefl(*, prob: Prob = "constant", p: float = 1.0) -> Method:
         moved = h + torch.where(chosen.unsqueeze(1), deviation, 0.0)
         return cross_entropy(view.classify(moved), view.labels)
 
-    return Method(loss=loss, memory=Memory(prepare=prepare))
+    return Method(loss=loss, memory=Memory(prepare=prepare), work=Work(looks=1))
 
 
 def within_class_factor(features: Tensor, labels: Tensor, counts: Tensor) -> Tensor:

@@ -1,55 +1,29 @@
-"""What there is to know of a method beside its file."""
+"""What there is to know of a method beside its code."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from unskew.method import Method
-from unskew.metrics import Passes
 from unskew.program import Program
-from unskew.trial import Trial
 
 Option = bool | int | float | str
 Make = Callable[..., Method | Program]
 """A constructor: its keyword arguments are the method's hyperparameters."""
+M = TypeVar("M", bound=Make)
 
-
-@dataclass(frozen=True)
-class Work:
-    """What a client computes for each of its samples, as numbers. Methods put together add up."""
-
-    points: int = 1
-    """In a step: where it takes the gradient of its objective, twice for SAM."""
-    teacher: bool = False
-    """At each point: whether it asks the received model, whose answers all terms share."""
-    frozen: int = 0
-    """At each point: other models it asks."""
-    looks: float = 0
-    """In a round: passes over the client's data."""
-    gradients: float = 0
-    """In a round: such passes with a gradient."""
-
-    def __add__(self, other: Work) -> Work:
-        return Work(
-            points=max(self.points, other.points),
-            teacher=self.teacher or other.teacher,
-            frozen=self.frozen + other.frozen,
-            looks=self.looks + other.looks,
-            gradients=self.gradients + other.gradients,
-        )
-
-    def passes(self, epochs: int) -> Passes:
-        return Passes(
-            trained=self.points + self.gradients / epochs,
-            frozen=self.points * (self.teacher + self.frozen),
-            once=self.looks,
-        )
+TEACHER = "one per batch, of the received model"
+COPY = "one copy of the weights"
 
 
 @dataclass(frozen=True)
 class Card:
+    """A method's name, its constructor, and what it costs in words; `Method.work` has the numbers."""
+
+    name: str
     make: Make
     passes: str = "none"
     """Forward passes beyond plain training."""
@@ -59,17 +33,10 @@ class Card:
     """What travels beyond the model, down and up."""
     sends: str = "nothing"
     """What leaves the client besides the weights and the number of samples."""
-    work: Work | Callable[[Trial, Mapping[str, Option]], Work | None] | None = None
-    """What it computes; it may depend on the trial and the hyperparameters. None where nobody has said, and
-    for methods whose stages differ."""
 
     def __call__(self, **options: Option) -> Method | Program:
         """The method with these hyperparameters."""
         return self.make(**options)
-
-    def work_in(self, trial: Trial, options: Mapping[str, Option]) -> Work | None:
-        """Under a trial, with these hyperparameters, all of them given."""
-        return self.work(trial, options) if callable(self.work) else self.work
 
     @property
     def idea(self) -> str:
@@ -85,3 +52,33 @@ class Card:
     def options(self) -> dict[str, Option]:
         """Hyperparameters and their defaults."""
         return {name: p.default for name, p in inspect.signature(self.make).parameters.items()}
+
+
+_WRITTEN: list[Card] = []
+
+
+def card(
+    name: str,
+    *,
+    passes: str = "none",
+    memory: str = "none",
+    traffic: str = "none",
+    sends: str = "nothing",
+) -> Callable[[M], M]:
+    """Write a card for a constructor, which stays as it is. One that goes by two names has two cards."""
+
+    def write(make: M) -> M:
+        _WRITTEN.append(Card(name, make, passes, memory, traffic, sends))
+        return make
+
+    return write
+
+
+def written() -> dict[str, Card]:
+    """The cards written so far, by name."""
+    return {each.name: each for each in _WRITTEN}
+
+
+def card_of(make: Make, name: str) -> Card:
+    """What was written of a constructor; otherwise a card that says that it adds nothing."""
+    return next((each for each in reversed(_WRITTEN) if each.make is make), Card(name, make))

@@ -36,6 +36,7 @@ from torch.nn.functional import cross_entropy
 
 from unskew import metrics
 from unskew.errors import require, unknown
+from unskew.methods.card import card
 from unskew.parts.heads import Head, find_head
 from unskew.parts.optimizers import sgd
 from unskew.program import Program, Run
@@ -47,6 +48,12 @@ from unskew.types import Look, Params, Scope, Tensors, View, Weights
 Covariance = Literal["full", "diagonal"]
 
 
+@card(
+    "ccvr",
+    passes="one over the data at the end",
+    traffic="the model down and C (d^2 + d + 1) numbers up once; with covariance=diagonal C (2 d + 1)",
+    sends="its label counts, and by class the mean and covariance of its features",
+)
 def ccvr(
     *,
     samples: int = 200,
@@ -108,7 +115,7 @@ def ccvr(
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Of one class's features: what a client sends, and what the server makes of it."""
+    """Number, mean and covariance of one class's features, at a client or over all of them."""
 
     count: int
     mean: Tensor
@@ -122,7 +129,7 @@ class Moments:
 
 
 def moments(features: Tensor, *, diagonal: bool = False) -> Moments:
-    """Of features [n, d], in float64."""
+    """The moments of features [n, d], in float64."""
     x = features.double()
     mean = x.mean(dim=0)
     gap = x - mean
@@ -131,7 +138,7 @@ def moments(features: Tensor, *, diagonal: bool = False) -> Moments:
 
 
 def merge(first: Moments, second: Moments) -> Moments:
-    """Of both sets of samples together, exactly."""
+    """The exact moments of both sets of samples together."""
     n, m = first.count, second.count
     gap = second.mean - first.mean
     between = gap.square() if first.covariance.ndim == 1 else torch.outer(gap, gap)

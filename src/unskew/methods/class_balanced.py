@@ -21,10 +21,12 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import class_balanced_cross_entropy
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.types import View
 
 
+@card("class-balanced")
 def class_balanced(*, beta: float = 0.9999, normalise: Literal["present", "all"] = "present") -> Method:
     """Weigh samples by the inverse of their class's effective number of samples."""
     require(0 <= beta < 1, f"beta is {beta} but should be at least 0 and below 1.")
@@ -35,4 +37,4 @@ def class_balanced(*, beta: float = 0.9999, normalise: Literal["present", "all"]
             view.out.logits, view.labels, view.scope.counts, beta=beta, normalise=normalise
         )
 
-    return Method(loss=loss)
+    return Method(loss=loss, work=Work())

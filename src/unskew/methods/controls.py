@@ -33,6 +33,8 @@ from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.engines.job import Task, completed
 from unskew.errors import require
+from unskew.method import Work
+from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic
 from unskew.program import Program, Run, Stage
 from unskew.train import NOTHING_SENT, Result, Round, State, recall, rounds_cost
@@ -40,6 +42,7 @@ from unskew.trial import Probe
 from unskew.types import Server, ServerState, Tensors, Weights
 
 
+@card("centralised", sends="all of its data: a control")
 def centralised() -> Program:
     """Train on all data in one place, with the same budget."""
 
@@ -62,7 +65,7 @@ def centralised() -> Program:
         data = Traffic(up=_data_size(mine, everything), down=0)
         return run.result(trained.weights, trained.state, trained.rounds, notes=notes, traffic=data)
 
-    return Program(run)
+    return Program(run, work=Work())
 
 
 def _data_size(federation: Federation, rows: NDArray[np.int64]) -> int:
@@ -71,6 +74,7 @@ def _data_size(federation: Federation, rows: NDArray[np.int64]) -> int:
     return sum(len(rows) * value.nbytes // len(value) for value in (train.inputs, train.labels))
 
 
+@card("local-only", traffic="none, not even the model")
 def local_only() -> Program:
     """Train every client alone, without averaging; test the mean over clients."""
 
@@ -97,7 +101,7 @@ def local_only() -> Program:
         state = State(ServerState(weights, {}, trial.budget.rounds), memories)
         return run.result(weights, state, stage.rounds, notes=notes)
 
-    return Program(run)
+    return Program(run, work=Work())
 
 
 def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
@@ -142,7 +146,7 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
 
 
 def mean_assessment(tests: Sequence[Assessment]) -> Assessment:
-    """Of several models on the same test set: their confusions summed, all else averaged."""
+    """The tests of several models as one: their confusions summed, all else averaged."""
     domains = [test.domains for test in tests if test.domains is not None]
     return Assessment(
         confusion=np.sum([test.confusion for test in tests], axis=0),

@@ -24,6 +24,7 @@ import torch
 
 from unskew.errors import require
 from unskew.method import Method
+from unskew.methods.card import card
 from unskew.parts.naming import packed, unpacked
 from unskew.parts.servers import blend
 from unskew.types import Server, ServerState, Tensors, Updates, Weights
@@ -31,6 +32,7 @@ from unskew.types import Server, ServerState, Tensors, Updates, Weights
 AVERAGE, ROUNDS = "ema/average", "ema/rounds"
 
 
+@card("ema")
 def ema(*, decay: float = 0.8) -> Method:
     """Serve an exponential average of the global models instead of the last one."""
     require(0 <= decay < 1, f"decay is {decay} but should be at least 0 and below 1.")

@@ -15,8 +15,10 @@ participation.
 from __future__ import annotations
 
 from unskew.method import Method
+from unskew.methods.card import card
 
 
+@card("fedavg")
 def fedavg() -> Method:
     """Average the clients' models, weighted by their number of samples."""
     return Method()

@@ -22,12 +22,14 @@ import torch
 
 from unskew.errors import require
 from unskew.method import Method
+from unskew.methods.card import card
 from unskew.parts.naming import taken, under
 from unskew.types import Params, Server, ServerState, Tensors, Weights
 
 VELOCITY = "fedavgm/velocity"
 
 
+@card("fedavgm")
 def fedavgm(*, beta: float = 0.7, server_lr: float = 1.0, dampening: float = 0.0) -> Method:
     """Move the global model with momentum."""
     require(0 <= beta < 1, f"beta is {beta} but should be at least 0 and below 1.")

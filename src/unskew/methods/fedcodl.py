@@ -30,7 +30,8 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import distillation
-from unskew.method import Method, plain_loss
+from unskew.method import Method, Work, plain_loss
+from unskew.methods.card import TEACHER, card
 from unskew.parts.naming import taken, under
 from unskew.parts.rounds import share_round
 from unskew.types import (
@@ -53,6 +54,13 @@ OWN = "fedcodl/own"
 SHIFT = "fedcodl/shift"
 
 
+@card(
+    "fedcodl",
+    passes=TEACHER,
+    memory="one copy of the weights; with student_init=own three",
+    traffic="one number down; with student_init=own one copy of the weights up",
+    sends="nothing; with student_init=own where it started",
+)
 def fedcodl(
     *,
     alpha: float = 0.5,
@@ -77,7 +85,7 @@ def fedcodl(
     def term(view: View) -> Tensor:
         return share(view.scope) * distillation(view.out.logits, view.teacher.logits, temperature=temperature)
 
-    method = Method(loss=loss, terms=(term,), server=share_round(ROUND))
+    method = Method(loss=loss, terms=(term,), server=share_round(ROUND), work=Work(teacher=True))
     return _continued(method, warmup_rounds) if student_init == "own" else method
 
 

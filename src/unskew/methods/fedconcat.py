@@ -27,7 +27,9 @@ Deviations:
 - clusters is 2, one of the two numbers (2 and 4) in FedVLS's comparison; the released default is 5, with many
   more rounds for the last layer. Fewer are made where clients have fewer different label shares.
 - capacity=1.2, released for CIFAR-100 and Tiny-ImageNet, allows at most 1.2 N/K clients in a cluster:
-  clients go where the sum of their squared distances to the k-means centres is least. 0 sets no limit.
+  clients go where the sum of their squared distances to the k-means centres is least. 0 sets no limit. The
+  released rule moves the furthest clients of a full cluster, one by one, to the nearest one not full, and
+  takes new centres, 100 times: a greedy form, whose clusters may be others.
 - head="concatenated", released for the same two, starts stage 3 from the clusters' last layers side by side
   with the sum of their biases.
 - epsilon > 0 adds Laplace noise of scale 1/epsilon to the counts a client sends. FedConcat-ID, which infers
@@ -54,19 +56,27 @@ from unskew.data.manifest import partition_of
 from unskew.engines.job import Task
 from unskew.errors import require, unknown
 from unskew.method import Method
+from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic
 from unskew.parts.heads import Head, find_head
-from unskew.parts.servers import equal_mean
+from unskew.parts.servers import combine_equally
 from unskew.probe import merge
 from unskew.program import Program, Run, Stage
 from unskew.randomness import Purpose, stream
 from unskew.train import Result, Round, State, begin, rounds_cost, sample_cohort, step
 from unskew.trial import Trial
-from unskew.types import Look, Out, Params, Scope, Server, ServerState, Tensors, Updates, Weights
+from unskew.types import Look, Out, Scope, Server, ServerState, Tensors, Weights
 
 Start = Literal["random", "concatenated"]
 
 
+@card(
+    "fedconcat",
+    passes="one of every cluster's encoder over the data",
+    memory="every cluster's encoder",
+    traffic="every cluster's encoder down once; then the last layer alone; C numbers up once",
+    sends="its label counts, with noise where epsilon is given",
+)
 def fedconcat(
     *,
     clusters: int = 2,
@@ -92,9 +102,9 @@ def fedconcat(
 
     def run(run: Run) -> Result:
         trial, rounds = run.trial, run.trial.budget.rounds
-        for_head = run.base + Method(server=Server(combine=_uniform))
+        for_head = run.base + Method(server=Server(combine=combine_equally))
         last = _encoder_rounds(encoder_rounds, rounds, head)
-        sent = run.ask("label counts", partial(_label_counts, epsilon))
+        sent = run.ask("label counts", partial(label_counts, epsilon))
         kinds = cluster(trial, sent, clusters, capacity)
         K = int(kinds.max(initial=0)) + 1
         whole = replace(
@@ -143,7 +153,7 @@ def concatenation(trial: Trial, nets: int) -> Concatenation:
 # Stage 1
 
 
-def _label_counts(epsilon: float, scope: Scope, look: Look) -> Tensors:
+def label_counts(epsilon: float, scope: Scope, look: Look) -> Tensors:
     """What a client sends of its labels: their counts, with Laplace noise where epsilon is given."""
     counts = scope.counts
     if not epsilon or not counts.sum():
@@ -174,9 +184,9 @@ def _like_shares(shares: NDArray[np.float64], clusters: int, capacity: float, se
     means = KMeans(K, n_init=10, random_state=seed).fit(shares)
     kinds = means.labels_
     if capacity:
-        room = math.ceil(capacity * len(shares) / K)
-        places = np.repeat(means.transform(shares) ** 2, room, axis=1)
-        kinds = linear_sum_assignment(places)[1] // room
+        most = math.ceil(capacity * len(shares) / K)
+        places = np.repeat(means.transform(shares) ** 2, most, axis=1)
+        kinds = linear_sum_assignment(places)[1] // most
     numbered: NDArray[np.int64] = np.unique(kinds, return_inverse=True)[1]
     return numbered
 
@@ -302,8 +312,9 @@ def features_of(run: Run, whole: Trial, weights: Weights) -> Dataset:
     server that of the test split."""
     dataset, federation = whole.federation.dataset, whole.federation
     head = weights.params["head.weight"]
+    models = head.shape[1] // find_head(run.trial.build(), len(dataset.classes)).features
     train = torch.zeros(len(dataset.train), head.shape[1], device=head.device)
-    own = run.ask("features", _features, weights, trial=whole, local=True)
+    own = run.ask("features", _features, weights, trial=whole, local=True, models=models)
     for client, answer in enumerate(own):
         if answer:
             train[federation.indices(client).to(head.device)] = answer["features"]
@@ -342,10 +353,6 @@ def draw_samples(trial: Trial, task: Task, samples: int) -> Task:
     mine = task.holding.rows
     order = stream(trial.seed, Purpose.BATCH_ORDER, task.round, task.client).permutation(len(mine))
     return replace(task, holding=holding_of(trial.federation.dataset, mine[order[:samples]]))
-
-
-def _uniform(state: ServerState, updates: Updates) -> Params:
-    return equal_mean(updates)
 
 
 def _encoder_rounds(wanted: int | Literal["auto"], rounds: int, head: Start) -> int:

@@ -4,8 +4,8 @@ Shoham, Avidor, Keren, Israel, Benditkis, Mor-Yosef, Zeitak. Overcoming Forgetti
 Non-IID Data. NeurIPS 2019 workshop on federated learning.
 
 Elastic weight consolidation across clients: each client is held near the other clients' last models,
-parameter by parameter, as firmly as the Fisher information says those clients need it. Clients send their
-diagonal Fisher I_k and I_k w_k, the server sends the sums over all clients that ever took part.
+parameter by parameter, as firmly as the Fisher information says those clients need it. The server knows the
+clients' diagonal Fisher I_k and I_k w_k, and sends the sums over all clients that ever took part.
 
     L = CE + lam sum_{j != k} (w - w_j)' diag(I_j) (w - w_j)
       = CE + lam (<P_k, w^2> - 2 <Q_k, w>) + const,   P_k = sum_{j != k} I_j,   Q_k = sum_{j != k} I_j w_j
@@ -16,10 +16,12 @@ Deviations:
 - lam=1 and 500 samples are FedLMD's most frequent choice (it tunes 1 or 2, 250 or 500). The term diverges
   when lr lam max(P_k) >= 1, and P_k grows with the number of clients.
 - The Fisher is that of the cross-entropy in evaluation mode, without augmentation, on `samples` of the
-client's samples, shuffled as in the released loader, whatever loss it is put together with. Squares of
-mini-batch means underestimate it; batch_size=1 is exact and slow. 50 is FedLMD's local batch size. - The code
-of FedNTD and FedLMD subtracts a client's own terms from the shared sum in place, so that the next client of
-the round receives a wrong sum. Here every client subtracts them from its own copy.
+  client's samples, shuffled as in the released loader, whatever loss it is put together with. Squares of
+  mini-batch means underestimate it; batch_size=1 is exact and slow. 50 is FedLMD's local batch size.
+- Clients send how their I_k and I_k w_k have changed, so that the server keeps two sums in place of every
+  client's last ones.
+- The code of FedNTD and FedLMD subtracts a client's own terms from the shared sum in place, so that the next
+  client of the round receives a wrong sum. Here every client subtracts them from its own copy.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from torch.nn.functional import cross_entropy
 
 from unskew.errors import require
 from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.parts.naming import select, taken, under
 from unskew.trial import Trial
 from unskew.types import (
@@ -52,6 +55,13 @@ how a client's own have changed, from which the server keeps its sums."""
 P, Q = "fedcurv/p", "fedcurv/q"
 
 
+@card(
+    "fedcurv",
+    passes="one per round and its gradients, over `samples` samples",
+    memory="four vectors of the model's size",
+    traffic="two vectors of the model's size down and two up",
+    sends="how the diagonal Fisher information of its data, and that times its weights, have changed",
+)
 def fedcurv(*, lam: float = 1.0, samples: int = 500, batch_size: int = 50) -> Method:
     """Hold every client near the others' models where those need it, by their Fisher information."""
     require(lam >= 0, f"lam is {lam} but should be 0 or more.")

@@ -23,12 +23,14 @@ from torch import Tensor
 
 from unskew.errors import require, unknown
 from unskew.losses import decorrelation_term
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.types import View
 
 Form = Literal["code", "paper"]
 
 
+@card("feddecorr")
 def feddecorr(*, beta: float = 0.1, form: Form = "code") -> Method:
     """Keep features from collapsing by penalising correlations between their dimensions."""
     require(beta >= 0, f"beta is {beta} but should be 0 or more.")
@@ -38,4 +40,4 @@ def feddecorr(*, beta: float = 0.1, form: Form = "code") -> Method:
     def term(view: View) -> Tensor:
         return beta * decorrelation_term(view.out.features, form=form)
 
-    return Method(terms=(term,))
+    return Method(terms=(term,), work=Work())

@@ -20,10 +20,12 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import decoupled_distillation
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import COPY, TEACHER, card
 from unskew.types import View
 
 
+@card("feddkd", passes=TEACHER, memory=COPY)
 def feddkd(*, alpha: float = 1.0, beta: float = 8.0, temperature: float = 1.0, weight: float = 0.1) -> Method:
     """Distil the received model, its view of the label and of the other classes weighted apart."""
     require(alpha >= 0, f"alpha is {alpha} but should be 0 or more.")
@@ -41,4 +43,4 @@ def feddkd(*, alpha: float = 1.0, beta: float = 8.0, temperature: float = 1.0, w
             temperature=temperature,
         )
 
-    return Method(terms=(term,))
+    return Method(terms=(term,), work=Work(teacher=True))

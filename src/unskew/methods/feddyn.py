@@ -18,6 +18,8 @@ Deviations:
   default 0 clients count alike, as in the paper.
 - The authors train from the corrected model and test the plain mean of the clients that trained:
   serve="mean". serve="corrected" tests the model w[t+1] itself.
+- The authors' code and the paper count clients alike in w[t+1]. The FedNTD code weighs them by samples there,
+  and not in h: average="size", with serve="corrected".
 - The authors clip gradients at 10; here they are not.
 - BatchNorm statistics are averaged by the number of samples, because what becomes of them is a policy of the
   run. N counts the clients that have data.
@@ -32,7 +34,8 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import proximal_term
-from unskew.method import DRIFT, Method
+from unskew.method import DRIFT, Method, Work
+from unskew.methods.card import card
 from unskew.parts.naming import taken, under
 from unskew.parts.servers import equal_mean
 from unskew.types import End, Memory, Params, Scope, Server, ServerState, Tensors, Updates, View, Weights
@@ -40,13 +43,19 @@ from unskew.types import End, Memory, Params, Scope, Server, ServerState, Tensor
 GRADIENT, H, MEAN = "feddyn/g", "feddyn/h", "feddyn/mean"
 
 
+@card("feddyn", memory="a gradient estimate of the model's size, and one copy of the weights")
 def feddyn(
-    *, alpha: float = 0.1, mean_samples: float = 0.0, serve: Literal["mean", "corrected"] = "mean"
+    *,
+    alpha: float = 0.1,
+    mean_samples: float = 0.0,
+    serve: Literal["mean", "corrected"] = "mean",
+    average: Literal["uniform", "size"] = "uniform",
 ) -> Method:
     """Change every client's loss from round to round so that its minimum agrees with the global one."""
     require(alpha > 0, f"alpha is {alpha} but should be above 0: the server divides by it.")
     require(mean_samples >= 0, f"mean_samples is {mean_samples} but should be 0 or more.")
     require(serve in ("mean", "corrected"), f"serve is '{serve}' but should be 'mean' or 'corrected'.")
+    require(average in ("uniform", "size"), f"average is '{average}' but should be 'uniform' or 'size'.")
 
     def share_of(scope: Scope) -> Tensor | float:
         return mean_samples / scope.counts.sum() if mean_samples else 1.0
@@ -74,12 +83,15 @@ def feddyn(
             for name, value in taken(H, state.memory).items()
         }
 
+    def mean_of(updates: Updates) -> Params:
+        return equal_mean(updates) if average == "uniform" else updates.mean
+
     def combine(state: ServerState, updates: Updates) -> Params:
         h = next_h(state, updates)
-        return {name: value - h[name] / alpha for name, value in equal_mean(updates).items()}
+        return {name: value - h[name] / alpha for name, value in mean_of(updates).items()}
 
     def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
-        mean = {name: state.weights.params[name] + value for name, value in equal_mean(updates).items()}
+        mean = {name: state.weights.params[name] + value for name, value in mean_of(updates).items()}
         return under(H, next_h(state, updates)) | under(MEAN, mean)
 
     def plain_mean(state: ServerState) -> Weights:
@@ -87,6 +99,7 @@ def feddyn(
 
     return Method(
         terms=(linear, proximal),
+        work=Work(),
         roles=frozenset({DRIFT}),
         memory=Memory(lambda weights, counts: under(GRADIENT, _zeros(weights)), update=update),
         server=Server(

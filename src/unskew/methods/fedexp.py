@@ -28,6 +28,7 @@ import torch
 
 from unskew.errors import require
 from unskew.method import Method
+from unskew.methods.card import card
 from unskew.parts.naming import packed, unpacked
 from unskew.parts.servers import blend, squared_norms, weighted_sum
 from unskew.types import Params, Server, ServerState, Tensors, Updates, Weights
@@ -35,6 +36,7 @@ from unskew.types import Params, Server, ServerState, Tensors, Updates, Weights
 PREVIOUS = "fedexp/previous"
 
 
+@card("fedexp")
 def fedexp(
     *,
     epsilon: float = 1e-3,

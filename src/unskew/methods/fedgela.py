@@ -15,8 +15,8 @@ Deviations:
   (`normalise="batch"`); "l2" gives every feature the length sqrt(e_h) as in the paper, "none" takes them as
   they are. The released networks also have two linear layers before it: here the trial's own network is used,
   and the simplex takes the dimension of its features.
-- `temperature` is 0.2, the released default; the example that comes with it uses 1e-5 together with gradients
-  clipped at 20, and there is no clipping here.
+- `temperature` is 0.2, the released default; the example that comes with it uses 1e-5. `clip` bounds the norm
+  of every step's gradient by 20 as the released code does in every run; 0 leaves gradients as they are.
 - U is drawn from a normal distribution, the released one from a uniform one; both are orthonormalised.
 - The logit of a vacant class is 0 at its client and stays in the softmax, as released.
 """
@@ -35,7 +35,9 @@ from torch.nn.functional import cross_entropy
 
 from unskew.errors import require, unknown
 from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.models.net import Net, chain
+from unskew.parts.clipping import clipped
 from unskew.parts.directions import directions
 from unskew.parts.heads import find_head
 from unskew.program import Program, Run
@@ -47,10 +49,14 @@ from unskew.types import View
 Normalise = Literal["batch", "l2", "none"]
 
 
-def fedgela(*, temperature: float = 0.2, normalise: Normalise = "batch", e_h: float = 1.0) -> Program:
+@card("fedgela")
+def fedgela(
+    *, temperature: float = 0.2, normalise: Normalise = "batch", e_h: float = 1.0, clip: float = 20.0
+) -> Program:
     """Fix the classifier as a simplex of equal angles, scaled at each client by its class shares."""
     require(temperature > 0, f"temperature is {temperature} but should be above 0.")
     require(e_h > 0, f"e_h is {e_h} but should be above 0.")
+    require(clip >= 0, f"clip is {clip} but should be 0 (gradients as they are) or more.")
     if normalise not in get_args(Normalise):
         raise unknown("normalise", normalise, get_args(Normalise))
 
@@ -62,7 +68,8 @@ def fedgela(*, temperature: float = 0.2, normalise: Normalise = "batch", e_h: fl
     def run(run: Run) -> Result:
         # A partial, because an engine may send the trial to another process.
         model = partial(with_fixed_head, run.trial, normalise=normalise, e_h=e_h)
-        return run.train_all(run.base, replace(run.trial, model=model, norm=None, model_options={}))
+        method = replace(run.base, transform=clipped(run.base.transform, clip)) if clip else run.base
+        return run.train_all(method, replace(run.trial, model=model, norm=None, model_options={}))
 
     changed = (
         "last layer is fixed" if normalise == "none" else "last layer is fixed and its features normalised"
@@ -104,7 +111,7 @@ def with_fixed_head(trial: Trial, *, normalise: Normalise, e_h: float) -> nn.Mod
 
 
 def simplex(d: int, classes: int, seed: int) -> Tensor:
-    """[C, d]: unit vectors with pairwise cosine -1/(C-1), in a random orientation."""
+    """Unit vectors [C, d] with pairwise cosine -1/(C-1), in a random orientation."""
     generator = torch.Generator().manual_seed(seed)
     basis = torch.linalg.qr(torch.randn(d, classes, generator=generator, dtype=torch.float64)).Q
     centring = torch.eye(classes, dtype=torch.float64) - 1 / classes

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from unskew.errors import require
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.parts.naming import select, taken, under
 from unskew.parts.servers import squared_norms
 from unskew.parts.sharpness import moved, uphill
@@ -36,6 +37,12 @@ from unskew.types import Gradient, Params, Scope, Server, ServerState, Tensors, 
 POINT, SHARE, STRAYED = "fedgf/point", "fedgf/c", "fedgf/strayed"
 
 
+@card(
+    "fedgf",
+    passes="one per step and its gradient: twice the work",
+    memory="two copies of the weights",
+    traffic="one vector of the model's size and one number down",
+)
 def fedgf(
     *,
     rho: float = 0.1,
@@ -86,4 +93,5 @@ def fedgf(
     def share(state: ServerState) -> Tensors:
         return {SHARE: state.memory[SHARE], **select(POINT, state.memory)}
 
-    return Method(transform=transform, server=Server(init=init, note=note, share=share))
+    work = Work(points=2 if rho or c != 0 else 1)
+    return Method(transform=transform, server=Server(init=init, note=note, share=share), work=work)

@@ -21,10 +21,12 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import distillation
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import COPY, TEACHER, card
 from unskew.types import View
 
 
+@card("fedkd", passes=TEACHER, memory=COPY)
 def fedkd(*, beta: float = 0.1, temperature: float = 1.0) -> Method:
     """Distil the received model over all classes."""
     _check(beta, temperature)
@@ -32,9 +34,10 @@ def fedkd(*, beta: float = 0.1, temperature: float = 1.0) -> Method:
     def term(view: View) -> Tensor:
         return beta * distillation(view.out.logits, view.teacher.logits, temperature=temperature)
 
-    return Method(terms=(term,))
+    return Method(terms=(term,), work=Work(teacher=True))
 
 
+@card("fedekd", passes=TEACHER, memory=COPY)
 def fedekd(*, beta: float = 0.1, temperature: float = 1.0) -> Method:
     """Distil the received model over the classes a client has."""
     _check(beta, temperature)
@@ -45,7 +48,7 @@ def fedekd(*, beta: float = 0.1, temperature: float = 1.0) -> Method:
             view.out.logits, view.teacher.logits, temperature=temperature, classes=present
         )
 
-    return Method(terms=(term,))
+    return Method(terms=(term,), work=Work(teacher=True))
 
 
 def _check(beta: float, temperature: float) -> None:

@@ -27,10 +27,12 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import margin_cross_entropy
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.types import View
 
 
+@card("fedlc")
 def fedlc(
     *,
     tau: float = 0.5,
@@ -51,4 +53,4 @@ def fedlc(
         )  # Eq. 7
 
     notes = ("FedLC's loss without the label in its denominator, as printed, has no minimum.",)
-    return Method(loss=loss, notes=notes if denominator == "exclude" else ())
+    return Method(loss=loss, notes=notes if denominator == "exclude" else (), work=Work())

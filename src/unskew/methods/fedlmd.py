@@ -42,7 +42,8 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import label_masking_distillation
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import COPY, TEACHER, card
 from unskew.parts.rounds import share_round
 from unskew.types import Objective, View
 
@@ -53,6 +54,7 @@ Target = Literal["sample", "paper"]
 ROUND = "fedlmd-switch/round"
 
 
+@card("fedlmd", passes=TEACHER, memory=COPY)
 def fedlmd(
     *,
     beta: float = 1.0,
@@ -63,9 +65,10 @@ def fedlmd(
 ) -> Method:
     """Distil the classes that are neither the label nor in a client's majority."""
     term = _term(beta, temperature, majority, fallback, squared_temperature, taught=True)
-    return Method(terms=(term,))
+    return Method(terms=(term,), work=Work(teacher=True))
 
 
+@card("fedlmd-tf")
 def fedlmd_tf(
     *,
     beta: float = 1.0,
@@ -78,9 +81,10 @@ def fedlmd_tf(
     """FedLMD without a teacher: keep the same classes equally likely."""
     require(target in ("sample", "paper"), f"target is '{target}' but should be sample or paper.")
     term = _term(beta, temperature, majority, fallback, squared_temperature, taught=False, target=target)
-    return Method(terms=(term,))
+    return Method(terms=(term,), work=Work())
 
 
+@card("fedlmd-switch", passes=TEACHER, memory=COPY, traffic="one number down")
 def fedlmd_switch(
     *,
     switch_round: int = 10,
@@ -102,7 +106,7 @@ def fedlmd_switch(
     def term(view: View) -> Tensor:
         return torch.where(view.scope.shared[ROUND] < switch_round, early(view), late(view))
 
-    return Method(terms=(term,), server=share_round(ROUND))
+    return Method(terms=(term,), server=share_round(ROUND), work=Work(teacher=True))
 
 
 def _term(

@@ -34,11 +34,18 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import manifold_term, prototype_margin_term
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.parts.prototypes import class_means
 from unskew.types import End, Memory, Scope, Server, ServerState, Tensors, Updates, View, Weights
 
 
+@card(
+    "fedmr",
+    passes="none; with mu2 above 0 one per round over the client's data",
+    traffic="none; with mu2 above 0 one feature per class down and up",
+    sends="nothing; with mu2 above 0 its label counts and the mean feature of each of its classes",
+)
 def fedmr(*, mu1: float = 4.0, mu2: float = 0.0) -> Method:
     """Decorrelate features inside each class, and keep classes near their global prototypes."""
     require(mu1 >= 0, f"mu1 is {mu1} but should be 0 or more.")
@@ -55,9 +62,12 @@ def fedmr(*, mu1: float = 4.0, mu2: float = 0.0) -> Method:
         return mu2 * prototype_margin_term(h, view.labels, shared["fedmr/prototypes"], known)
 
     if mu2 == 0:
-        return Method(terms=(intra,))
+        return Method(terms=(intra,), work=Work())
     return Method(
-        terms=(intra, inter), memory=Memory(update=_report), server=Server(note=_prototypes, share=_share)
+        terms=(intra, inter),
+        memory=Memory(update=_report),
+        server=Server(note=_prototypes, share=_share),
+        work=Work(looks=1),
     )
 
 

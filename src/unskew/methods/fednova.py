@@ -15,6 +15,8 @@ Deviations:
   distance covered under a constant gradient, computed step by step, and tau_eff the one without the proximal
   term; the authors' code then adds both counts in one recursion and takes sum_k p_k K_k.
 - Server momentum (the authors' gmf) is fednova+fedavgm.
+- BatchNorm statistics follow the run's policy. NIID-Bench's code normalises them by a_k like weights, by
+  which they may leave the range of what any client has seen.
 - The code of FedNTD and FedLMD adds a control term whose global part is never updated, so that each client
   subtracts its own last direction. That is not FedNova and not here.
 """
@@ -25,11 +27,13 @@ import torch
 
 from unskew.errors import require
 from unskew.method import Method
+from unskew.methods.card import card
 from unskew.parts.servers import weighted_sum
 from unskew.parts.steps import effective_steps
 from unskew.types import Params, Server, ServerState, Updates
 
 
+@card("fednova", sends="its number of local steps")
 def fednova(*, mu: float = 0.0) -> Method:
     """Let clients count alike however many steps they took."""
     require(mu >= 0, f"mu is {mu} but should be 0 or more.")

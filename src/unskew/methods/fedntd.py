@@ -21,10 +21,12 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import not_true_distillation
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import COPY, TEACHER, card
 from unskew.types import View
 
 
+@card("fedntd", passes=TEACHER, memory=COPY)
 def fedntd(*, beta: float = 1.0, temperature: float = 1.0) -> Method:
     """Distil what the received model says about the classes other than the label."""
     _check(beta, temperature)
@@ -34,9 +36,10 @@ def fedntd(*, beta: float = 1.0, temperature: float = 1.0) -> Method:
             view.out.logits, view.teacher.logits, view.labels, temperature=temperature
         )
 
-    return Method(terms=(term,))
+    return Method(terms=(term,), work=Work(teacher=True))
 
 
+@card("fedntd-tf")
 def fedntd_tf(*, beta: float = 1.0, temperature: float = 1.0) -> Method:
     """FedNTD without a teacher: keep the classes other than the label equally likely."""
     _check(beta, temperature)
@@ -44,7 +47,7 @@ def fedntd_tf(*, beta: float = 1.0, temperature: float = 1.0) -> Method:
     def term(view: View) -> Tensor:
         return beta * not_true_distillation(view.out.logits, None, view.labels, temperature=temperature)
 
-    return Method(terms=(term,))
+    return Method(terms=(term,), work=Work())
 
 
 def _check(beta: float, temperature: float) -> None:

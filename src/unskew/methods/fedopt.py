@@ -28,10 +28,12 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.method import Method
+from unskew.methods.card import card
 from unskew.parts.naming import taken, under
 from unskew.types import Params, Server, ServerState, Tensors, Weights
 
 
+@card("fedadam")
 def fedadam(*, server_lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Method:
     """Move the global model with Adam."""
     _decay("beta2", beta2)
@@ -42,6 +44,7 @@ def fedadam(*, server_lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99,
     return _adaptive("fedadam", server_lr, beta1, tau, second)
 
 
+@card("fedyogi")
 def fedyogi(*, server_lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Method:
     """Move the global model with Yogi, which forgets large updates more slowly than Adam."""
     _decay("beta2", beta2)
@@ -52,6 +55,7 @@ def fedyogi(*, server_lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99,
     return _adaptive("fedyogi", server_lr, beta1, tau, second)
 
 
+@card("fedadagrad")
 def fedadagrad(*, server_lr: float = 0.1, beta1: float = 0.0, tau: float = 1e-3) -> Method:
     """Move the global model with Adagrad."""
 

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import proximal_term
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import COPY, card
 from unskew.types import View
 
 
+@card("fedprox", memory=COPY)
 def fedprox(*, mu: float = 0.01) -> Method:
     """Keep every client near the received model by a proximal term."""
     require(mu >= 0, f"mu is {mu} but should be 0 or more.")
@@ -27,4 +29,4 @@ def fedprox(*, mu: float = 0.01) -> Method:
     def term(view: View) -> Tensor:
         return proximal_term(view.params, view.scope.anchor.params, mu=mu)
 
-    return Method(terms=(term,))
+    return Method(terms=(term,), work=Work())

@@ -26,10 +26,12 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import restricted_cross_entropy
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.types import View
 
 
+@card("fedrs")
 def fedrs(*, alpha: float = 0.5, form: Literal["binary", "graded"] = "binary") -> Method:
     """Scale down the logits of the classes a client does not have."""
     require(0 <= alpha <= 1, f"alpha is {alpha} but should be from 0 to 1.")
@@ -41,4 +43,4 @@ def fedrs(*, alpha: float = 0.5, form: Literal["binary", "graded"] = "binary") -
             view.out.logits, view.labels, counts, alpha=alpha, soft=form == "graded"
         )
 
-    return Method(loss=loss)
+    return Method(loss=loss, work=Work())

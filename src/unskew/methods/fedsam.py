@@ -20,11 +20,13 @@ Deviations:
 from __future__ import annotations
 
 from unskew.errors import require
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import COPY, card
 from unskew.parts.sharpness import uphill
 from unskew.types import Gradient, Scope
 
 
+@card("fedsam", passes="one per step and its gradient: twice the work", memory=COPY)
 def fedsam(*, rho: float = 0.1) -> Method:
     """Seek flat minima: step by the gradient at the worst point nearby."""
     require(rho >= 0, f"rho is {rho} but should be 0 or more.")
@@ -32,4 +34,4 @@ def fedsam(*, rho: float = 0.1) -> Method:
     def transform(gradient: Gradient, scope: Scope) -> Gradient:
         return uphill(gradient, rho)
 
-    return Method(transform=transform)
+    return Method(transform=transform, work=Work(points=2 if rho else 1))

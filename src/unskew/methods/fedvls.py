@@ -40,7 +40,8 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import calibrated_cross_entropy, logit_suppression, vacant_distillation
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import COPY, TEACHER, card
 from unskew.types import View
 
 WEIGHTS = {"official": 0.005, "paper": 1.0}
@@ -52,6 +53,8 @@ UNBOUNDED = (
 )
 
 
+@card("feded", passes=TEACHER, memory=COPY)
+@card("fedvls", passes=TEACHER, memory=COPY)
 def fedvls(
     *,
     lam: float = 0.1,
@@ -81,4 +84,9 @@ def fedvls(
             view.out.logits, view.labels, view.scope.counts, form=form
         )  # Eqs. 4, 5
 
-    return Method(loss=loss, terms=(distil, suppress), notes=(UNBOUNDED,) if form == "paper" else ())
+    return Method(
+        loss=loss,
+        terms=(distil, suppress),
+        notes=(UNBOUNDED,) if form == "paper" else (),
+        work=Work(teacher=True),
+    )

@@ -28,7 +28,8 @@ from torch.nn.functional import one_hot
 
 from unskew.errors import require
 from unskew.losses import focal_loss
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.types import End, Look, Memory, Scope, Server, ServerState, Tensors, Updates, View, Weights
 
 ACCURACY = "focal/accuracy"
@@ -36,6 +37,12 @@ CORRECT = "focal/correct"
 SAMPLES = "focal/samples"
 
 
+@card(
+    "focal",
+    passes="none; with classwise one per round, of the received model over the client's data",
+    traffic="none; with classwise C numbers down and 2 C up",
+    sends="nothing; with classwise its label counts and how many of each class are right",
+)
 def focal(*, gamma: float = 2.0, classwise: bool = False, detach_weight: bool = False) -> Method:
     """Weigh samples, or classes, down as the model gets them right."""
     require(gamma >= 0, f"gamma is {gamma} but should be 0 or more.")
@@ -51,14 +58,18 @@ def focal(*, gamma: float = 2.0, classwise: bool = False, detach_weight: bool = 
         )
 
     if not classwise:
-        return Method(loss=loss)
+        return Method(loss=loss, work=Work())
     return Method(
-        loss=loss, memory=Memory(prepare=_examine, update=_report), server=Server(note=_note, share=_share)
+        loss=loss,
+        memory=Memory(prepare=_look_before, update=_report),
+        server=Server(note=_note, share=_share),
+        work=Work(looks=1),
     )
 
 
-def _examine(scope: Scope, look: Look) -> Tensors:
-    """Before training: the accuracies the server knows, and what the received model gets right here."""
+def _look_before(scope: Scope, look: Look) -> Tensors:
+    """What a client finds out before it trains: the accuracies that the server knows, and what the received
+    model gets right here."""
     classes = len(scope.counts)
     unknown = torch.full((classes,), math.nan, device=scope.counts.device)
     correct = torch.zeros_like(scope.counts)

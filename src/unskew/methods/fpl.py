@@ -15,8 +15,8 @@ Deviations:
   without augmentation. The released code gathers them during the last local epoch, while the model moves.
 - Clusters are found by FINCH, written anew; see unskew.parts.finch. As released, only the prototypes of the
   last cohort count, and the first round is plain cross-entropy.
-- The server averages parameters uniformly, as released (`average="uniform"`); "size" weighs by samples,
-  and is the one to choose together with another server rule. BatchNorm statistics follow the run's policy.
+- The server weighs parameters by samples, the released default; `average="uniform"`, the released option
+  "equal", counts clients alike. BatchNorm statistics follow the run's policy.
 """
 
 from __future__ import annotations
@@ -27,17 +27,24 @@ import torch
 from torch import Tensor
 
 from unskew.errors import require, unknown
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.parts.directions import directions
 from unskew.parts.finch import cluster_means, finch
 from unskew.parts.prototypes import class_means
-from unskew.parts.servers import equal_mean
-from unskew.types import End, Memory, Params, Scope, Server, ServerState, Tensors, Updates, View, Weights
+from unskew.parts.servers import combine_equally
+from unskew.types import End, Memory, Scope, Server, ServerState, Tensors, Updates, View, Weights
 
 Average = Literal["uniform", "size"]
 
 
-def fpl(*, tau: float = 0.02, average: Average = "uniform") -> Method:
+@card(
+    "fpl",
+    passes="one per round over the client's data",
+    traffic="one feature per class up; down up to half as many per class as clients in the cohort",
+    sends="the mean feature of each of its classes, and so which classes it has",
+)
+def fpl(*, tau: float = 0.02, average: Average = "size") -> Method:
     """Contrast features with prototypes of every class, clustered over the clients."""
     require(tau > 0, f"tau is {tau} but should be above 0.")
     if average not in get_args(Average):
@@ -49,9 +56,9 @@ def fpl(*, tau: float = 0.02, average: Average = "uniform") -> Method:
             return h.new_zeros(())
         return prototype_loss(h, view.labels, shared["fpl/prototypes"], shared["fpl/known"], tau=tau)
 
-    combine = _uniform if average == "uniform" else Server().combine
+    combine = combine_equally if average == "uniform" else Server().combine
     server = Server(combine, note=_clusters, share=_share)
-    return Method(terms=(term,), memory=Memory(update=_report), server=server)
+    return Method(terms=(term,), memory=Memory(update=_report), server=server, work=Work(looks=1))
 
 
 def prototype_loss(
@@ -96,7 +103,3 @@ def _clusters(state: ServerState, after: Weights, updates: Updates) -> Tensors:
 
 def _share(state: ServerState) -> Tensors:
     return {name: value for name, value in state.memory.items() if name.startswith("fpl/")}
-
-
-def _uniform(state: ServerState, updates: Updates) -> Params:
-    return equal_mean(updates)

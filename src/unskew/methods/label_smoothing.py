@@ -17,10 +17,12 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import label_smoothing_cross_entropy
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.types import View
 
 
+@card("label-smoothing")
 def label_smoothing(*, mu: float = 0.1) -> Method:
     """Spread a share of every target over all classes."""
     require(0 <= mu <= 1, f"mu is {mu} but should be from 0 to 1.")
@@ -28,4 +30,4 @@ def label_smoothing(*, mu: float = 0.1) -> Method:
     def loss(view: View) -> Tensor:
         return label_smoothing_cross_entropy(view.out.logits, view.labels, smoothing=mu)
 
-    return Method(loss=loss)
+    return Method(loss=loss, work=Work())

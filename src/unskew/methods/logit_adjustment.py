@@ -1,7 +1,6 @@
-"""Logit adjustment, known as CalFAT's calibration and as balanced softmax.
+"""Logit adjustment, known as balanced softmax.
 
 Menon, Jayasumana, Rawat, Jain, Veit, Kumar. Long-Tail Learning via Logit Adjustment. ICLR 2021.
-Chen, Liu, Ma, Lyu. CalFAT: Calibrated Federated Adversarial Training with Label Skewness. NeurIPS 2022.
 Ren, Yu, Sheng, Ma, Zhao, Yi, Li. Balanced Meta-Softmax for Long-Tailed Visual Recognition. NeurIPS 2020.
 
 The log-prior of the classes is added to the logits in the local loss, so that the model learns what is left
@@ -13,10 +12,10 @@ model that was trained without it.
     post hoc:        predict the largest z - tau log p, p global
 
 Deviations:
-- CalFAT's adversarial training and its scale of 10 are left out. With tau=1 its calibration, and balanced
-  softmax, are this loss.
-- floor=0 leaves the classes with p_c = 0 out of the softmax, the limit p_c -> 0. A floor above 0 adds log(p +
-  floor) instead; FedVLS released 1e-9.
+- With tau=1 this is balanced softmax.
+- floor=0 leaves the classes with p_c = 0 out of the softmax, the limit p_c -> 0. A floor above 0 adds
+  tau log(p + floor) instead; FedVLS released 1e-9. PyTorch code of logit adjustment that is widely used adds
+  log(p^tau + 1e-12), which for tau=1 is floor=1e-12; for other tau a vacant class weighs otherwise.
 - prior="global": the server knows the counts of the clients that have taken part. Where a client's own count
   is larger than the sum of those, it stands in; so in the first round the prior is the client's.
 - Post hoc, the correction is written into the last bias of the served model, and a class nobody has reported
@@ -34,6 +33,7 @@ from torch import Tensor
 from unskew.errors import UserError, require
 from unskew.losses import calibrated_cross_entropy
 from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.parts.heads import find_head
 from unskew.program import Program, Run
 from unskew.train import Result
@@ -48,6 +48,11 @@ TOTAL = "logit-adjustment/total"
 """Broadcast: the sum over clients. At the client: what its prior is taken from."""
 
 
+@card(
+    "logit-adjustment",
+    traffic="none; with prior=global C numbers down and up",
+    sends="nothing; with prior=global its label counts",
+)
 def logit_adjustment(
     *, tau: float = 1.0, prior: Literal["client", "global"] = "client", floor: float = 0.0
 ) -> Method:
@@ -66,6 +71,7 @@ def logit_adjustment(
     return Method(loss=loss, memory=memory, server=server, work=Work())
 
 
+@card("logit-adjustment-post-hoc", traffic="C numbers up", sends="its label counts")
 def logit_adjustment_post_hoc(*, tau: float = 1.0) -> Program:
     """Take the global log-prior off the logits of the trained model."""
     require(tau >= 0, f"tau is {tau} but should be 0 or more.")

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from unskew.errors import require
-from unskew.method import Method
+from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.parts.naming import select, taken, under
 from unskew.parts.servers import weighted_sum
 from unskew.parts.sharpness import uphill
@@ -34,6 +35,13 @@ from unskew.types import Gradient, Params, Scope, Server, ServerState, Tensors, 
 DIRECTION = "mofedsam/direction"
 
 
+@card(
+    "mofedsam",
+    passes="one per step and its gradient: twice the work",
+    memory="one copy of the weights and one vector of their size",
+    traffic="one vector of the model's size down",
+    sends="its number of local steps",
+)
 def mofedsam(*, rho: float = 0.1, beta: float = 0.9) -> Method:
     """FedSAM whose steps lean to where everybody moved in the last round."""
     require(rho >= 0, f"rho is {rho} but should be 0 or more.")
@@ -60,4 +68,9 @@ def mofedsam(*, rho: float = 0.1, beta: float = 0.9) -> Method:
     def share(state: ServerState) -> Tensors:
         return select(DIRECTION, state.memory)
 
-    return Method(transform=transform, server=Server(init=init, note=note, share=share), fresh_momentum=True)
+    return Method(
+        transform=transform,
+        server=Server(init=init, note=note, share=share),
+        fresh_momentum=True,
+        work=Work(points=2 if rho else 1),
+    )

@@ -32,6 +32,7 @@ from torch import Tensor
 from unskew.errors import require, unknown
 from unskew.losses import contrastive_term
 from unskew.method import Method, Work
+from unskew.methods.card import card
 from unskew.parts.naming import packed, unpacked
 from unskew.program import Program, Run
 from unskew.train import Result
@@ -40,6 +41,11 @@ from unskew.types import End, Memory, Scope, Tensors, View, Weights
 Projection = Literal["none", "moon", "fedvls"]
 
 
+@card(
+    "moon",
+    passes="two per batch, of the received and of the client's previous model",
+    memory="the client's previous model, or as many as buffer says",
+)
 def moon(
     *, mu: float = 0.01, tau: float = 0.5, buffer: int = 1, projection: Projection = "none"
 ) -> Method | Program:

@@ -64,6 +64,7 @@ from unskew.engines.network import Network
 from unskew.errors import UserError, require, unknown
 from unskew.losses import partial_distillation
 from unskew.method import Method, Tally, Work
+from unskew.methods.card import card
 from unskew.metrics import Traffic
 from unskew.parts.groups import Floats, Group, Grouping, Rule, weak_groups
 from unskew.parts.heads import resize_head
@@ -80,6 +81,14 @@ Direction = Literal["forward", "reverse"]
 Mean = Literal["active", "batch"]
 
 
+@card(
+    "pkd",
+    passes="one per expert and batch in the last stage; one over the data after the warm-up",
+    memory="the experts",
+    traffic="experts down, and up while they train; the warm model down and C (C + 2) numbers up once",
+    sends="its label counts, and by class its summed probabilities and right answers; where groups are "
+    "given only its samples in each",
+)
 def pkd(
     *,
     lam: float = 1.0,
@@ -176,7 +185,7 @@ def pkd(
 
 
 def in_one_group(groups: Sequence[Group], classes: int, device: torch.device) -> Tensor:
-    """[C, C]: whether some group holds both classes."""
+    """A table [C, C] of whether some group holds both classes."""
     alike = torch.zeros(classes, classes, dtype=torch.bool)
     for group in groups:
         members = torch.zeros(classes, dtype=torch.bool)
@@ -186,8 +195,8 @@ def in_one_group(groups: Sequence[Group], classes: int, device: torch.device) ->
 
 
 def parse_groups(text: str) -> list[Group]:
-    """`0/6,2/4/6` as (0, 6), (2, 4, 6). A semicolon does for the comma, which on a command line ends an
-    option."""
+    """The groups in a text: `0/6,2/4/6` is (0, 6), (2, 4, 6). A semicolon does for the comma, which on a
+    command line ends an option."""
     groups: list[Group] = []
     for part in re.split(r"[,;]", text) if text.strip() else []:
         if not re.fullmatch(r"\s*\d+(\s*/\s*\d+)+\s*", part):
@@ -242,8 +251,8 @@ def class_statistics(views: Iterable[View], classes: int) -> Tensor:
 
 
 def rates(statistics: Tensor) -> tuple[Floats, Floats]:
-    """Of the sum of the clients' statistics: mean probabilities [C, C] and accuracy [C] by class; NaN for
-    classes without samples."""
+    """The mean probabilities [C, C] and the accuracy [C] of every class, from the sum of the clients'
+    statistics; NaN for classes without samples."""
     sums = statistics.numpy()
     samples = np.where(sums[:, -2] > 0, sums[:, -2], np.nan)
     return sums[:, :-2] / samples[:, None], sums[:, -1] / samples

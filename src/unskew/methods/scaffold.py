@@ -20,8 +20,9 @@ Deviations:
   Algorithm 1.
 - Weight decay is part of the local steps, hence of c_k under option II, and not under option I.
 - Option I differentiates the cross-entropy, in evaluation mode, whatever loss it is put together with.
-- Controls start at zero and exist for parameters only. NIID-Bench starts them from random networks and
-  corrects BatchNorm statistics too.
+- Controls start at zero and exist for parameters only. NIID-Bench starts them from random networks,
+  corrects BatchNorm statistics too, and shifts the weights by -lr (c - c_k) after the optimiser's step: its
+  correction then enters no momentum, and its divisor is lr K.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from unskew.errors import require
-from unskew.method import DRIFT, Method
+from unskew.method import DRIFT, Method, Work
+from unskew.methods.card import card
 from unskew.parts.naming import select, taken, under
 from unskew.parts.steps import effective_steps
 from unskew.types import End, Look, Memory, Params, Scope, Server, ServerState, Tensors, Updates, Weights
@@ -41,6 +43,13 @@ from unskew.types import End, Look, Memory, Params, Scope, Server, ServerState, 
 CONTROL, CHANGE = "scaffold/c", "scaffold/change"
 
 
+@card(
+    "scaffold",
+    passes="none; with option=I one per round and its gradient, of the received model",
+    memory="two vectors of the model's size: its control and everybody's",
+    traffic="one vector of the model's size down and one up",
+    sends="the change of its control, a mean gradient over its data",
+)
 def scaffold(*, option: Literal["I", "II"] = "II", server_lr: float = 1.0) -> Method:
     """Correct every local step by how the client's gradients differ from everybody's."""
     require(option in ("I", "II"), f"option is '{option}' but should be 'I' or 'II'.")
@@ -83,6 +92,7 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: float = 1.0) -> Me
         corrections=(correction,),
         roles=frozenset({DRIFT}),
         fresh_momentum=option == "II",
+        work=Work(gradients=1 if option == "I" else 0),
         memory=Memory(lambda weights, counts: _zeros(weights), update=update),
         server=Server(init=_zeros, note=note, share=share, move=Server().move if server_lr == 1 else move),
         notes=("scaffold's option I estimates controls by the plain cross-entropy.",)
@@ -97,7 +107,7 @@ def _zeros(weights: Weights) -> Tensors:
 
 @torch.enable_grad()
 def _full_gradient(weights: Weights, look: Look) -> Params:
-    """Of the mean cross-entropy over all samples of the client."""
+    """The gradient of the mean cross-entropy over all samples of the client."""
     total = {name: torch.zeros_like(value) for name, value in weights.params.items()}
     samples = 0
     for view in look(weights, grad=True):

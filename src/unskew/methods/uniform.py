@@ -13,14 +13,12 @@ a policy of the run.
 from __future__ import annotations
 
 from unskew.method import Method
-from unskew.parts.servers import equal_mean
-from unskew.types import Params, Server, ServerState, Updates
+from unskew.methods.card import card
+from unskew.parts.servers import combine_equally
+from unskew.types import Server
 
 
+@card("uniform")
 def uniform() -> Method:
     """Average the clients' models, every client alike."""
-
-    def combine(state: ServerState, updates: Updates) -> Params:
-        return equal_mean(updates)
-
-    return Method(server=Server(combine=combine))
+    return Method(server=Server(combine=combine_equally))

@@ -15,9 +15,11 @@ updates are averaged, which is the same when all clients take part.
 from __future__ import annotations
 
 from unskew.method import Method
+from unskew.methods.card import card
 from unskew.types import Params, Server, ServerState, Updates
 
 
+@card("unnormalised")
 def unnormalised() -> Method:
     """Weigh clients by their part of all data, whoever takes part."""
 

@@ -24,7 +24,7 @@ def _close(answer: Tensor, logits: Tensor) -> bool:
 
 
 def check_features(view: View) -> None:
-    """That a view's logits really are the model's last layer's answer to its features."""
+    """Check that a view's logits are what the model's last layer makes of its features."""
     try:
         answer = view.classify(view.out.features)
     except RuntimeError:  # features of another width
@@ -52,7 +52,7 @@ class Head:
         return linear(features, params[self.weight], params[self.bias] if self.bias else None)
 
     def check(self, params: Params, out: Out) -> None:
-        """That the model's logits really are this layer's answer to its features."""
+        """Check that the model's logits are what this layer makes of its features."""
         if out.features.shape[1] != self.features or not _close(self(params, out.features), out.logits):
             raise UserError(UNFIT)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unskew.types import Params, Updates, Weights
+from unskew.types import Params, ServerState, Updates, Weights
 
 
 def weighted_sum(rows: Params, weight: Tensor) -> Params:
-    """Over the clients, which are axis 0."""
+    """The sum of the clients' rows, which are axis 0, each times its weight."""
     return {name: torch.tensordot(weight.to(value), value, dims=1) for name, value in rows.items()}
 
 
@@ -18,13 +18,18 @@ def equal_mean(updates: Updates) -> Params:
     return {name: value.mean(dim=0) for name, value in updates.delta.items()}
 
 
+def combine_equally(state: ServerState, updates: Updates) -> Params:
+    """A server's way to combine updates in which every client counts alike."""
+    return equal_mean(updates)
+
+
 def squared_norms(rows: Params) -> Tensor:
     """Each client's squared norm over all its tensors, float64 [m]."""
     return torch.stack([value.flatten(1).square().sum(1).double() for value in rows.values()]).sum(0)
 
 
 def blend(first: Weights, second: Weights, share: float) -> Weights:
-    """From the first model (share 0) to the second (share 1). Counters are the second's."""
+    """A model between the first (share 0) and the second (share 1). Counters are the second's."""
 
     def between(one: Tensor, other: Tensor) -> Tensor:
         return one.lerp(other, share) if other.is_floating_point() else other

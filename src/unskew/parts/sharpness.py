@@ -12,12 +12,12 @@ SMALLEST_NORM = 1e-12
 
 
 def norm(tensors: Params) -> Tensor:
-    """Of all tensors together."""
+    """The norm of all tensors together."""
     return torch.stack([value.square().sum() for value in tensors.values()]).sum().sqrt()
 
 
 def moved(params: Params, direction: Params, distance: float) -> Params:
-    """Away by a distance along a direction; not at all where the direction is zero."""
+    """The parameters, moved by a distance along a direction; not at all where that is zero."""
     scale = distance / (norm(direction) + SMALLEST_NORM)
     return {name: value + scale * direction[name] for name, value in params.items()}
 
