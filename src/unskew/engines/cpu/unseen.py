@@ -3,6 +3,7 @@ from elsewhere, output, and Python state that moves. A step that does any of it 
 
 from __future__ import annotations
 
+import gc
 import pickle
 import random
 import sys
@@ -64,6 +65,8 @@ class Unseen(TorchFunctionMode):
 
     def __enter__(self) -> Unseen:
         self._before = self._state()
+        self._collecting = gc.isenabled()
+        gc.disable()  # a collection may call anything, which is none of the step's
         self._profile = sys.getprofile()
         super().__enter__()  # type: ignore[no-untyped-call]
         sys.setprofile(self._called)
@@ -73,6 +76,8 @@ class Unseen(TorchFunctionMode):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         sys.setprofile(self._profile)
+        if self._collecting:
+            gc.enable()
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         if not same_state(self._before, self._state()):
             self._notice("it changes Python objects that the next step sees")
