@@ -27,7 +27,6 @@ from unskew.train import (
     divergence,
     rounds_cost,
     train_rounds,
-    whole,
 )
 from unskew.trial import Trial
 from unskew.types import Look, Query, Scope, Tensors, View, Weights
@@ -97,7 +96,7 @@ class Trained:
     @property
     def weights(self) -> Weights:
         """The model to use, whole: with the parameters that nobody trains."""
-        return whole(self.served, self.frozen)
+        return self.served.with_frozen(self.frozen)
 
 
 class Run:

@@ -171,7 +171,7 @@ def train(
         state = start or begin(method, engine.initial)
         done = state.round
         state, rounds = train_rounds(trial, method, engine, state, on_round=on_round)
-        weights = whole(method.server.serve(state.server), engine.frozen)
+        weights = method.server.serve(state.server).with_frozen(engine.frozen)
     return Result(
         weights=weights,
         rounds=rounds,
@@ -386,11 +386,6 @@ def average_buffers(before: Tensors, updates: Updates) -> Tensors:
         else value.amax(dim=0)
         for name, value in updates.buffers.items()
     }
-
-
-def whole(weights: Weights, frozen: Tensors) -> Weights:
-    """A model with the parameters that nobody trains, which are part of no other `Weights`."""
-    return Weights(weights.params, {**frozen, **weights.buffers})
 
 
 def divergence(weights: Weights) -> list[str]:

@@ -30,6 +30,10 @@ class Weights:
         """The same parameters with a copy of the buffers, for a pass that must not move them."""
         return Weights(self.params, {name: value.clone() for name, value in self.buffers.items()})
 
+    def with_frozen(self, frozen: Tensors) -> Weights:
+        """The model with the parameters that nobody trains, which count among its buffers then."""
+        return Weights(self.params, {**frozen, **self.buffers})
+
     def clone(self) -> Weights:
         return Weights(
             {name: value.detach().clone() for name, value in self.params.items()},

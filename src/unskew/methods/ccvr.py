@@ -41,7 +41,7 @@ from unskew.parts.heads import Head, find_head
 from unskew.parts.optimizers import sgd
 from unskew.program import Program, Run
 from unskew.randomness import Purpose, draw_seed
-from unskew.train import Result, Round, whole
+from unskew.train import Result, Round
 from unskew.trial import Trial
 from unskew.types import Look, Params, Scope, Tensors, View, Weights
 
@@ -108,7 +108,7 @@ def ccvr(
             notes.append(
                 f"CCVR drew no features of {', '.join(missing)}: too few samples, or features not finite."
             )
-        return run.result(whole(served, trained.frozen), trained.state, [*others, last], notes=notes)
+        return run.result(served.with_frozen(trained.frozen), trained.state, [*others, last], notes=notes)
 
     return Program(run)
 

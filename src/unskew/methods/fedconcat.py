@@ -229,9 +229,7 @@ def concatenated(run: Run, whole: Trial, encoders: Stage) -> Weights:
     models = [run.base.server.serve(state.server) for state in encoders.states]
     frozen = run.engine().frozen
     return side_by_side(
-        [Weights(model.params, {**frozen, **model.buffers}) for model in models],
-        head,
-        Weights(engine.initial.params, {**engine.frozen, **engine.initial.buffers}),
+        [model.with_frozen(frozen) for model in models], head, engine.initial.with_frozen(engine.frozen)
     )
 
 

@@ -25,7 +25,9 @@ class StreamEvaluator:
 
     def __init__(self, local: Local, stream: Stream) -> None:
         self.local, self.evaluator, self.stream = local, local.evaluator, stream
-        self.weights = packed_model(local.initial, local.device)
+        # A program may test a model with other frozen parameters than the trial's: they are loaded too.
+        self.frozen = {name: value.detach() for name, value in local.network.frozen_parameters.items()}
+        self.weights = packed_model(local.initial.with_frozen(self.frozen), local.device)
         self._totals: Tensors = {}
         self._replay: Replay | None = None
         self._left = math.ceil(local.trial.budget.rounds / local.trial.evaluation.every)
@@ -40,7 +42,7 @@ class StreamEvaluator:
         device = self.local.device
         self.stream.wait_event(current_event(device))
         with self.stream.activate():
-            load_model(self.weights, weights)
+            load_model(self.weights, weights.with_frozen(self.frozen))
             if self._replay is None:
                 self._replay = self._capture(compiled=False)
             if not self._decided and self._seconds is not None:
