@@ -14,6 +14,7 @@ import unskew
 from federations import flat, job, split
 from unskew import Budget, Method, Trial, UserError, engines
 from unskew.data.augment import normalise
+from unskew.engines.cuda.graphs import Graphs
 from unskew.engines.plan import epochs
 from unskew.methods import fedavg, fedprox
 from unskew.types import Memory, Server, Weights
@@ -388,9 +389,10 @@ def breaks(where: str) -> Method:
     return places[where]
 
 
-@pytest.mark.parametrize("engine", ["loop", "pool"])
+@pytest.mark.parametrize("engine", ["loop", "pool", "graphs"])
 @pytest.mark.parametrize("stage", ["prepare", "train", "update"])
-def test_an_error_in_a_client_says_which_client_round_and_stage(digits, stage, engine):
+def test_an_error_in_a_client_says_which_client_round_and_stage(digits, monkeypatch, stage, engine):
+    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))  # without a GPU too
     federation = split(digits, [], range(30), range(30, 60))
     trial = Trial(federation, "mlp-small", budget=Budget(rounds=3), engine=engine, workers=1)
     start = unskew.train(replace(trial, budget=Budget(rounds=1))).state

@@ -15,6 +15,6 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
 
 
 def download(value: Tensor) -> Tensor:
-    """To the host, which has to wait for a later mark before it reads."""
+    """To the host, which has to wait for a later event before it reads."""
     there = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
     return there.copy_(value, non_blocking=True)

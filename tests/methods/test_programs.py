@@ -21,6 +21,7 @@ from unskew import Budget, Method, Trial, UserError, engines
 from unskew.data.augment import normalise
 from unskew.data.federation import Federation
 from unskew.engines.loop import Loop
+from unskew.method import Tally, plain_loss
 from unskew.methods import METHODS, ccvr, centralised, fedavgm, fedconcat, fedprox, local_only, pkd
 from unskew.methods.assemble import assemble
 from unskew.methods.ccvr import merge, moments, virtual_features
@@ -986,6 +987,25 @@ def test_local_only_keeps_its_clients_optimisers(skewed):
         alone = unskew.train(replace(trial, federation=split(skewed.dataset, *clients))).weights
         for name, value in alone.params.items():
             torch.testing.assert_close(kept[name][client], value)
+
+
+def test_local_only_keeps_the_parameters_that_nobody_trains(skewed):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 10))
+    module[1].requires_grad_(False)
+    weights = unskew.train(Trial(skewed, module, SHORT), local_only()).weights
+    assert all(torch.equal(mine, module[1].weight) for mine in weights.buffers["1.weight"])
+    assert len(weights.buffers["1.weight"]) == len(weights.params["2.weight"])
+
+
+def test_local_only_counts_what_its_method_counts(skewed):
+    def loss(view):
+        view.tally("seen", view.labels.numel() + torch.zeros((), dtype=torch.int64))
+        return plain_loss(view)
+
+    counting = Method(loss=loss, tallies=(Tally("seen", "samples"),))
+    result = unskew.train(Trial(skewed, "mlp-small", SHORT), local_only() + counting)
+    assert all(round.tallies == {"seen": round.samples} for round in result.rounds)
+    assert result.tallies == counting.tallies
 
 
 def test_local_only_has_no_server(skewed):

@@ -76,7 +76,7 @@ class Fit:
     """What the method counted, 0-dimensional each."""
 
 
-Stage = Literal["prepare", "train", "update"]
+ClientStage = Literal["prepare", "train", "update"]
 """Where a client's round can fail: before its first step, in its steps, or after the last."""
 
 
@@ -88,7 +88,7 @@ class Failed:
     client: int
     round: int
     """Counted from 0."""
-    stage: Stage
+    stage: ClientStage
     error: Exception
 
     def reason(self) -> Exception:

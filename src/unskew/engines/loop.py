@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unskew.engines.base import Base
-from unskew.engines.job import Failed, Job, Outcome, Stage, Task
+from unskew.engines.job import ClientStage, Failed, Job, Outcome, Task
 from unskew.engines.network import Network
 from unskew.engines.numerics import seed
 from unskew.errors import UserError
@@ -41,7 +41,7 @@ class Loop(Base):
         if not len(job.task.holding):
             return self.local.clients.without_data(job, anchor)
         budget, task = self.trial.budget, job.task
-        stage: Stage = "prepare"
+        stage: ClientStage = "prepare"
         try:
             seed(self.local.clients.seed(task), self.device)
             start = self.local.clients.prepare(method, anchor, shared, job)

@@ -22,6 +22,7 @@ iid.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -87,7 +88,8 @@ def local_only() -> Program:
         federation = trial.federation
         clients: list[int] = federation.sizes.nonzero().flatten().tolist()
         stage = run.stage("training", lambda: _train_alone(run, clients))
-        weights = stacked([state.server.weights for state in stage.states] or [engine.initial])
+        models = [state.server.weights for state in stage.states] or [engine.initial]
+        weights = stacked([model.with_frozen(engine.frozen) for model in models])
         notes = [
             f"local-only: every figure is the mean over {len(clients)} clients' own models, and all of them "
             "trained in every round."
@@ -112,7 +114,7 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
     told: list[Round] = []
     for t in range(budget.rounds):
         stop_timer = engine.start_timer()
-        losses = []
+        losses, counted = [], Counter[str]()
         for client, state in states.items():
             job = recall(base, engine, state, Task(client, t, federation.holding(client)))
             [fit] = completed(engine.fit(base, state.server.weights, {}, [job]))
@@ -120,6 +122,7 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
                 ServerState(fit.weights, {}, t + 1), {client: fit.memory}, {}, {client: fit.optimizer}
             )
             losses.append(float(fit.loss) * fit.samples)
+            counted.update({name: int(value) for name, value in fit.tallies.items()})
         loss = sum(losses) / federation.population.samples if clients else math.nan
         test = None
         if (t + 1) % trial.evaluation.every == 0 or t + 1 == budget.rounds:
@@ -137,6 +140,7 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
                 seconds=seconds,
                 test=test,
                 samples=budget.epochs * federation.population.samples,
+                tallies=dict(counted),
             )
         )
         run.tell(told[-1])

@@ -71,12 +71,14 @@ class Prefetcher:
         if self.device.type == "cuda":
             limit = min(limit, int(MOST_SHARE * torch.cuda.mem_get_info(self.device)[0]))
         each = x.numel() * x.element_size()
-        room = limit // (2 * each)
+        capacity = limit // (2 * each)
         self.piece = max(1, PIECE_BYTES // each)
-        self.fits = most <= room
+        self.fits = most <= capacity
         # A power of two where not all fits: PyTorch keeps a compiled step by the shapes that it sees, which
         # must not depend on every byte that is free.
-        self.half = max(most if self.fits else 1 << room.bit_length() >> 1, slots * trial.budget.batch_size)
+        self.half = max(
+            most if self.fits else 1 << capacity.bit_length() >> 1, slots * trial.budget.batch_size
+        )
         """How many samples a half holds."""
         self.x = x.new_zeros((2 * self.half, *x.shape[1:]))
         if local.network.early:
@@ -102,6 +104,7 @@ class Prefetcher:
                 end += len(epoch.rows)
             clients.append(ClientInputs(sizes, start))
             yield
+        self._next = self.current  # what was made for another round is overwritten
         # A round that is made piece by piece uses both halves: nothing is written there while it trains.
         half, whole = 1 - self.current.half, self.fits and self.current.whole and end <= self.half
         self.stream.wait_event(self._released[half])
@@ -137,11 +140,11 @@ class Prefetcher:
         if self.current.whole:
             yield self.current.half * self.half + client.start, client.sizes
             return
-        room = 2 * self.half // slots
-        place, at = slot * room, client.start
+        part = 2 * self.half // slots
+        place, at = slot * part, client.start
         piece, held = list[int](), 0
-        for size in [*client.sizes, room]:  # the last one is never reached: it sends the rest on its way
-            if held + size > room:
+        for size in [*client.sizes, part]:  # the last one is never reached: it sends the rest on its way
+            if held + size > part:
                 end = at + held
                 for _ in self._fill(place, self.current.rows[at:end], self.current.draws[at:end]):
                     pass

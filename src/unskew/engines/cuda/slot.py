@@ -16,6 +16,7 @@ from unskew.engines.client import Start
 from unskew.engines.cuda.packed import PackedTensors
 from unskew.engines.cuda.prefetch import ClientInputs, Prefetcher
 from unskew.engines.cuda.streams import Event, Replay, Stream
+from unskew.engines.job import ClientStage, Failed
 from unskew.types import Tensors
 
 
@@ -29,6 +30,10 @@ class Ready:
     random: Tensor | int
     """The state of its random numbers, or their seed."""
     inputs: ClientInputs
+
+    def failed(self, stage: ClientStage, error: Exception) -> Failed:
+        """That the client came to nothing."""
+        return Failed(self.start.job.task.client, self.start.job.task.round, stage, error)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from unskew.engines.cuda.streams import (
     current_waits,
     stream_on,
 )
-from unskew.engines.job import Failed, Outcome
+from unskew.engines.job import Outcome
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.types import FORGETFUL, Weights
@@ -65,6 +65,25 @@ class Slots:
         """Train clients, by their places; meanwhile the next round's inputs are made."""
         self.broadcast.load("shared", clients[0].start.scope.shared)
         self.shared.lr.fill_(self.trial.budget.lr_at(clients[0].start.job.task.round))
+        try:
+            queues = self._queues(clients)
+        except UserError:
+            raise
+        except Exception as error:  # in the step that all of them take
+            return {client.place: client.failed("train", error) for client in clients}
+        outcomes: dict[int, Outcome] = {}
+        running = [(self.shared.prefetcher.stream, prefetching)]
+        for slot, queue in queues:
+            running.append((slot.slot.stream, self._through(slot, len(queues), queue, outcomes)))
+        with queues[0][0].slot.stream.activate():
+            while running:  # a step of each in turn, so that none of them waits for the host
+                running = [(stream, steps) for stream, steps in running if _advance(stream, steps)]
+        for slot, _ in queues:
+            current_waits(self.device, slot.slot.stream.record_event())
+        return outcomes
+
+    def _queues(self, clients: list[Ready]) -> list[tuple[ClientSlot, list[Ready]]]:
+        """Slots in which all is captured that their clients need, each with its clients in their order."""
         clients = sorted(clients, key=lambda client: -len(client.inputs.sizes))
         slots = self._slots_for(len(clients))
         if self.step.compile_partial_batches(clients[0].start.job.task.round, slots):
@@ -77,28 +96,25 @@ class Slots:
             free = load.index(min(load))
             queues[free].append(client)
             load[free] += len(client.inputs.sizes)
-
         start = current_event(self.device)
-        outcomes: dict[int, Outcome] = {}
-        running = [(self.shared.prefetcher.stream, prefetching)]
         for slot, queue in zip(slots, queues, strict=True):
             slot.slot.stream.wait_event(start)
             slot.slot.stream.wait_event(self.shared.prefetcher.current.ready)
             self._capture_for(slot, queue)
-            running.append((slot.slot.stream, self._through(slot, len(slots), queue, outcomes)))
-        with slots[0].slot.stream.activate():
-            while running:  # a step of each in turn, so that none of them waits for the host
-                running = [(stream, steps) for stream, steps in running if _advance(stream, steps)]
-        for slot in slots:
-            current_waits(self.device, slot.slot.stream.record_event())
-        return outcomes
+        return list(zip(slots, queues, strict=True))
 
     def _through(
         self, slot: ClientSlot, slots: int, queue: list[Ready], outcomes: dict[int, Outcome]
     ) -> Iterator[None]:
         for client in queue:
-            yield from self._train(slot, slots, client)
-            outcomes[client.place] = self._finish(slot.slot, client)
+            try:
+                yield from self._train(slot, slots, client)
+            except UserError:
+                raise
+            except Exception as error:
+                outcomes[client.place] = client.failed("train", error)
+            else:
+                outcomes[client.place] = self._finish(slot.slot, client)
 
     def _train(self, slot: ClientSlot, slots: int, client: Ready) -> Iterator[None]:
         full, prefetcher = self.trial.budget.batch_size, self.shared.prefetcher
@@ -175,7 +191,7 @@ class Slots:
         except UserError:
             raise
         except Exception as error:
-            return Failed(start.job.task.client, start.job.task.round, "update", error)
+            return client.failed("update", error)
 
     def _slots_for(self, clients: int) -> list[ClientSlot]:
         """As many slots as the clients need, and as the device has memory for."""
