@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from unskew.bench import Settings, measure, suited
 from unskew.bench.bare import round_batches
-from unskew.bench.cells import CELLS, Cell, cnn_28
+from unskew.bench.cells import CELLS, BenchCell, cnn_28
 from unskew.bench.data import dataset, made
 from unskew.bench.profile import shortened
 from unskew.bench.race import enter
@@ -103,7 +103,7 @@ def test_startup_and_loading_are_measured_in_processes_of_their_own(tmp_path: Pa
     assert "took its place" in load.notes[0]
 
 
-def lengthened(epochs: int, batch_size: int) -> Cell:
+def lengthened(epochs: int, batch_size: int) -> BenchCell:
     cell = CELLS["digits"]
     return replace(cell, budget=cell.budget.model_copy(update={"epochs": epochs, "batch_size": batch_size}))
 

@@ -379,7 +379,7 @@ class Partition(TypedDict):
 
 
 @_MORE
-class Place(TypedDict):
+class RunPlace(TypedDict):
     run_dir: str
 
 
@@ -387,7 +387,7 @@ class Place(TypedDict):
 class Compare(TypedDict):
     """compare.json"""
 
-    runs: list[Place]
+    runs: list[RunPlace]
     methods: dict[str, Any]
 
 

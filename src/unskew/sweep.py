@@ -25,7 +25,7 @@ from unskew.train import Result, Round, State, train
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class SweepRun:
     """One run of a sweep."""
 
     name: str
@@ -51,16 +51,18 @@ class Watcher(Protocol):
         """A round, as it stands in rounds.jsonl and probes.jsonl."""
 
 
-Outcome = tuple[Result, record.Summary]
+Finished = tuple[Result, record.Summary]
 """A result and its summary."""
 
 
-def sweep(cells: Sequence[Cell], watch: Watcher, log: Sequence[str] = ()) -> list[Outcome | record.Failure]:
+def sweep(
+    cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str] = ()
+) -> list[Finished | record.Failure]:
     """Run all cells, each with the loggers named. What they came to is in their order: outcomes, which hold
     no state of the clients, and failures, which keep no other cell from running."""
     if any(cell.prepared.trial.engine == "ray" for cell in cells):
         return _side_by_side(cells, watch, log)
-    ends: list[Outcome | record.Failure] = []
+    ends: list[Finished | record.Failure] = []
     for cell in cells:
         watch.label(cell.name)
         try:
@@ -73,7 +75,7 @@ def sweep(cells: Sequence[Cell], watch: Watcher, log: Sequence[str] = ()) -> lis
 
 def execute(
     prepared: Prepared, path: Path, watch: Watcher, log: Sequence[str] = (), clock: Clock | None = None
-) -> Outcome:
+) -> Finished:
     """Train in a new run folder, with the loggers named. A run that is interrupted keeps the rounds it
     finished, and one that fails writes down why. The clock, by default one from now on, tells the summary
     where the time went."""
@@ -131,15 +133,15 @@ def _tell(folder: RunFolder, loggers: Log, watch: Watcher, round: Round) -> None
 
 def _finish(
     folder: RunFolder, prepared: Prepared, result: Result, loggers: Log, time: Callable[[], record.Time]
-) -> Outcome:
+) -> Finished:
     summary = folder.finish(prepared, replace(result, notes=(*result.notes, *loggers.notes)), time)
     loggers.end(summary)
     return replace(result, notes=(*result.notes, *loggers.notes)), summary
 
 
 def _side_by_side(
-    cells: Sequence[Cell], watch: Watcher, log: Sequence[str]
-) -> list[Outcome | record.Failure]:
+    cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str]
+) -> list[Finished | record.Failure]:
     """A cell to each worker of the cluster. Folders are written here, as the cells end."""
     first, ray = cells[0].prepared.trial, connect()
     workers = fleet_for(
@@ -153,7 +155,7 @@ def _side_by_side(
     for mine in each:
         watch.say(_beforehand(mine))
     calls = [RemoteCall(_train, [ray.put(pack_code(mine, "method"))], None) for mine in each]
-    ends: dict[int, Outcome | record.Failure] = {}
+    ends: dict[int, Finished | record.Failure] = {}
     try:
         with closing(workers.run(calls)) as answers:
             for number, answer in answers:
@@ -178,7 +180,7 @@ class _Done:
 
 def _take(
     done: _Done, folder: RunFolder, prepared: Prepared, watch: Watcher, log: Sequence[str]
-) -> Outcome | record.Failure:
+) -> Finished | record.Failure:
     """Write down what a worker tells."""
     with _loggers(log, prepared, folder.path, watch) as loggers:
         for round in done.rounds:

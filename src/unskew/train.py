@@ -301,7 +301,7 @@ def begin_round(
 
 
 @dataclass(frozen=True, eq=False)
-class Summary:
+class RoundSummary:
     """What a round came to, beside the next state."""
 
     done: list[tuple[Job, Fit]]
@@ -314,12 +314,14 @@ class Summary:
 
 def aggregate(
     trial: Trial, method: Method, state: State, jobs: list[Job], fits: list[Fit]
-) -> tuple[State, Summary]:
+) -> tuple[State, RoundSummary]:
     """The next state from what the clients sent: a function of tensors, which waits for nothing. Without a
     client that trained, the model stays as it was."""
     done = [(job, fit) for job, fit in zip(jobs, fits, strict=True) if fit.steps]
     if not done:
-        return _following(trial, state, state.server, done), Summary(done, {}, torch.tensor(math.nan), {})
+        return _following(trial, state, state.server, done), RoundSummary(
+            done, {}, torch.tensor(math.nan), {}
+        )
     server, received = state.server, state.server.weights
     updates = _gather(trial, received, state.round, [fit for _, fit in done])
     params, memory = method.server.move(server, method.server.combine(server, updates))
@@ -329,7 +331,7 @@ def aggregate(
     following = ServerState(after, {**server.memory, **memory, **noted}, server.round)
     loss = torch.stack([fit.loss for _, fit in done]).double() @ updates.weight
     tallies = {name: torch.stack([fit.tallies[name] for _, fit in done]).sum() for name in done[0][1].tallies}
-    return _following(trial, state, following, done), Summary(done, updates.delta, loss, tallies)
+    return _following(trial, state, following, done), RoundSummary(done, updates.delta, loss, tallies)
 
 
 def _following(trial: Trial, state: State, server: ServerState, done: list[tuple[Job, Fit]]) -> State:

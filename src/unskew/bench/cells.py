@@ -13,7 +13,7 @@ from unskew.trial import Budget, Precision
 
 
 @dataclass(frozen=True)
-class Cell:
+class BenchCell:
     """Training under fixed conditions, to be timed."""
 
     title: str
@@ -68,9 +68,9 @@ def _plain(
     )
 
 
-def _blazefl(model: str, target: Target | None, repeats: int) -> Cell:
+def _blazefl(model: str, target: Target | None, repeats: int) -> BenchCell:
     # https://github.com/blazefl/blazefl, its benchmark page: about 30 s, and Flower 93 s, on an A100.
-    return Cell(
+    return BenchCell(
         title="CIFAR-10, 100 clients of 2 shards, all in every round, 5 epochs of batch 50 (BlazeFL)",
         data="cifar10",
         skew="shards:2",
@@ -84,8 +84,8 @@ def _blazefl(model: str, target: Target | None, repeats: int) -> Cell:
     )
 
 
-CELLS: dict[str, Cell] = {
-    "cnn": Cell(
+CELLS: dict[str, BenchCell] = {
+    "cnn": BenchCell(
         title="CNN 32-64-512 (582,026 parameters), 28×28, 100 clients of 100, 10 per round, batch 20",
         data="images",
         skew="iid",
@@ -97,7 +97,7 @@ CELLS: dict[str, Cell] = {
         every=None,
         repeats=3,
     ),
-    "digits": Cell(
+    "digits": BenchCell(
         title="Digits, perceptron 64-64-10, 10 clients, all in every round, 5 epochs of batch 10",
         data="digits",
         skew="iid",
@@ -109,7 +109,7 @@ CELLS: dict[str, Cell] = {
         every=None,
         repeats=3,
     ),
-    "fashion": Cell(
+    "fashion": BenchCell(
         title="Fashion-MNIST, LeNet-5, 100 clients of 600, 10 per round, batch 50",
         data="fashion_mnist",
         skew="iid",
@@ -122,7 +122,7 @@ CELLS: dict[str, Cell] = {
         repeats=3,
     ),
     # Table 2 of FedLMD (Lu et al., MM 2023), as docs/results/cifar10-dirichlet-0.05.md reproduces it.
-    "fedlmd": Cell(
+    "fedlmd": BenchCell(
         title="CIFAR-10, 2-conv CNN, 100 clients, Dirichlet 0.05, 10 per round, 5 epochs, batch 50 (FedLMD)",
         data="cifar10",
         skew="dirichlet:0.05,variant=fedntd",
@@ -138,7 +138,7 @@ CELLS: dict[str, Cell] = {
     "blazefl": _blazefl("simple-cnn", Target(3), 3),
     "blazefl-resnet18": _blazefl("resnet18", None, 1),
     # Granqvist et al., NeurIPS 2024, the CIFAR-10 IID benchmark of pfl-research, tested every 10 rounds.
-    "pfl": Cell(
+    "pfl": BenchCell(
         title="CIFAR-10, pfl-research's CNN, 1,000 clients of 50, 50 per round, batch 10 (its IID benchmark)",
         data="cifar10",
         skew="iid",
@@ -151,7 +151,7 @@ CELLS: dict[str, Cell] = {
         methods={"fedavg": Target(45)},
     ),
     # Guo et al., AAAI 2025, the setting of its CIFAR-10 tables; 100 rounds there.
-    "fedvls": Cell(
+    "fedvls": BenchCell(
         title="CIFAR-10, MobileNetV2, 10 clients, Dirichlet 0.05, 10 epochs, batch 64, AutoAugment (FedVLS)",
         data="cifar10",
         skew="dirichlet:0.05,variant=fedvls",

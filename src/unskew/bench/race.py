@@ -14,7 +14,7 @@ import tomli_w
 import torch
 
 from unskew.bench.bare import Processes, dense_rate, round_batches, train_bare
-from unskew.bench.cells import Cell
+from unskew.bench.cells import BenchCell
 from unskew.bench.child import child
 from unskew.bench.data import dataset, made
 from unskew.bench.memory import Peak, forget, peak
@@ -69,7 +69,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Run:
+class TimedRun:
     """The times of one training."""
 
     whole: float
@@ -82,7 +82,7 @@ class Run:
 
 
 def race(
-    name: str, cell: Cell, settings: Settings, tell: Callable[[str], None]
+    name: str, cell: BenchCell, settings: Settings, tell: Callable[[str], None]
 ) -> tuple[Section, list[Entry]]:
     """What it took, and who took part."""
     data, notes = (
@@ -96,7 +96,7 @@ def race(
     rounds, repeats = settings.rounds or cell.budget.rounds, settings.repeats or cell.repeats
     on_cpu = entries[0].trial.pick_device().type == "cpu"
     bare = Bare(entries[0].trial) if on_cpu else None
-    runs: list[list[Run]] = [[] for _ in entries]
+    runs: list[list[TimedRun]] = [[] for _ in entries]
     for turn in range(repeats):
         for entry, done in zip(entries, runs, strict=True):
             tell(f"{name}: {entry.what}, run {turn + 1} of {repeats}")
@@ -128,7 +128,7 @@ def race(
     return Section(name, cell.title, lines, notes), entries
 
 
-def enter(cell: Cell, federation: Federation, settings: Settings) -> list[Entry]:
+def enter(cell: BenchCell, federation: Federation, settings: Settings) -> list[Entry]:
     device = settings.device or ("auto" if cell.device == "cuda" else "cpu")
     rounds = settings.rounds or cell.budget.rounds
     # The last round is always tested. Where no test is to be timed, one more is trained and not counted.
@@ -159,7 +159,7 @@ def find(name: str) -> Method | Program:
     return assemble({part: {} for part in name.split("+")})[0]
 
 
-def run(entry: Entry, rounds: int, bare: Bare | None) -> Run:
+def run(entry: Entry, rounds: int, bare: Bare | None) -> TimedRun:
     """Train, and time every round. The bare steps of a round follow it at once: what else the machine does
     then meets both."""
     trial, device = entry.trial, entry.trial.pick_device()
@@ -184,10 +184,10 @@ def run(entry: Entry, rounds: int, bare: Bare | None) -> Run:
         torch.cuda.synchronize(device)
     whole += time.perf_counter() - mark
     times[0] = whole - sum(times[1:])
-    return Run(whole, times[:rounds], samples[:rounds], memory[0], beside)
+    return TimedRun(whole, times[:rounds], samples[:rounds], memory[0], beside)
 
 
-def command(cell: Cell, entry: Entry, rounds: int, settings: Settings) -> tuple[float, dict[str, float]]:
+def command(cell: BenchCell, entry: Entry, rounds: int, settings: Settings) -> tuple[float, dict[str, float]]:
     """`unskew run` of the same in a process of its own: seconds from its start to its end, and where they
     went."""
     trial = entry.trial
@@ -217,8 +217,8 @@ def command(cell: Cell, entry: Entry, rounds: int, settings: Settings) -> tuple[
 
 def _line(
     entry: Entry,
-    runs: Sequence[Run],
-    cell: Cell,
+    runs: Sequence[TimedRun],
+    cell: BenchCell,
     rounds: int,
     dense: float,
     command: tuple[float, dict[str, float]] | None,

@@ -15,7 +15,7 @@ from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared, load_data, partition, prepare
 from unskew.record import FailedRun, Failure, Json, Plan, Planned, SweepTime, to_json
 from unskew.runs import claim, comparison, free_folder, slug, write_whole
-from unskew.sweep import Cell, Outcome, sweep
+from unskew.sweep import Finished, SweepRun, sweep
 
 
 def compare(
@@ -108,7 +108,7 @@ def compare(
         clock.mark("set-up")
         ends = sweep(planned, watch, loggers)
         clock.mark("runs")
-    by_method: dict[str, dict[int, Outcome]] = {method: {} for method in methods}
+    by_method: dict[str, dict[int, Finished]] = {method: {} for method in methods}
     failed: list[FailedRun] = []
     for (method, prepared), cell, end in zip(cells, planned, ends, strict=True):
         seed = prepared.experiment.seed
@@ -136,7 +136,7 @@ def compare(
         raise UserError(_failure(failed, len(cells)))
 
 
-def _show(title: str, known: dict[str, list[Outcome]], pairs: dict[str, Json], baseline: str) -> None:
+def _show(title: str, known: dict[str, list[Finished]], pairs: dict[str, Json], baseline: str) -> None:
     if not known:
         return
     results = [(method, [result for result, _ in each]) for method, each in known.items()]
@@ -168,6 +168,6 @@ def _failure(failed: list[FailedRun], runs: int) -> str:
     )
 
 
-def _cell(folder: Path, method: str, prepared: Prepared) -> Cell:
+def _cell(folder: Path, method: str, prepared: Prepared) -> SweepRun:
     seed = prepared.experiment.seed
-    return Cell(f"{method} seed {seed}", folder / f"{slug(method)}-seed{seed}", prepared)
+    return SweepRun(f"{method} seed {seed}", folder / f"{slug(method)}-seed{seed}", prepared)

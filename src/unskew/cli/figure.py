@@ -45,7 +45,7 @@ Draw = Callable[[Sequence[Run], Wish], "Figure"]
 
 
 @dataclass(frozen=True)
-class Kind:
+class FigureType:
     line: str
     draw: Draw
     options: tuple[Option, ...] = ()
@@ -75,23 +75,23 @@ def _tsne(runs: Sequence[Run], wish: Wish) -> Figure:
     return figures.tsne(models, runs[0].classes, width=wish.width, title=heading(runs, wish.title))
 
 
-FIGURES: dict[str, Kind] = {
-    "partition": Kind("who holds what: clients against classes", _plain(figures.partition)),
-    "curves": Kind("a metric in every round, with bands over seeds", _curves, ("metric",)),
-    "extremes": Kind("best class, mean and worst class in every round", _plain(figures.extremes)),
-    "updates": Kind(
+FIGURES: dict[str, FigureType] = {
+    "partition": FigureType("who holds what: clients against classes", _plain(figures.partition)),
+    "curves": FigureType("a metric in every round, with bands over seeds", _curves, ("metric",)),
+    "extremes": FigureType("best class, mean and worst class in every round", _plain(figures.extremes)),
+    "updates": FigureType(
         "class by class, before and after a client's update and after aggregation (needs --probe)",
         _updates,
         ("client", "round"),
     ),
-    "confusion": Kind("what each class is taken for by the final model", _plain(figures.confusion)),
-    "predictions": Kind("which classes the model answers in every round", _plain(figures.predictions)),
-    "features": Kind("distances between the classes' mean features", _plain(figures.features)),
-    "tsne": Kind("test samples by the features of the final model", _tsne, ("classes", "data")),
-    "sensitivity": Kind(
+    "confusion": FigureType("what each class is taken for by the final model", _plain(figures.confusion)),
+    "predictions": FigureType("which classes the model answers in every round", _plain(figures.predictions)),
+    "features": FigureType("distances between the classes' mean features", _plain(figures.features)),
+    "tsne": FigureType("test samples by the features of the final model", _tsne, ("classes", "data")),
+    "sensitivity": FigureType(
         "the final metric against a setting that varies among the runs", _sensitivity, ("metric", "over")
     ),
-    "experts": Kind(
+    "experts": FigureType(
         "what a method counts in every round, such as how often PKD's experts are asked",
         _plain(figures.experts),
     ),

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from unskew import metrics
 from unskew.record import Json, Summary, SweepTime, Time
-from unskew.sweep import Outcome
+from unskew.sweep import Finished
 from unskew.train import Result
 
 Record = Mapping[str, Json]
@@ -170,12 +170,12 @@ def result_grid(rows: Sequence[tuple[str, Sequence[Result]]]) -> Grid:
     return Grid(heads, [row(name, results) for name, results in rows])
 
 
-def cost_grid(rows: Sequence[tuple[str, Sequence[Outcome]]]) -> Grid:
+def cost_grid(rows: Sequence[tuple[str, Sequence[Finished]]]) -> Grid:
     """What each method computes, in rounds of FedAvg, and sends, over the seeds; where it was probed also
     what a local update does to the client's classes, over the probed rounds, and what it took to find out."""
     probed = any(result.probe_seconds is not None for _, outcomes in rows for result, _ in outcomes)
 
-    def row(name: str, outcomes: Sequence[Outcome]) -> list[str]:
+    def row(name: str, outcomes: Sequence[Finished]) -> list[str]:
         cells, results = [name], [result for result, _ in outcomes]
         if probed:
             cells += [spread([mean_drop(result, group) for result in results]) for group in GROUPS]

@@ -122,12 +122,12 @@ class Network:
         return Out(out.features[:1], out.logits[:1])
 
 
-Place = tuple[dict[str, Tensor | None], str, str]
+ModulePlace = tuple[dict[str, Tensor | None], str, str]
 """Where a module holds one of its tensors: a dictionary, the key there, and the tensor's name."""
 
 
-def _places(module: nn.Module) -> list[Place]:
-    found: list[Place] = []
+def _places(module: nn.Module) -> list[ModulePlace]:
+    found: list[ModulePlace] = []
     for name in module.state_dict():
         path, _, key = name.rpartition(".")
         part = module.get_submodule(path)
@@ -140,7 +140,7 @@ def _places(module: nn.Module) -> list[Place]:
     return found
 
 
-def _call(module: nn.Module, places: list[Place], weights: Weights, x: Tensor) -> Out:
+def _call(module: nn.Module, places: list[ModulePlace], weights: Weights, x: Tensor) -> Out:
     """As torch.func.functional_call, which looks the places up at every call: for a small model that takes as
     long as its forward pass."""
     own = [store[key] for store, key, _ in places]

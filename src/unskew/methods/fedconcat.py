@@ -67,7 +67,7 @@ from unskew.train import Result, Round, State, begin, rounds_cost, sample_cohort
 from unskew.trial import Trial
 from unskew.types import Look, Out, Scope, Server, ServerState, Tensors, Weights
 
-Start = Literal["random", "concatenated"]
+HeadStart = Literal["random", "concatenated"]
 
 
 @card(
@@ -82,7 +82,7 @@ def fedconcat(
     clusters: int = 2,
     encoder_rounds: int | Literal["auto"] = "auto",
     batches: int = 3,
-    head: Start = "random",
+    head: HeadStart = "random",
     capacity: float = 0.0,
     epsilon: float = 0.0,
 ) -> Program:
@@ -97,8 +97,8 @@ def fedconcat(
         capacity == 0 or capacity >= 1, f"capacity is {capacity} but should be 0 (no limit), or 1 or more."
     )
     require(epsilon >= 0, f"epsilon is {epsilon} but should be 0 (no noise) or more.")
-    if head not in get_args(Start):
-        raise unknown("head", head, get_args(Start))
+    if head not in get_args(HeadStart):
+        raise unknown("head", head, get_args(HeadStart))
 
     def run(run: Run) -> Result:
         trial, rounds = run.trial, run.trial.budget.rounds
@@ -353,7 +353,7 @@ def draw_samples(trial: Trial, task: Task, samples: int) -> Task:
     return replace(task, holding=holding_of(trial.federation.dataset, mine[order[:samples]]))
 
 
-def _encoder_rounds(wanted: int | Literal["auto"], rounds: int, head: Start) -> int:
+def _encoder_rounds(wanted: int | Literal["auto"], rounds: int, head: HeadStart) -> int:
     if wanted == "auto":
         return max(1, min(50, rounds // 2))
     most = rounds if head == "concatenated" else rounds - 1  # a random head needs rounds of its own

@@ -17,7 +17,8 @@ from socketserver import TCPServer
 from urllib.parse import parse_qs, urlsplit
 
 from unskew.errors import UserError
-from unskew.report.page import Json, page_data, policy, render
+from unskew.record import Json
+from unskew.report.page import page_data, policy, render
 from unskew.report.read import Run, coming
 
 Read = Callable[[Sequence[Path]], list[Run]]

@@ -54,7 +54,7 @@ def check(trial: Trial) -> None:
 
 
 @dataclass(frozen=True)
-class Train:
+class TrainRequest:
     """The request to train a client; its samples and what it remembers come as tensors."""
 
     client: int
@@ -62,17 +62,17 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Test:
+class TestRequest:
     """The request to test a model on one batch."""
 
     batch: int
 
 
-Request = Train | Test
+Request = TrainRequest | TestRequest
 
 
 @dataclass(frozen=True)
-class Answer:
+class WorkerAnswer:
     """What a worker answers beside tensors."""
 
     samples: int = 0
@@ -96,7 +96,7 @@ class Pool(Loop):
         self.tracer = tracer or StepTracer()
         self.replayed = 0
         """How many steps the workers have replayed from traces."""
-        self._processes: Workers[Request, Answer] | None = None
+        self._processes: Workers[Request, WorkerAnswer] | None = None
         self._method: Method | None = None
         """The method that the processes were forked with."""
         self._warned = False
@@ -127,7 +127,7 @@ class Pool(Loop):
         test = self.local.evaluator
         if self._processes is None or self._processes.ended or len(test) < 2:
             return super().evaluate(weights)
-        requests: list[tuple[Request, Groups]] = [(Test(batch), {}) for batch in range(len(test))]
+        requests: list[tuple[Request, Groups]] = [(TestRequest(batch), {}) for batch in range(len(test))]
         answers = self._answers(self._processes, _weights(weights), requests)
         return Pending.done(test.assessment(groups["totals"] for _, groups in answers))
 
@@ -137,10 +137,10 @@ class Pool(Loop):
 
     def _answers(
         self,
-        processes: Workers[Request, Answer],
+        processes: Workers[Request, WorkerAnswer],
         common: Groups,
         requests: Sequence[tuple[Request, Groups]],
-    ) -> list[tuple[Answer, Groups]]:
+    ) -> list[tuple[WorkerAnswer, Groups]]:
         # One thread copies: others would wait for the next copy in a loop, on the cores of the workers.
         with deterministic(self.device, 1):
             replies = processes.run(common, requests)
@@ -163,7 +163,7 @@ class Pool(Loop):
                 stacklevel=2,
             )
 
-    def _processes_for(self, method: Method, clients: int) -> Workers[Request, Answer]:
+    def _processes_for(self, method: Method, clients: int) -> Workers[Request, WorkerAnswer]:
         if self._processes is None or self._processes.ended or self._method is not method:
             self._processes = None  # its workers end before others begin
             size = min(self.workers, max(clients, len(self.local.evaluator)))
@@ -176,21 +176,21 @@ class Pool(Loop):
 
 def _work(
     loop: Loop, method: Method, tracer: StepTracer | None, common: Groups, request: Request, tensors: Groups
-) -> tuple[Answer, Groups]:
+) -> tuple[WorkerAnswer, Groups]:
     """Do in a worker what the loop would do in one process."""
     weights = Weights(common["params"], common["buffers"])
-    if isinstance(request, Test):
+    if isinstance(request, TestRequest):
         with loop.deterministic():
-            return Answer(), {"totals": loop.local.evaluator.batch_totals(weights, request.batch)}
+            return WorkerAnswer(), {"totals": loop.local.evaluator.batch_totals(weights, request.batch)}
     before = tracer.replayed if tracer else 0
     held = tensors["holding"]
     task = Task(request.client, request.round, Holding(held["rows"].numpy(), held["counts"]))
     job = Job(task, tensors["memory"], tensors.get("buffers"), tensors["optimizer"])
     [fit] = Loop.fit(loop, method, weights, common["shared"], [job])
     if isinstance(fit, Failed):
-        return Answer(failed=fit.portable()), {}
+        return WorkerAnswer(failed=fit.portable()), {}
     replayed, problem = (tracer.replayed - before, tracer.problem) if tracer else (0, "")
-    return Answer(fit.samples, fit.steps, replayed, problem), {
+    return WorkerAnswer(fit.samples, fit.steps, replayed, problem), {
         **_weights(fit.weights),
         "loss": {"loss": fit.loss},
         "memory": fit.memory,
@@ -208,10 +208,10 @@ def _request(job: Job) -> tuple[Request, Groups]:
         "optimizer": job.optimizer,
     }
     own = {} if job.buffers is None else {"buffers": job.buffers}
-    return Train(task.client, task.round), groups | own
+    return TrainRequest(task.client, task.round), groups | own
 
 
-def _outcome(answer: Answer, tensors: Groups) -> Outcome:
+def _outcome(answer: WorkerAnswer, tensors: Groups) -> Outcome:
     if answer.failed is not None:
         return answer.failed
     return Fit(

@@ -37,7 +37,7 @@ USERS_OF_A_POOLED_RELU = (
 )
 """The operations that take the output of a ReLU, and as which argument, when max pooling follows it."""
 
-Place = tuple[object, ...]
+MemoryPlace = tuple[object, ...]
 """Where a tensor lies in memory, and how."""
 
 Replay = Callable[..., Tensor]
@@ -64,7 +64,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.factor_input.setType(torch._C.FloatType.get())
         self.views: list[Any] = []
         """The nodes that only take views: those that nothing uses are removed in the end."""
-        self.values: dict[Place, Any] = {}
+        self.values: dict[MemoryPlace, Any] = {}
         """The value of the graph that lies at a place in memory, whichever tensor it is seen through."""
         self.alive: list[object] = []
         """All tensors of the step, so that no place is used twice."""
@@ -199,7 +199,7 @@ def _pool_before(relu: Any) -> None:
     pool_backward.replaceInput(1, before)
 
 
-def place_of(value: Tensor) -> Place:
+def place_of(value: Tensor) -> MemoryPlace:
     """Return where a tensor lies in memory and how."""
     return value.data_ptr(), value.dtype, tuple(value.shape), tuple(value.stride())
 

@@ -19,10 +19,11 @@ from unskew.engines.cpu.trace import Replay, Trace, place_of, same_bits, self_ch
 from unskew.engines.loop import Step, Training
 from unskew.errors import UserError
 
-KINDS = 32
+SIGNATURES_KEPT = 32
 """How many kinds of clients are remembered; there are more where shapes change from round to round."""
 
-Kind = tuple[object, ...]
+Signature = tuple[object, ...]
+"""The names, shapes and layouts of the tensors that a step works on."""
 
 
 @dataclass
@@ -64,7 +65,7 @@ class StepTracer:
     """How many steps were replayed."""
     problem: str = ""
     """Why nothing can be traced in this process, where that is so."""
-    steps: dict[Kind, dict[Kind, TracedStep]] = field(default_factory=dict)
+    steps: dict[Signature, dict[Signature, TracedStep]] = field(default_factory=dict)
     """What is known, by the names and shapes of a client's tensors and by the shape of its batch."""
     _checked: bool = False
 
@@ -91,7 +92,7 @@ class StepTracer:
             tuple(places.index(place) for place in places),  # which of them are one and the same
         )
         steps = self.steps.setdefault(kind, {})
-        if len(self.steps) > KINDS:
+        if len(self.steps) > SIGNATURES_KEPT:
             del self.steps[next(iter(self.steps))]
         used: set[int] = set()
         """The steps that this client was traced for or compared with."""

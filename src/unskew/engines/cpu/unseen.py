@@ -92,7 +92,7 @@ class Unseen(TorchFunctionMode):
             self._notice(f"it reads values of tensors by {name}")
         return out
 
-    def _state(self) -> State:
+    def _state(self) -> PythonState:
         try:
             return python_state(*self._roots)
         except Exception as error:  # somebody's object that does not let itself be looked at
@@ -124,14 +124,14 @@ def _is_tensors(value: object) -> bool:
 PLAIN = int | float | complex | str | bytes | None
 """Values that have no parts and never change."""
 
-State = list[tuple[object, object]]
+PythonState = list[tuple[object, object]]
 """Values in the order in which they were found, each with what can change about it."""
 
 
-def python_state(*roots: object) -> State:
+def python_state(*roots: object) -> PythonState:
     """Return everything that these hold on to: what functions close over and name, what objects and
     containers contain. Tensors are told apart by how often they were written to."""
-    found: State = []
+    found: PythonState = []
     known: set[int] = set()
     stack = list(roots)
     while stack and len(found) < MOST:
@@ -146,7 +146,7 @@ def python_state(*roots: object) -> State:
     return found
 
 
-def same_state(one: State, other: State) -> bool:
+def same_state(one: PythonState, other: PythonState) -> bool:
     """Whether two results of `python_state` are about the same values, and none of these has changed."""
     return len(one) == len(other) and all(
         (a is b or (isinstance(a, PLAIN) and type(a) is type(b) and a == b)) and before == after

@@ -26,7 +26,7 @@ from unskew.errors import UserError
 T = TypeVar("T")
 A = TypeVar("A")
 
-Work = Callable[[Groups, T, Groups], tuple[A, Groups]]
+WorkFunction = Callable[[Groups, T, Groups], tuple[A, Groups]]
 """A function from the tensors common to all tasks, a task and its tensors, to an answer and its tensors."""
 
 
@@ -46,7 +46,7 @@ class Worker:
 class Workers(Generic[T, A]):
     """A fixed number of worker processes that compute one function."""
 
-    def __init__(self, work: Work[T, A], size: int) -> None:
+    def __init__(self, work: WorkFunction[T, A], size: int) -> None:
         self._common = SharedTensors()
         self._workers: dict[Worker, BaseProcess] = {}
         self.end = weakref.finalize(self, _end, os.getpid(), self._workers)
@@ -128,7 +128,7 @@ class Workers(Generic[T, A]):
         )
 
 
-def _start(work: Work[T, A], common: SharedTensors, workers: dict[Worker, BaseProcess]) -> None:
+def _start(work: WorkFunction[T, A], common: SharedTensors, workers: dict[Worker, BaseProcess]) -> None:
     fork = multiprocessing.get_context("fork")  # the functions of a method cannot be pickled
     ours, theirs = multiprocessing.Pipe()
     worker = Worker(ours, SharedTensors(), (SharedTensors(), SharedTensors()))
@@ -164,7 +164,7 @@ def _no_interrupt() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _main(work: Work[T, A], common: SharedTensors, worker: Worker, connection: Connection) -> None:
+def _main(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, connection: Connection) -> None:
     """Run a worker process. It works in a thread of its own, which has no memory of kernel threads that the
     fork left behind, while the first thread waits for the end of the parent, even by SIGKILL."""
     try:
@@ -183,7 +183,7 @@ def _main(work: Work[T, A], common: SharedTensors, worker: Worker, connection: C
         os._exit(0)
 
 
-def _serve(work: Work[T, A], common: SharedTensors, worker: Worker, connection: Connection) -> None:
+def _serve(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, connection: Connection) -> None:
     seen: Groups = {}
     try:
         while True:

@@ -14,10 +14,11 @@ from string import Template
 
 from unskew.errors import UserError
 from unskew.files import write_file
-from unskew.report.page.data import Json, page_data
+from unskew.record import Json
+from unskew.report.page.data import page_data
 from unskew.report.read import Run
 
-__all__ = ["Json", "page_data", "policy", "render", "write_page"]
+__all__ = ["page_data", "policy", "render", "write_page"]
 
 
 def write_page(runs: Sequence[Run], path: Path) -> None:

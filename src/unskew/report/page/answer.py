@@ -27,7 +27,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Moment:
     """When runs are compared: at their end, or in the last round that all have reached."""
 
     round: int | None
@@ -47,12 +47,12 @@ class Stage:
         return take
 
 
-def stage(runs: Sequence[Run]) -> Stage | None:
+def moment(runs: Sequence[Run]) -> Moment | None:
     """For runs that were tested; None where no round was tested in all of them."""
     if all(run.finished for run in runs):
-        return Stage(None)
+        return Moment(None)
     common = set.intersection(*({line.round for line in run.tested} for run in runs))
-    return Stage(max(common)) if common else None
+    return Moment(max(common)) if common else None
 
 
 def paired(first: Sequence[Run], second: Sequence[Run], value: Value) -> metrics.Comparison | None:
@@ -79,7 +79,7 @@ def answer(methods: Seeds) -> Answer:
             f"Left out: {len(runs) - len(tested)} of {len(runs)} runs, not tested yet or of a seed that not "
             "all methods have."
         )
-    when = stage(tested)
+    when = moment(tested)
     if when is None:
         return Answer(f"{where}, no round has been tested in all runs yet.", tuple(notes))
     if when.round is not None:
@@ -102,7 +102,7 @@ def _where(run: Run) -> str:
     return f"On {run.experiment['data']['name']} split by {run.skew} over {len(run.counts)} clients{some}"
 
 
-def _alone(where: str, methods: Seeds, when: Stage) -> Answer:
+def _alone(where: str, methods: Seeds, when: Moment) -> Answer:
     ((name, runs),) = methods.items()
     last = _percent(runs, when.value("accuracy"))
     parts = [f"its worst class at {_percent(runs, when.value('worst'))}"]
@@ -116,7 +116,7 @@ def _alone(where: str, methods: Seeds, when: Stage) -> Answer:
     )
 
 
-def _compare(where: str, methods: Seeds, when: Stage) -> Answer:
+def _compare(where: str, methods: Seeds, when: Moment) -> Answer:
     last = when.value("accuracy")
     means = {name: _mean(runs, last) for name, runs in methods.items()}
     first, second, *_ = sorted(means, key=lambda name: -means[name])
@@ -140,7 +140,7 @@ def _compare(where: str, methods: Seeds, when: Stage) -> Answer:
     return Answer(f"{sentence}{_gains(mine, theirs, when)}.", tuple(notes))
 
 
-def _gains(mine: Sequence[Run], theirs: Sequence[Run], when: Stage) -> str:
+def _gains(mine: Sequence[Run], theirs: Sequence[Run], when: Moment) -> str:
     """Which of the clients' classes gain and which lose, where the seeds leave no doubt."""
     told = []
     for group in GROUPS:

@@ -11,16 +11,15 @@ import numpy as np
 import tomli_w
 
 from unskew import metrics
-from unskew.record import Probe, Round, Stages, plain
+from unskew.record import Json, Probe, Round, Stages, plain
 from unskew.report.measures import MEASURES, Measure
-from unskew.report.page.answer import BASELINE, GROUPS, answer, paired, stage
+from unskew.report.page.answer import BASELINE, GROUPS, answer, moment, paired
 from unskew.report.page.progress import progress
 from unskew.report.read import Run, by_method, settings
 from unskew.report.table import COLUMNS, NONE, tabulate
 from unskew.version import VERSION
 
 T = TypeVar("T")
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 # A page has 10 MB, of which plotly.js takes 4.8; a number takes five bytes, a cell of a matrix two.
 MOST_CLASS_VALUES = 250_000
@@ -209,7 +208,7 @@ def _rounds(runs: Sequence[Run]) -> str:
 def _against(mine: Sequence[Run], theirs: Sequence[Run]) -> str:
     """The paired difference of accuracy in points, with its 95 % interval."""
     both = [*mine, *theirs]
-    when = stage(both) if all(run.tested for run in both) else None
+    when = moment(both) if all(run.tested for run in both) else None
     change = paired(mine, theirs, when.value("accuracy")) if when else None
     if change is None:
         return NONE

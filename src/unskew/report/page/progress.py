@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from unskew.record import Json
 from unskew.report.read import Run
-
-if TYPE_CHECKING:
-    from unskew.report.page.data import Json
 
 RECENT = 10
 """Rounds whose pace tells that of the next ones."""
