@@ -401,6 +401,23 @@ def test_an_error_in_a_client_says_which_client_round_and_stage(digits, monkeypa
     assert f"Client 1 failed in round 2, stage '{stage}'." in raised.value.__notes__
 
 
+@pytest.mark.parametrize("engine", ["loop", "graphs"])
+def test_rounds_before_one_that_fails_are_told(digits, monkeypatch, engine):
+    def combine(state, updates):
+        if state.round == 2:
+            raise ZeroDivisionError("a mistake in the method")
+        return updates.mean
+
+    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
+    trial = Trial(split(digits, range(30)), "mlp-small", budget=Budget(rounds=3), engine=engine, device="cpu")
+    told: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        unskew.train(
+            trial, Method(server=Server(combine=combine)), on_round=lambda round: told.append(round.number)
+        )
+    assert told == [1, 2]
+
+
 def test_an_error_of_the_users_keeps_its_one_sentence(digits):
     def rows(view):
         return view.out.logits

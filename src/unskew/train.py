@@ -202,7 +202,12 @@ def train_rounds(
     under_way: list[Pending[Round]] = []
     while under_way or state.round < until:
         if state.round < until and len(under_way) <= engine.rounds_ahead:
-            state, pending = begin_round(trial, method, engine, state)
+            try:
+                state, pending = begin_round(trial, method, engine, state)
+            except Exception:
+                for pending in under_way:  # the rounds before are done all the same
+                    on_round(pending.result())
+                raise
             under_way.append(pending)
         else:
             rounds.append(under_way.pop(0).result())

@@ -277,6 +277,15 @@ def test_an_error_in_a_stage_says_which_client_and_round(skewed):
     assert raised.value.__notes__ == ["Client 0 failed in round 1, stage 'train'."]
 
 
+def test_an_error_in_a_question_says_which_client_was_asked(skewed):
+    def query(scope, look):
+        return {"n": torch.tensor(1 // int(not torch.equal(scope.counts, skewed.counts[2])))}
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        Run(Trial(skewed, "mlp-small", SHORT, engine="loop"), Method()).ask("question", query)
+    assert raised.value.__notes__ == ["Client 2 failed after round 0, stage 'ask'."]
+
+
 def test_two_programs_are_refused():
     with pytest.raises(UserError, match="each trains in stages of its own"):
         assemble({"pkd": {}, "ccvr": {}})

@@ -12,6 +12,7 @@ from unskew.engines.evaluate import Evaluator
 from unskew.engines.job import Job, Pending, Task
 from unskew.engines.network import Network
 from unskew.engines.samples import Samples
+from unskew.errors import UserError
 from unskew.metrics import Assessment
 from unskew.transfer import download
 from unskew.trial import Trial, weights_of
@@ -78,7 +79,16 @@ class Base:
     def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
         """The answers of clients to a question about their data, in the order of the jobs."""
         with self.deterministic():
-            return [self.local.clients.ask(query, weights, shared, job) for job in jobs]
+            return [self._ask_one(query, weights, shared, job) for job in jobs]
+
+    def _ask_one(self, query: Query, weights: Weights, shared: Tensors, job: Job) -> Tensors:
+        try:
+            return self.local.clients.ask(query, weights, shared, job)
+        except UserError:
+            raise
+        except Exception as error:
+            error.add_note(f"Client {job.task.client} failed after round {job.task.round}, stage 'ask'.")
+            raise
 
     def fetch(self, tensors: Tensors) -> Pending[Tensors]:
         """Tensors of the device on their way to the host."""
