@@ -164,7 +164,11 @@ class Run:
 
         stage = self.stage(name, make)
         (state,) = stage.states
-        return Trained(state, stage.rounds, method.server.serve(state.server), engine.frozen)
+        trained = Trained(state, stage.rounds, method.server.serve(state.server), engine.frozen)
+        if aside:  # nobody trains this model further: its engine's memory is free for the main one
+            self._engines.pop(id(trial))
+            engine.close()
+        return trained
 
     def train_all(self, method: Method, trial: Trial | None = None) -> Result:
         """Train all rounds in one stage, as a run that has no other: for programs that change the model."""

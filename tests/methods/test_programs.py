@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import combinations
@@ -20,6 +22,8 @@ from federations import flat, split, task
 from unskew import Budget, Method, Trial, UserError, engines
 from unskew.data.augment import normalise
 from unskew.data.federation import Federation
+from unskew.engines.cpu.pool import Pool
+from unskew.engines.cuda.graphs import Graphs
 from unskew.engines.loop import Loop
 from unskew.method import Tally, plain_loss
 from unskew.methods import METHODS, ccvr, centralised, fedavgm, fedconcat, fedprox, local_only, pkd
@@ -259,6 +263,31 @@ def test_a_run_whose_stages_are_all_kept_trains_nothing(name, skewed, monkeypatc
     again = make(name).train_in_stages(trial, kept=kept)
     assert same(first.weights, again.weights)
     assert (again.traffic, again.cost, again.notes) == (first.traffic, first.cost, first.notes)
+
+
+@pytest.mark.parametrize("engine", [Loop, Pool, Graphs])
+def test_the_engines_of_experts_are_gone_when_these_teach(skewed, monkeypatch, engine):
+    started = []
+
+    def start(trial):
+        made = engine(trial)
+        started.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setitem(engines.ENGINES, "loop", engines.EngineType(start))
+    living: list[int] = []
+
+    def on_round(round):
+        living.append(sum(made() is not None for made in started))
+
+    trial = Trial(skewed, "mlp-small", SHORT, engine="loop", device="cpu", workers=2)
+    gc.disable()
+    try:
+        unskew.train(trial, pkd(warmup=1, expert_rounds=1, groups="0/1,2/3"), on_round=on_round)
+    finally:
+        gc.enable()
+    assert len(started) == 3
+    assert living == [1, 1, 1]
 
 
 def test_two_stages_of_one_name_are_refused(skewed):
