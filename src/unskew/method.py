@@ -75,7 +75,7 @@ class Work:
         )
 
     def passes(self, epochs: int) -> Passes:
-        """The same as forward passes for each sample."""
+        """Return this work as forward passes for each sample."""
         return Passes(
             trained=self.points + self.gradients / epochs,
             frozen=self.points * (self.teacher + self.frozen),
@@ -143,7 +143,7 @@ class Method:
         return total
 
     def start_tallies(self, device: torch.device) -> Tensors:
-        """At 0, before a client's first step."""
+        """Return the tallies as they are before a client's first step: at 0."""
         return {name: torch.zeros((), dtype=torch.int64, device=device) for name, _ in self.tallies}
 
     def __add__(self, other: Method) -> Method:

@@ -279,7 +279,7 @@ class Run:
 
 
 def _samples_a_round(trial: Trial) -> float:
-    """On average over cohorts."""
+    """Return how many samples a round of a trial trains on, on average over cohorts."""
     return trial.federation.population.samples * trial.cohort / trial.federation.clients
 
 

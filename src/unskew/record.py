@@ -166,7 +166,7 @@ class Tally:
 @_DECLARED
 @dataclass(frozen=True)
 class Accuracy:
-    """Over the rounds that were tested."""
+    """Accuracy over the rounds that were tested."""
 
     best: Number
     last: Number
@@ -276,7 +276,7 @@ class Machine:
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
 class Environment(Machine):
-    """environment.json"""
+    """What environment.json holds: where a run ran, and which."""
 
     identity: str
     """Of `Experiment.identity`: here too, for runs that do not end."""
@@ -355,7 +355,7 @@ class Budget(TypedDict):
 
 @_MORE
 class Experiment(TypedDict):
-    """experiment.toml"""
+    """What reports rely on in experiment.toml."""
 
     seed: int
     data: Named
@@ -372,7 +372,7 @@ class Divided(TypedDict):
 
 @_MORE
 class Partition(TypedDict):
-    """partition.json"""
+    """What reports rely on in partition.json."""
 
     dataset: Divided
     counts: list[list[int]]
@@ -385,7 +385,7 @@ class RunPlace(TypedDict):
 
 @_MORE
 class Compare(TypedDict):
-    """compare.json"""
+    """What reports rely on in compare.json."""
 
     runs: list[RunPlace]
     methods: dict[str, Any]
@@ -411,14 +411,14 @@ class Format(Generic[T]):
         return TypeAdapter(self._kind)
 
     def parse(self, text: str) -> T:
-        """From JSON."""
+        """Read a value from JSON."""
         try:
             return self._adapter.validate_json(text)
         except ValidationError as error:
             raise self._damaged(error) from None
 
     def check(self, value: object) -> T:
-        """From what JSON or TOML was read to already."""
+        """Check what JSON or TOML was read to already."""
         try:
             return self._adapter.validate_python(value)
         except ValidationError as error:

@@ -200,7 +200,7 @@ def _for_worker(prepared: Prepared) -> Prepared:
 
 
 def _train(sent: list[Any], value: Payload) -> Payload:
-    """In a worker."""
+    """Train one run in a worker of the cluster."""
     import ray
 
     clock, rounds = Clock(), list[Round]()

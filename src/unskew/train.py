@@ -106,7 +106,7 @@ class Result:
 
     @property
     def class_accuracy(self) -> dict[str, float]:
-        """Of the final model, by class name."""
+        """The final model's accuracy on each class, by its name."""
         return dict(zip(self.classes, metrics.class_accuracy(self.final.confusion).tolist(), strict=True))
 
     @property

@@ -60,10 +60,10 @@ class Engine(Protocol):
         """The answers of clients to a question about their data, in the order of the jobs."""
 
     def evaluate(self, weights: Weights) -> Pending[Assessment]:
-        """A model on the test set."""
+        """Test a model on the test set."""
 
     def fetch(self, tensors: Tensors) -> Pending[Tensors]:
-        """Tensors of the device on their way to the host."""
+        """Send tensors of the device on their way to the host."""
 
     def start_timer(self) -> Callable[[], Pending[float]]:
         """Call what comes back to stop: the seconds between, by the clock of the device."""
@@ -113,7 +113,7 @@ def compiles(trial: Trial) -> bool:
 
 
 def start(trial: Trial) -> Engine:
-    """The engine of a trial, ready to train."""
+    """Return the engine of a trial, ready to train."""
     return ENGINES[choose(trial)].start(trial)
 
 

@@ -41,7 +41,7 @@ class Local:
         return numerics.deterministic(self.device, self.trial.threads, tf32=tf32)
 
     def fastest(self) -> AbstractContextManager[None]:
-        """The fastest kernels, within `deterministic`."""
+        """Return the settings of the fastest kernels, to be used within `deterministic`."""
         return numerics.kernels(tf32=self.trial.precision == "tf32", choice="fastest")
 
 
@@ -61,7 +61,7 @@ class Base:
         return self.local.deterministic()
 
     def evaluate(self, weights: Weights) -> Pending[Assessment]:
-        """A model on the test set."""
+        """Test a model on the test set."""
         with self.deterministic():
             test = self.local.evaluator
             return Pending.done(test.assessment(test.batch_totals(weights, n) for n in range(len(test))))
@@ -91,7 +91,7 @@ class Base:
             raise
 
     def fetch(self, tensors: Tensors) -> Pending[Tensors]:
-        """Tensors of the device on their way to the host."""
+        """Send tensors of the device on their way to the host."""
         copies = {name: download(value) for name, value in tensors.items()}
         arrived = current_event(self.device)
 

@@ -102,7 +102,7 @@ Step = Callable[[Tensor, Tensor], Tensor]
 
 
 def plain_steps(training: Training) -> Step:
-    """Ordinary steps in PyTorch."""
+    """Return the steps of a client as ordinary ones in PyTorch."""
     return training.step
 
 

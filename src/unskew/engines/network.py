@@ -65,7 +65,7 @@ class Network:
         return self.normed and self.statistics != "average"
 
     def train(self, weights: Weights, x: Tensor) -> Out:
-        """In training mode: moves the running statistics in `weights.buffers`."""
+        """Run the model in training mode, which moves the running statistics in `weights.buffers`."""
         if self.normed and x.shape[0] == 1:
             # One sample has no batch statistics: normalise by the running ones, where there are any.
             return (
@@ -77,22 +77,22 @@ class Network:
 
     @torch.no_grad()
     def frozen(self, weights: Weights, x: Tensor) -> Out:
-        """In evaluation mode, without gradient; BatchNorm as the trial wants it of teachers."""
+        """Run the model in evaluation mode, without gradient; BatchNorm as the trial wants it of teachers."""
         return self._normalised_by_batch(weights, x) if self.batch_teacher else self.evaluate(weights, x)
 
     def evaluate(self, weights: Weights, x: Tensor) -> Out:
-        """In evaluation mode."""
+        """Run the model in evaluation mode."""
         if self.normed and self.statistics == "batch" and x.shape[0] == 1:
             return self._paired(self.teacher, weights, x)
         return self._run(self.teacher, weights, x)
 
     def classify(self, params: Params, features: Tensor) -> Tensor:
-        """The last linear layer alone."""
+        """Run the last linear layer alone."""
         return self.head(params, features)
 
     @torch.no_grad()
     def test(self, weights: Weights, x: Tensor) -> Out:
-        """As the global model is tested."""
+        """Run the model as the global one is tested."""
         return (
             self._normalised_by_batch(weights, x)
             if self.self_normalising
@@ -100,7 +100,7 @@ class Network:
         )
 
     def _normalised_by_batch(self, weights: Weights, x: Tensor) -> Out:
-        """In evaluation mode, but normalised by the batch's statistics; the running ones stay as they are."""
+        """Run the model in evaluation mode, but normalised by the batch's statistics; the running ones stay as they are."""
         scratch = weights.scratch()
         return (
             self._paired(self.by_batch, scratch, x)

@@ -38,7 +38,7 @@ class StreamEvaluator:
         """What a test took."""
 
     def evaluate(self, weights: Weights) -> Pending[Assessment]:
-        """A model on the test set. Nothing but this stream waits."""
+        """Test a model on the test set. Nothing but this stream waits."""
         device = self.local.device
         self.stream.wait_event(current_event(device))
         with self.stream.activate():

@@ -57,11 +57,11 @@ class PackedTensors:
 
 
 def packed_model(like: Weights, device: torch.device) -> PackedTensors:
-    """Memory for a model of these shapes."""
+    """Make one block of memory for a model of these shapes."""
     return PackedTensors({"params": like.params, "buffers": like.buffers}, device)
 
 
 def load_model(packed: PackedTensors, weights: Weights) -> None:
-    """Copy a model there."""
+    """Copy a model into the memory that was made for one of its shapes."""
     packed.load("params", weights.params)
     packed.load("buffers", weights.buffers)

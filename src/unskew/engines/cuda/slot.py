@@ -32,7 +32,7 @@ class Ready:
     inputs: ClientInputs
 
     def failed(self, stage: ClientStage, error: Exception) -> Failed:
-        """That the client came to nothing."""
+        """Return that the client's training came to nothing, and why."""
         return Failed(self.start.job.task.client, self.start.job.task.round, stage, error)
 
 

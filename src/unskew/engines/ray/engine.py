@@ -143,7 +143,7 @@ def _same(first: Holding, second: Holding) -> bool:
 
 
 def _fit(sent: list[Any], value: Payload) -> Payload:
-    """Train clients, one outcome for each."""
+    """Train clients in a worker, and return one outcome for each."""
     trial, method, round = sent
     (anchor, shared), engine = _open_round(round), _open_engine(trial)
     jobs = [job.restored(engine.trial.federation) for job in unpack(value)]
