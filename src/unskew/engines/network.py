@@ -100,7 +100,8 @@ class Network:
         )
 
     def _normalised_by_batch(self, weights: Weights, x: Tensor) -> Out:
-        """Run the model in evaluation mode, but normalised by the batch's statistics; the running ones stay as they are."""
+        """Run the model in evaluation mode, but normalised by the batch's statistics; the running ones stay
+        as they are."""
         scratch = weights.scratch()
         return (
             self._paired(self.by_batch, scratch, x)
