@@ -1,6 +1,6 @@
 """What each part of `fast=true` gains: whole rounds of a cell with all of them, and with some left out.
 
-`python -m benchmarks.ablation fedlmd --rounds 12 --without batch_norm max_pool` needs a CUDA GPU. Everything
+`python -m benchmarks.ablation fedlmd --rounds 12 --without stem small_matmul` needs a CUDA GPU. Everything
 runs in one process, in turn and then again in reverse, so that a GPU that slows down meets all alike. Every
 run is printed as a line of JSON when it ends, and the table at the end.
 """
@@ -87,7 +87,7 @@ def rows(runs: Sequence[Timed]) -> list[Row]:
 
 
 def markdown(table: Sequence[Row]) -> str:
-    """Return the table as docs/decisions/0005-recorded-steps.md has it."""
+    """Return the table as docs/decisions/0005-captured-steps.md has it."""
     lines = [
         "| cell, engine, precision | without | runs | first round, s | round, ms | ratio | its quartiles |",
         "|---|---|---|---|---|---|---|",

@@ -74,7 +74,8 @@ def main(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         plain, environment = result("fedavg", Path(scratch) / "plain")
         commit, torch = environment["unskew_commit"], environment["versions"]["torch"]
-        assert not commit.endswith("+"), "commit first: a page names the commit that made its numbers"
+        if commit.endswith("+"):
+            sys.exit("commit first: a page names the commit that made its numbers.")
         for name in names:
             summary, _ = result(name, Path(scratch) / name)
             lines = [

@@ -354,7 +354,6 @@ def operators(without):
         ("depthwise", "aten.convolution"),
         ("pointwise", "aten.convolution"),
         ("stem", "aten.convolution"),
-        ("max_pool", "aten.max_pool2d_with_indices"),
         ("batch_norm", "aten.native_batch_norm"),
         ("relu", "aten.threshold_backward"),
         ("small_matmul", "aten.mm"),

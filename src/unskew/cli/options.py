@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unskew.engines import ENGINES
 from unskew.errors import UserError
 from unskew.experiment import Experiment, assign, read
 from unskew.loggers import find
@@ -62,9 +63,7 @@ Seed = Annotated[
 ]
 Engine = Annotated[
     str | None,
-    option(
-        "--engine", "NAME", "loop, pool, graphs or ray; auto: the fastest for the device.", DEFAULT.engine
-    ),
+    option("--engine", "NAME", f"{', '.join(ENGINES)}; auto: the fastest for the device.", DEFAULT.engine),
 ]
 Workers = Annotated[
     str | None, option("--workers", "NUMBER", "Clients side by side; 0: as many as suit.", DEFAULT.workers)

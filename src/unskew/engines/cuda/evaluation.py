@@ -48,6 +48,7 @@ class StreamEvaluator:
             if not self._decided and self._seconds is not None:
                 self._decided = True
                 if worth_compiling(self._left * self._seconds, COMPILING_TAKES):
+                    current_event(device).synchronize()  # the graph that goes must not be running
                     self._replay = self._capture(compiled=True)
             self._left -= 1
             began = current_event(device, timed=True)

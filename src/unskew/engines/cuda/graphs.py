@@ -8,12 +8,9 @@ ordinary PyTorch, as in the loop.
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property
-from importlib import import_module
 
 import torch
 
@@ -53,8 +50,6 @@ class Graphs(Base):
     def __init__(self, trial: Trial) -> None:
         # Read when CUDA starts: how many streams run side by side; 8 by default.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-        if trial.fast:  # importing the compiler takes seconds, in which the device starts and gets the data
-            threading.Thread(target=_import_compiler, daemon=True).start()
         super().__init__(trial)
         self._slots: dict[Shapes, Slots] = {}
         if self.device.type == "cuda":  # memory must not go while something still runs in it
@@ -135,11 +130,6 @@ class Graphs(Base):
                 torch.cuda.synchronize(self.device)  # its graphs may still be running
             del self._slots[next(iter(self._slots))]
         return slots
-
-
-def _import_compiler() -> None:
-    with suppress(Exception):  # an error shows where the compiler is used
-        import_module("torch._inductor.compile_fx")
 
 
 def _shapes(tensors: Tensors) -> tuple[object, ...]:

@@ -13,7 +13,6 @@ from unskew.engines.cuda.compile import matmul
 from unskew.engines.cuda.compile.batch_norm import BatchNorm
 from unskew.engines.cuda.compile.context import Context
 from unskew.engines.cuda.compile.convolution import Convolution
-from unskew.engines.cuda.compile.pooling import MaxPool
 from unskew.errors import unknown
 
 P = ParamSpec("P")
@@ -27,7 +26,6 @@ PARTS = {
     "depthwise": "depthwise convolutions as sums of shifted images",
     "pointwise": "1×1 convolutions as matrix products",
     "stem": "convolutions of few input channels by im2col",
-    "max_pool": "max pooling as a choice among strided images",
     "batch_norm": "batch normalisation as a factor and a summand for each channel",
     "relu": "the gradient of a ReLU after batch normalisation by the sign of its input",
     "small_matmul": "products of small matrices as sums",
@@ -40,7 +38,7 @@ PARTS = {
     "combo_kernels": "TorchInductor's one kernel for small things that do not depend on each other",
 }
 """What can be left out, by name. What each one gains in a whole round stands in
-docs/decisions/0005-recorded-steps.md."""
+docs/decisions/0005-captured-steps.md."""
 
 
 def left_out() -> frozenset[str]:
@@ -57,16 +55,12 @@ class Decompositions:
 
     def __init__(self, *, compiled: bool = True, without: frozenset[str] = frozenset()) -> None:
         context = Context(compiled=compiled, without=without)
-        convolution, pool, norm = Convolution(context), MaxPool(context), BatchNorm(context)
+        convolution, norm = Convolution(context), BatchNorm(context)
         self.convolutions: Table = {
             aten.convolution.default: convolution.forward,
             aten.convolution_backward.default: convolution.backward,
         }
         others: dict[str, Table] = {
-            "max_pool": {
-                aten.max_pool2d_with_indices.default: pool.forward,
-                aten.max_pool2d_with_indices_backward.default: pool.backward,
-            },
             "batch_norm": {
                 aten.native_batch_norm.default: norm.forward,
                 aten.native_batch_norm_backward.default: norm.backward,
