@@ -182,11 +182,12 @@ class Run:
         weights: Weights | None = None,
         *,
         trial: Trial | None = None,
+        clients: Sequence[int] | None = None,
         state: State | None = None,
         local: bool = False,
         models: int = 1,
     ) -> tuple[Tensors, ...]:
-        """Ask every client the same question and return their answers, in the order of their numbers.
+        """Ask clients, by default all of them, the same question and return their answers in that order.
         `weights` are sent to all of them; a `state` brings along what each client keeps. What they answer
         counts as sent, unless it is `local` and stays with them; what they compute for it counts as the
         run's, where one that is asked is as large as so many `models` of the run."""
@@ -201,7 +202,7 @@ class Run:
                     state.memories.get(client, {}) if state else {},
                     state.buffers.get(client) if state else None,
                 )
-                for client in range(federation.clients)
+                for client in (range(federation.clients) if clients is None else clients)
             ]
             count = _Count()
 

@@ -16,7 +16,7 @@ from unskew.engines.ray.connect import connect
 from unskew.engines.ray.engine import for_worker
 from unskew.engines.ray.fleet import RemoteCall, fleet_for
 from unskew.engines.ray.payload import Payload, pack, pack_code, unpack
-from unskew.errors import Interrupted
+from unskew.errors import Interrupted, UserError
 from unskew.experiment import Prepared
 from unskew.loggers import Log
 from unskew.record import to_json
@@ -154,14 +154,27 @@ def _side_by_side(
     folders = [RunFolder(cell.folder, mine) for cell, mine in zip(cells, each, strict=True)]
     for mine in each:
         watch.say(_beforehand(mine))
-    calls = [RemoteCall(_train, [ray.put(pack_code(mine, "method"))], None) for mine in each]
     ends: dict[int, Finished | record.Failure] = {}
+
+    def fail(number: int, error: UserError) -> None:
+        ends[number] = failure = failure_of(error)
+        folders[number].fail(failure)
+
+    sent: dict[int, RemoteCall] = {}
+    for number, mine in enumerate(each):
+        try:
+            sent[number] = RemoteCall(_train, [ray.put(pack_code(mine, "method"))], None)
+        except UserError as error:  # it cannot be sent
+            fail(number, error)
     try:
-        with closing(workers.run(calls)) as answers:
-            for number, answer in answers:
-                done: _Done = unpack(answer)
+        with closing(workers.run(list(sent.values()))) as answers:
+            for place, answer in answers:
+                number, done = list(sent)[place], unpack(answer)
                 watch.label(cells[number].name)
                 ends[number] = _take(done, folders[number], each[number], watch, log)
+    except UserError as error:  # its workers died: nobody will run what is left
+        for number in sent.keys() - ends.keys():
+            fail(number, error)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the runs that were finished are in {cells[0].folder.parent}.") from None
     return [ends[number] for number in range(len(cells))]

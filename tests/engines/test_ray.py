@@ -327,6 +327,25 @@ def test_a_cell_that_fails_says_why(unskew, fleet, tmp_path):
 
 
 @needs_ray
+def test_a_method_that_cannot_be_sent_does_not_stop_the_others(unskew, fleet, tmp_path):
+    (tmp_path / "locked.py").write_text(
+        "import threading\nfrom unskew import Method\n\n"
+        "def locked() -> Method:\n"
+        "    lock = threading.Lock()\n"
+        "    return Method(loss=lambda view: view.out.logits.mean() if lock else view.out.logits.sum())\n"
+    )
+    flags = ["--rounds", "1", "--epochs", "1", "--engine", "ray", "--out", "out"]
+    answer = unskew("compare", "fedavg", "locked.py", *flags)
+    assert answer.code == 2
+    assert "1 of 2 runs failed" in answer.err
+    told = json.loads((tmp_path / "out/compare.json").read_text())
+    assert [run["method"] for run in told["runs"]] == ["fedavg"]
+    assert [run["method"] for run in told["failed"]] == ["locked.py"]
+    failed = json.loads((tmp_path / "out/locked.py-seed1/error.json").read_text())
+    assert "cannot be sent to another machine" in failed["error"]
+
+
+@needs_ray
 def test_an_engine_that_is_gone_holds_no_cpu(trial, fleet):
     until(lambda: has("CPU", "available_resources") == 1)
     engine = start(replace(trial, workers=1))

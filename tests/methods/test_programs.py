@@ -38,6 +38,7 @@ from unskew.methods.pkd import (
     train_expert,
     warm_up,
 )
+from unskew.metrics import Traffic
 from unskew.parts.groups import cliques, components, mutual_confusion, stars, threshold, weak_groups
 from unskew.program import Run
 from unskew.types import Memory, Weights
@@ -1065,3 +1066,17 @@ def test_the_printed_groups_of_fashion_mnist_are_found():
     for rule in ("gap", "zscore", "topm", "explicit"):
         groups = weak_groups(*rates(statistics), keep=9, rule=rule, theta=0.1)
         assert sorted(groups) == [(0, 6), (2, 4, 6)]
+
+
+def test_some_clients_can_be_asked(skewed):
+    """In the order in which they are named; what they are sent and answer is counted."""
+    trial = Trial(skewed, "logistic", budget=Budget(rounds=1), engine="loop", device="cpu")
+    run = Run(trial, Method())
+
+    def size(scope, look):
+        return {"size": scope.counts.sum()}
+
+    answers = run.ask("sizes", size, run.engine().initial, clients=[3, 1])
+    assert [int(answer["size"]) for answer in answers] == skewed.sizes[[3, 1]].tolist()
+    model = sum(value.nbytes for value in run.engine().initial.params.values())
+    assert run.stages[-1].traffic == Traffic(up=16, down=2 * model)

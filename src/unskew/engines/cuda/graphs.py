@@ -103,7 +103,7 @@ class Graphs(Base):
                 outcomes[place] = self.local.clients.without_data(job, anchor)
                 continue
             drawn = self.local.clients.seed(job.task)
-            draws = method.memory.prepare is not FORGETFUL.prepare
+            draws = method.memory.prepare is not FORGETFUL.prepare or bool(method.corrections)
             try:
                 if draws:
                     seed(drawn, self.device)
