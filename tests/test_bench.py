@@ -31,7 +31,18 @@ def no_time_for_the_dense_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unskew.bench.bare.ENOUGH", 0.0)
 
 
-def test_a_cell_gives_a_table_and_two_dated_files(unskew) -> None:
+@pytest.fixture
+def whole_command() -> None:
+    """Asked for where the whole command is measured, in a process of its own."""
+
+
+@pytest.fixture(autouse=True)
+def no_other_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "whole_command" not in request.fixturenames:
+        monkeypatch.setattr("unskew.bench.race.command", lambda *_: None)
+
+
+def test_a_cell_gives_a_table_and_two_dated_files(unskew, whole_command) -> None:
     answer = unskew("bench", "digits", "--rounds", "2", "--repeats", "1", "--workers", "2")
     assert answer.code == 0
     assert "digits: fedavg, loop, fp32, run 1 of 1" in answer.err
