@@ -39,7 +39,7 @@ def whole_command() -> None:
 @pytest.fixture(autouse=True)
 def no_other_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "whole_command" not in request.fixturenames:
-        monkeypatch.setattr("unskew.bench.race.command", lambda *_: None)
+        monkeypatch.setattr(sys.modules["unskew.bench.race"], "command", lambda *_: None)
 
 
 def test_a_cell_gives_a_table_and_two_dated_files(unskew, whole_command) -> None:
