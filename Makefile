@@ -20,7 +20,7 @@ demo: $(VENV)/library
 	  --clients 10 --cohort 3 --rounds 30 --epochs 3 --lr 0.05 --seeds 1,2,3
 
 test: check browser
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-gpu: $(VENV)/development
 	$(BIN)/pytest tests/gpu

@@ -20,7 +20,6 @@ from unskew import loggers
 from unskew.cli import main
 from unskew.loggers import LOGGERS, flatten, tags
 
-pytestmark = pytest.mark.xdist_group("loggers")  # one run for all
 
 NAMES = ["tensorboard", "mlflow", "wandb"]
 CLASSES = [".", "T-shirt/top", "[red] `x` | <b>", "naïve 类"]

@@ -26,10 +26,9 @@ from unskew.types import Memory
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 # Ray opens sockets and log files that it leaves to the end of the process.
-pytestmark = [
-    pytest.mark.xdist_group("ray"),  # one cluster for all
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 
 BUDGET = Budget(rounds=2, epochs=1, lr=0.05)
 

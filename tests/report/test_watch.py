@@ -20,8 +20,6 @@ from unskew.errors import UserError
 from unskew.report.read import read_runs
 from unskew.report.serve import Server, Watch
 
-pytestmark = pytest.mark.xdist_group("browser")  # one browser for all
-
 
 def grow(whole: Path, folder: Path, rounds: int) -> None:
     """The folder as it was after so many rounds of the run that is whole."""
