@@ -15,7 +15,6 @@ from unskew.report.page import page_data, render, write_page
 from unskew.report.page.answer import answer
 from unskew.report.read import Run, by_method, read_run, read_runs
 
-
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
