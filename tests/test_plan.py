@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.engines.plan import cohort, epochs
+from unskew.engines.plan import cohort, divide, epochs, longest_first
 from unskew.randomness import Purpose, draw_seed, stream
 
 
@@ -84,3 +84,10 @@ def test_the_length_of_a_key_counts():
     assert draw_seed(1 + (Purpose.SERVER << 32), Purpose.COHORT) != draw_seed(
         1, Purpose.SERVER, Purpose.COHORT
     )
+
+
+def test_the_longest_are_given_out_first_and_evenly():
+    sizes = [3, 0, 9, 4, 4, 1]
+    assert longest_first(sizes) == [2, 3, 4, 0, 5]
+    assert divide(sizes, 2) == [[2, 5], [3, 4, 0]]
+    assert divide([0, 0], 3) == [[], [], []]

@@ -166,10 +166,11 @@ def _side_by_side(
             sent[number] = RemoteCall(_train, [ray.put(pack_code(mine, "method"))], None)
         except UserError as error:  # it cannot be sent
             fail(number, error)
+    numbers = list(sent)
     try:
         with closing(workers.run(list(sent.values()))) as answers:
             for place, answer in answers:
-                number, done = list(sent)[place], unpack(answer)
+                number, done = numbers[place], unpack(answer)
                 watch.label(cells[number].name)
                 ends[number] = _take(done, folders[number], each[number], watch, log)
     except UserError as error:  # its workers died: nobody will run what is left

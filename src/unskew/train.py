@@ -260,13 +260,14 @@ def begin_round(
     jobs = [recall(method, engine, state, task) for task in tasks]
     shared = method.server.share(state.server)
 
-    upcoming = sample(trial, t + 1) if t + 1 < trial.budget.rounds else []
+    # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
+    upcoming = sample(trial, t + 1) if engine.rounds_ahead and t + 1 < trial.budget.rounds else []
     fits = completed(engine.fit(method, received, shared, jobs, upcoming))
 
     with engine.deterministic():
         state, summary = aggregate(trial, method, state, jobs, fits)
 
-    due = state.round % trial.evaluation.every == 0 or state.round == trial.budget.rounds
+    due = trial.evaluation.due(state.round, trial.budget.rounds)
     model = method.server.serve(state.server) if due else None
     test = engine.evaluate(model) if model else None
     seconds = stop_timer()

@@ -54,6 +54,10 @@ class Evaluation(Spec):
     """Test after every so many rounds; the last round is always tested."""
     batch_size: int = Field(default=500, ge=1)
 
+    def due(self, round: int, rounds: int) -> bool:
+        """Whether the model is to be tested after a round, counted from 1."""
+        return round % self.every == 0 or round == rounds
+
 
 class Probe(Spec):
     """How often the clients' own models are looked at: what a round did to each, which costs a test each."""

@@ -29,6 +29,11 @@ class Holding:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def same_as(self, other: Holding) -> bool:
+        """Whether both are the same samples in the same order."""
+        same_rows = self.rows is other.rows or np.array_equal(self.rows, other.rows)
+        return same_rows and torch.equal(self.counts, other.counts)
+
 
 def holding_of(dataset: Dataset, rows: NDArray[np.int64]) -> Holding:
     """These training samples of a dataset, with their label counts."""

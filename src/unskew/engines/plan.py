@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,23 @@ def cohort(seed: int, round: int, clients: int, size: int) -> list[int]:
         return list(range(clients))
     chosen = stream(seed, Purpose.COHORT, round).choice(clients, size=size, replace=False)
     return sorted(int(client) for client in chosen)
+
+
+def longest_first(sizes: Sequence[int]) -> list[int]:
+    """The places of all that has something to do, the longest first: what ends last is then short, and nobody
+    waits long for another."""
+    return sorted((place for place, size in enumerate(sizes) if size), key=lambda place: -sizes[place])
+
+
+def divide(sizes: Sequence[int], parts: int) -> list[list[int]]:
+    """The same places in so many parts, each in turn to the part that has least."""
+    divided: list[list[int]] = [[] for _ in range(parts)]
+    load = [0] * parts
+    for place in longest_first(sizes):
+        least = load.index(min(load))
+        divided[least].append(place)
+        load[least] += sizes[place]
+    return divided
 
 
 @dataclass(frozen=True)

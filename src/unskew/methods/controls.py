@@ -125,7 +125,7 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
             counted.update({name: int(value) for name, value in fit.tallies.items()})
         loss = sum(losses) / federation.population.samples if clients else math.nan
         test = None
-        if (t + 1) % trial.evaluation.every == 0 or t + 1 == budget.rounds:
+        if trial.evaluation.due(t + 1, budget.rounds):
             models = [state.server.weights for state in states.values()] or [engine.initial]
             test = mean_assessment([engine.evaluate(weights).result() for weights in models])
         seconds = stop_timer().result()

@@ -214,7 +214,7 @@ def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int
             for mine, engine, state in zip(trials, each, stage.states, strict=True)
         ]
         stage = replace(stage, states=tuple(state for state, _ in steps))
-        due = done % trial.evaluation.every == 0 or done == trial.budget.rounds
+        due = trial.evaluation.due(done, trial.budget.rounds)
         test = run.engine(whole).evaluate(concatenated(run, whole, stage)).result() if due else None
         told = _one_round([round for _, round in steps], trial.federation, test)
         run.tell(told)

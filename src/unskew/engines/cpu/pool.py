@@ -26,6 +26,7 @@ from unskew.engines.cpu.workers import Workers
 from unskew.engines.job import Failed, Fit, Job, Outcome, Pending, Task
 from unskew.engines.loop import Loop, plain_steps
 from unskew.engines.numerics import deterministic
+from unskew.engines.plan import longest_first
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment
@@ -111,8 +112,7 @@ class Pool(Loop):
     ) -> list[Outcome]:
         jobs = list(jobs)
         samples = [len(job.task.holding) for job in jobs]
-        # Longest first: what ends last is then short, and no worker waits long for another.
-        order = sorted((n for n in range(len(jobs)) if samples[n]), key=lambda n: -samples[n])
+        order = longest_first(samples)
         if min(self.workers, len(order)) < 2:
             return super().fit(method, anchor, shared, jobs)
         processes = self._processes_for(method, len(order))

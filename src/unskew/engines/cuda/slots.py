@@ -24,6 +24,7 @@ from unskew.engines.cuda.streams import (
     stream_on,
 )
 from unskew.engines.job import Outcome
+from unskew.engines.plan import divide
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.types import FORGETFUL, Weights
@@ -84,18 +85,13 @@ class Slots:
 
     def _queues(self, clients: list[Ready]) -> list[tuple[ClientSlot, list[Ready]]]:
         """Slots in which all is captured that their clients need, each with its clients in their order."""
-        clients = sorted(clients, key=lambda client: -len(client.inputs.sizes))
         slots = self._slots_for(len(clients))
         if self.step.compile_partial_batches(clients[0].start.job.task.round, slots):
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # what was captured before may still be running
             self.partial_slots.clear()  # with their memory pools, which go with the last graph in them
-        queues: list[list[Ready]] = [[] for _ in slots]
-        load = [0] * len(slots)
-        for client in clients:  # longest first, each to the slot that is free first
-            free = load.index(min(load))
-            queues[free].append(client)
-            load[free] += len(client.inputs.sizes)
+        places = divide([len(client.inputs.sizes) for client in clients], len(slots))
+        queues = [[clients[place] for place in part] for part in places]
         start = current_event(self.device)
         for slot, queue in zip(slots, queues, strict=True):
             slot.slot.stream.wait_event(start)

@@ -7,12 +7,11 @@ functions of what is sent: one whose worker died is given to another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from unskew.data.federation import Federation, Holding
@@ -20,6 +19,7 @@ from unskew.engines.cuda.graphs import Graphs
 from unskew.engines.job import Failed, Job, Outcome, Pending, Task
 from unskew.engines.loop import Loop
 from unskew.engines.network import Network
+from unskew.engines.plan import divide, longest_first
 from unskew.engines.ray.connect import connect
 from unskew.engines.ray.fleet import RemoteCall, fleet_for
 from unskew.engines.ray.payload import Payload, pack, pack_code, unpack
@@ -65,12 +65,11 @@ class RayEngine(Loop):
         outcomes = dict(
             zip(here, super().fit(method, anchor, shared, [jobs[place] for place in here]), strict=True)
         )
-        # Longest first: what ends last is then short, and no worker waits long for another.
-        ordered = sorted((place for place, size in enumerate(sizes) if size), key=lambda place: -sizes[place])
+        ordered = longest_first(sizes)
         if ordered:
             # A GPU runs its clients side by side: it gets its share at once.
-            parts = _divide(ordered, self._fleet.grow(len(ordered)), lambda place: sizes[place])
-            groups = parts if self._cuda else [[place] for place in ordered]
+            workers = self._fleet.grow(len(ordered))
+            groups = divide(sizes, workers) if self._cuda else [[place] for place in ordered]
             sent = [self._trial, self._method(method), self._ray.put(pack((anchor, shared)))]
             federation = self.trial.federation
             calls = [
@@ -98,17 +97,6 @@ class RayEngine(Loop):
         return self._sent_method[1]
 
 
-def _divide(places: Iterable[int], parts: int, size: Callable[[int], int]) -> list[list[int]]:
-    """Give each place in turn to the part that has least."""
-    divided: list[list[int]] = [[] for _ in range(parts)]
-    load = [0] * parts
-    for place in places:
-        least = load.index(min(load))
-        divided[least].append(place)
-        load[least] += size(place)
-    return divided
-
-
 class RemoteJob(NamedTuple):
     """A job as it is sent. Workers have the trial's federation: a client's samples are sent only where they
     are others than it holds there."""
@@ -121,7 +109,7 @@ class RemoteJob(NamedTuple):
     def of(cls, job: Job, federation: Federation) -> RemoteJob:
         """Leave out of a job the samples that its worker has already."""
         client, mine = job.task.client, job.task.holding
-        if client >= federation.clients or not _same(mine, federation.holding(client)):
+        if client >= federation.clients or not mine.same_as(federation.holding(client)):
             return cls(job, with_samples=True)
         none = Holding(mine.rows[:0], mine.counts[:0])
         return cls(replace(job, task=replace(job.task, holding=none)), with_samples=False)
@@ -132,11 +120,6 @@ class RemoteJob(NamedTuple):
             return self.job
         task = self.job.task
         return replace(self.job, task=replace(task, holding=federation.holding(task.client)))
-
-
-def _same(first: Holding, second: Holding) -> bool:
-    same_rows = first.rows is second.rows or np.array_equal(first.rows, second.rows)
-    return same_rows and torch.equal(first.counts, second.counts)
 
 
 # What runs in a worker
