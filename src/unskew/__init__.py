@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from unskew.method import Method
     from unskew.program import Program
     from unskew.train import Result, Round, train
-    from unskew.trial import Budget, Evaluation, Probe, Trial
+    from unskew.trial import Budget, Evaluation, Faults, Probe, Trial
 
 __all__ = [
     "Augment",
     "Budget",
     "Dataset",
     "Evaluation",
+    "Faults",
     "Federation",
     "Method",
     "Probe",
@@ -47,7 +48,7 @@ _MODULES = {
     "method": ("Method",),
     "program": ("Program",),
     "train": ("Result", "Round", "train"),
-    "trial": ("Budget", "Evaluation", "Probe", "Trial"),
+    "trial": ("Budget", "Evaluation", "Faults", "Probe", "Trial"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

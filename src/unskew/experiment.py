@@ -29,7 +29,7 @@ from unskew.methods.card import Option
 from unskew.notation import named
 from unskew.program import Program
 from unskew.spec import Spec
-from unskew.trial import Budget, Evaluation, Precision, Probe, Statistics, Teacher, Trial
+from unskew.trial import Budget, Evaluation, Faults, Precision, Probe, Statistics, Teacher, Trial
 
 
 class DataSpec(Spec):
@@ -117,6 +117,7 @@ class Experiment(Spec):
     budget: Budget = Budget()
     evaluation: Evaluation = Evaluation()
     probe: Probe = Probe()
+    faults: Faults = Faults()
 
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump(exclude_none=True))
@@ -218,6 +219,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         budget=experiment.budget,
         evaluation=experiment.evaluation,
         probe=experiment.probe,
+        faults=experiment.faults,
         seed=experiment.seed,
         norm=norm,
         model_options=given,
@@ -232,6 +234,9 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         precision=experiment.precision,
         fast=experiment.fast,
     )
+    if trial.faults.min_clients > trial.cohort:
+        least = trial.faults.min_clients
+        raise UserError(f"faults.min_clients is {least} but a round has {trial.cohort} clients: lower it.")
     resolved = experiment.model_copy(
         update={
             "engine": engines.choose(trial),

@@ -25,6 +25,7 @@ from unskew.train import (
     begin,
     check_momentum,
     divergence,
+    notes_of_faults,
     rounds_cost,
     train_rounds,
 )
@@ -210,6 +211,12 @@ class Run:
                 return query(scope, count.passes_of(look))
 
             answers = tuple(engine.ask(counted, sent, {}, jobs))
+            for job, answer in zip(jobs, answers, strict=True):
+                if unusable := [key for key, value in answer.items() if not bool(value.isfinite().all())]:
+                    raise UserError(
+                        f"client {job.task.client} answered stage '{name}' with NaN or infinite values in "
+                        f"'{unusable[0]}': all have to answer; if the model diverged, try a smaller lr."
+                    )
             model = sent.params if trial.statistics == "local" else sent.params | sent.buffers
             down = metrics.nbytes(model) * len(jobs) if weights else 0
             up = 0 if local else sum(map(metrics.nbytes, answers))
@@ -251,14 +258,22 @@ class Run:
         federation = self.trial.federation
         costs = [stage.cost for stage in self.stages]
         known = [cost for cost in costs if cost is not None]
+        rounds = list(rounds)
+        trained = dict.fromkeys([*rounds, *(round for stage in self.stages for round in stage.rounds)])
         return Result(
             weights=weights,
-            rounds=list(rounds),
+            rounds=rounds,
             classes=federation.dataset.classes,
             counts=federation.counts.numpy(),
             seconds=time.perf_counter() - self._began,
             state=state,
-            notes=(*federation.partition.notes, *self.base.notes, *notes, *divergence(weights)),
+            notes=(
+                *federation.partition.notes,
+                *self.base.notes,
+                *notes,
+                *notes_of_faults(trained),
+                *divergence(weights),
+            ),
             beside=sum((stage.traffic for stage in self.stages), traffic),
             cost=sum(known) if len(known) == len(costs) else None,
             tallies=tuple(self._tallies | dict.fromkeys(self.base.tallies)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -50,6 +51,27 @@ class Traffic:
     down: int
 
 
+ClientStage = Literal["prepare", "train", "update"]
+"""Where a client's round can fail: before its first step, in its steps, or after the last."""
+
+FaultKind = Literal["not finite", "form", "norm", "memory", "lost", "error"]
+"""What was wrong with a client's answer: it holds NaN or infinite values; names, shapes or types are others
+than those it was sent; the update is larger than allowed. Or why there was none: memory ran out, the process
+or the machine ended, code raised an error."""
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Fault:
+    """Why a round went on without one of its clients."""
+
+    client: int
+    stage: ClientStage
+    kind: FaultKind
+    reason: str
+    """In words that fit into a sentence."""
+
+
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
 class Round:
@@ -68,6 +90,8 @@ class Round:
     traffic: Traffic
     tallies: dict[str, int]
     """What the method counted, by name."""
+    faults: list[Fault] | None = None
+    """The clients of the cohort that were left out; None where there are none."""
 
 
 @_DECLARED
@@ -449,6 +473,21 @@ PLAN: Format[Plan] = Format(Plan)
 EXPERIMENT: Format[Experiment] = Format(Experiment)
 PARTITION: Format[Partition] = Format(Partition)
 COMPARE: Format[Compare] = Format(Compare)
+
+
+FAULTS_TOLD = 3
+"""How many faults a note tells one by one."""
+
+
+def fault_notes(faults: Iterable[tuple[int, Fault]]) -> list[str]:
+    """A note of the clients that were left out, each with the round, counted from 1; none where there are
+    none. Of many, the first are told."""
+    each = [
+        f"client {fault.client} in round {round}, stage '{fault.stage}' ({fault.reason})"
+        for round, fault in faults
+    ]
+    more = [f"{len(each) - FAULTS_TOLD} more in rounds.jsonl"] if len(each) > FAULTS_TOLD else []
+    return [f"rounds went on without {'; '.join([*each[:FAULTS_TOLD], *more])}."] if each else []
 
 
 def to_json(value: Any, indent: int | None = 2) -> str:

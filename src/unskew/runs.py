@@ -80,6 +80,7 @@ class RunFolder:
             seconds=round.seconds,
             traffic=_traffic(round.traffic),
             tallies=dict(round.tallies),
+            faults=list(round.faults) or None,
         )
         if round.test is None:
             return plain

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from unskew import record
 from unskew.clock import Clock
 from unskew.engines import compiles
+from unskew.engines.job import LostError
 from unskew.engines.ray.connect import connect
 from unskew.engines.ray.engine import for_worker
 from unskew.engines.ray.fleet import RemoteCall, fleet_for
@@ -170,10 +171,13 @@ def _side_by_side(
     try:
         with closing(workers.run(list(sent.values()))) as answers:
             for place, answer in answers:
-                number, done = numbers[place], unpack(answer)
+                number = numbers[place]
+                if isinstance(answer, LostError):
+                    fail(number, answer)
+                    continue
                 watch.label(cells[number].name)
-                ends[number] = _take(done, folders[number], each[number], watch, log)
-    except UserError as error:  # its workers died: nobody will run what is left
+                ends[number] = _take(unpack(answer), folders[number], each[number], watch, log)
+    except UserError as error:  # no worker starts: nobody will run what is left
         for number in sent.keys() - ends.keys():
             fail(number, error)
     except KeyboardInterrupt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew import engines, metrics
-from unskew.engines.job import Fit, Job, Pending, Task, completed
+from unskew.engines.check import Answer, ValueCheck
+from unskew.engines.job import Fit, Job, Pending, Task
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
+from unskew.faults import accept, require_enough, sort_out, without
 from unskew.method import Method, Tally
 from unskew.metrics import Assessment, Traffic
 from unskew.probe import Findings, observe
+from unskew.record import Fault, fault_notes
 from unskew.transfer import upload
 from unskew.trial import Trial
 from unskew.types import FORGETFUL, Params, ServerState, Tensors, Updates, Weights
@@ -56,7 +59,7 @@ class Round:
     lr: float
     cohort: list[int]
     trained: list[int]
-    """The clients of the cohort that took at least one step."""
+    """The clients of the cohort that took at least one step, and whose updates were used."""
     train_loss: float
     """Mean over the clients that trained, weighted as they were averaged; NaN when none did."""
     seconds: float
@@ -69,6 +72,8 @@ class Round:
     """What the method counted in its steps, by the names of `Method.tallies`."""
     probe: Findings | None = None
     """None in rounds that were not probed."""
+    faults: tuple[Fault, ...] = ()
+    """The clients of the cohort that were left out, and why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +183,12 @@ def train(
         classes=trial.federation.dataset.classes,
         counts=trial.federation.counts.numpy(),
         seconds=time.perf_counter() - began,
-        notes=(*trial.federation.partition.notes, *method.notes, *divergence(weights)),
+        notes=(
+            *trial.federation.partition.notes,
+            *method.notes,
+            *notes_of_faults(rounds),
+            *divergence(weights),
+        ),
         state=state,
         cost=rounds_cost(trial, method, state.round - done),
         tallies=method.tallies,
@@ -195,23 +205,41 @@ def train_rounds(
     on_round: OnRound = lambda _: None,
 ) -> tuple[State, list[Round]]:
     """Train until so many rounds are done; by default those of the budget. A round may begin before the
-    numbers of the one before have arrived."""
+    numbers of the one before have arrived. Where these then tell of an update that cannot be used, training
+    goes back to before that round and goes on without that client."""
     check_momentum(trial, method)
     until = trial.budget.rounds if until is None else until
     rounds: list[Round] = []
-    under_way: list[Pending[Round]] = []
+    under_way: list[tuple[State, Pending[Round | Cohort]]] = []
+    again: Cohort | None = None
+
+    def settle() -> State:
+        """End the oldest round that is under way; return the state to go on from."""
+        nonlocal again
+        before, pending = under_way.pop(0)
+        told = pending.result()
+        if isinstance(told, Round):
+            rounds.append(told)
+            on_round(told)
+            return state
+        again = told
+        under_way.clear()
+        return before
+
     while under_way or state.round < until:
         if state.round < until and len(under_way) <= engine.rounds_ahead:
+            before, cohort, again = state, again, None
             try:
-                state, pending = begin_round(trial, method, engine, state)
+                state, pending = begin_round(trial, method, engine, before, cohort=cohort)
             except Exception:
-                for pending in under_way:  # the rounds before are done all the same
-                    on_round(pending.result())
-                raise
-            under_way.append(pending)
+                while under_way:  # the rounds before are done all the same, or are what is wrong
+                    state = settle()
+                if state is before:
+                    raise
+            else:
+                under_way.append((before, pending))
         else:
-            rounds.append(under_way.pop(0).result())
-            on_round(rounds[-1])
+            state = settle()
     return state, rounds
 
 
@@ -232,8 +260,13 @@ def step(
     trial: Trial, method: Method, engine: engines.Engine, state: State, *, sample: Sample | None = None
 ) -> tuple[State, Round]:
     """One round, and what it did: sample, fit, aggregate, test, record."""
-    state, pending = begin_round(trial, method, engine, state, sample=sample)
-    return state, pending.result()
+    after, pending = begin_round(trial, method, engine, state, sample=sample)
+    told = pending.result()
+    if isinstance(told, Cohort):
+        after, pending = begin_round(trial, method, engine, state, cohort=told)
+        told = pending.result()
+    assert isinstance(told, Round)
+    return after, told
 
 
 Sample = Callable[[Trial, int], list[Task]]
@@ -247,52 +280,103 @@ def sample_cohort(trial: Trial, round: int) -> list[Task]:
     return [Task(client, round, federation.holding(client)) for client in chosen]
 
 
-def begin_round(
-    trial: Trial, method: Method, engine: engines.Engine, state: State, *, sample: Sample | None = None
-) -> tuple[State, Pending[Round]]:
-    """One round, without waiting for a device that works on its own: the next state, and the round's record,
-    which is there when the device has got so far."""
-    sample = sample or sample_cohort
-    stop_timer = engine.start_timer()
-    received, t = state.server.weights, state.round
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Who trained in a round, and what came of it."""
 
+    tasks: list[Task]
+    answers: list[Answer]
+    """Of the clients that took at least one step, what can be used."""
+    faults: tuple[Fault, ...]
+    """The clients that are left out."""
+    unusable: Pending[list[Fault]]
+    """The faults of answers that the host did not know of when the round began."""
+    stop_timer: Callable[[], Pending[float]]
+
+    def settled(self) -> Cohort:
+        """The same without what cannot be used, which is this object where all can. It waits."""
+        if not (found := self.unusable.result()):
+            return self
+        answers, faults = without(self.answers, found), (*self.faults, *found)
+        return replace(self, answers=answers, faults=faults, unusable=Pending.done([]))
+
+
+def fit_cohort(trial: Trial, method: Method, engine: engines.Engine, state: State, sample: Sample) -> Cohort:
+    """Train the clients of a round and look at what they send. Of an engine that works ahead of its numbers,
+    values are looked at when they arrive."""
+    stop_timer = engine.start_timer()
+    received, t, ahead = state.server.weights, state.round, engine.rounds_ahead > 0
     tasks = sample(trial, t)
     jobs = [recall(method, engine, state, task) for task in tasks]
-    shared = method.server.share(state.server)
-
     # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
-    upcoming = sample(trial, t + 1) if engine.rounds_ahead and t + 1 < trial.budget.rounds else []
-    fits = completed(engine.fit(method, received, shared, jobs, upcoming))
+    upcoming = sample(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
+    outcomes = engine.fit(method, received, method.server.share(state.server), jobs, upcoming)
 
-    with engine.deterministic():
-        state, summary = aggregate(trial, method, state, jobs, fits)
+    answers, faults = sort_out(trial.faults, t, jobs, outcomes, received)
+    check = ValueCheck(answers, received, trial.faults.max_norm)
+    arriving = engine.fetch(check.values)
 
-    due = trial.evaluation.due(state.round, trial.budget.rounds)
-    model = method.server.serve(state.server) if due else None
-    test = engine.evaluate(model) if model else None
-    seconds = stop_timer()
+    def unusable() -> list[Fault]:
+        found = check.faults(arriving.result())
+        accept(trial.faults, t, found)
+        return found
 
-    findings = None
-    if trial.probe.due(state.round, trial.budget.rounds):
-        known = test if model is state.server.weights else None
-        trained = {job.task: fit.weights for job, fit in summary.done}
-        findings = observe(trial, engine, received, trained, summary.delta, state.server.weights, known)
+    cohort = Cohort(tasks, answers, tuple(faults), Pending(unusable), stop_timer)
+    return cohort if ahead else cohort.settled()
+
+
+def begin_round(
+    trial: Trial,
+    method: Method,
+    engine: engines.Engine,
+    state: State,
+    *,
+    sample: Sample | None = None,
+    cohort: Cohort | None = None,
+) -> tuple[State, Pending[Round | Cohort]]:
+    """One round, without waiting for a device that works on its own: the next state, and the round's record,
+    which is there when the device has got so far. Where it then turns out that an update cannot be used, what
+    is there instead is the cohort without it, to begin the round again with from the same state."""
+    cohort = cohort or fit_cohort(trial, method, engine, state, sample or sample_cohort)
+    received, t = state.server.weights, state.round
+    require_enough(trial.faults, t, len(cohort.answers), cohort.faults)
+    try:
+        with engine.deterministic():
+            following, summary = aggregate(trial, method, state, cohort.answers)
+
+        due = trial.evaluation.due(following.round, trial.budget.rounds)
+        model = method.server.serve(following.server) if due else None
+        test = engine.evaluate(model) if model else None
+        seconds = cohort.stop_timer()
+
+        findings = None
+        if trial.probe.due(following.round, trial.budget.rounds):
+            known = test if model is following.server.weights else None
+            trained = {job.task: fit.weights for job, fit in summary.done}
+            moved = following.server.weights
+            findings = observe(trial, engine, received, trained, summary.delta, moved, known)
+    except Exception:
+        if (settled := cohort.settled()) is not cohort:  # the error may come of what cannot be used
+            return state, Pending.done(settled)
+        raise
 
     sent = metrics.traffic(
         received.params | received.buffers if trial.statistics == "average" else received.params,
-        cohort=len(tasks),
+        cohort=len(cohort.tasks),
         trained=len(summary.done),
-        shared=shared,
+        shared=method.server.share(state.server),
         reported=summary.done[0][1].reported if summary.done else {},
     )
     numbers = engine.fetch({"loss": summary.loss} | {f"tallies/{k}": v for k, v in summary.tallies.items()})
 
-    def record() -> Round:
+    def record() -> Round | Cohort:
+        if (settled := cohort.settled()) is not cohort:
+            return settled
         values = numbers.result()
         return Round(
             number=t + 1,
             lr=trial.budget.lr_at(t),
-            cohort=[task.client for task in tasks],
+            cohort=[task.client for task in cohort.tasks],
             trained=[job.task.client for job, _ in summary.done],
             train_loss=float(values["loss"]),
             seconds=seconds.result(),
@@ -301,29 +385,27 @@ def begin_round(
             samples=trial.budget.epochs * sum(fit.samples for _, fit in summary.done),
             tallies={name: int(values[f"tallies/{name}"]) for name in summary.tallies},
             probe=findings.result() if findings else None,
+            faults=cohort.faults,
         )
 
-    return state, Pending(record)
+    return following, Pending(record)
 
 
 @dataclass(frozen=True, eq=False)
 class RoundSummary:
     """What a round came to, beside the next state."""
 
-    done: list[tuple[Job, Fit]]
-    """The clients that took at least one step."""
+    done: list[Answer]
+    """The clients that took at least one step, and whose updates are used."""
     delta: Params
     """Their moves, [m, ...] each."""
     loss: Tensor
     tallies: Tensors
 
 
-def aggregate(
-    trial: Trial, method: Method, state: State, jobs: list[Job], fits: list[Fit]
-) -> tuple[State, RoundSummary]:
-    """The next state from what the clients sent: a function of tensors, which waits for nothing. Without a
-    client that trained, the model stays as it was."""
-    done = [(job, fit) for job, fit in zip(jobs, fits, strict=True) if fit.steps]
+def aggregate(trial: Trial, method: Method, state: State, done: list[Answer]) -> tuple[State, RoundSummary]:
+    """The next state from what the clients that trained have sent: a function of tensors, which waits for
+    nothing. Without any, the model stays as it was."""
     if not done:
         return _following(trial, state, state.server, done), RoundSummary(
             done, {}, torch.tensor(math.nan), {}
@@ -340,7 +422,7 @@ def aggregate(
     return _following(trial, state, following, done), RoundSummary(done, updates.delta, loss, tallies)
 
 
-def _following(trial: Trial, state: State, server: ServerState, done: list[tuple[Job, Fit]]) -> State:
+def _following(trial: Trial, state: State, server: ServerState, done: list[Answer]) -> State:
     """The state after a round, with what its clients keep."""
     by_client = {job.task.client: fit for job, fit in done}
 
@@ -394,6 +476,11 @@ def average_buffers(before: Tensors, updates: Updates) -> Tensors:
         else value.amax(dim=0)
         for name, value in updates.buffers.items()
     }
+
+
+def notes_of_faults(rounds: Iterable[Round]) -> list[str]:
+    """A note of the clients that rounds went on without, and none where there are none."""
+    return fault_notes((round.number, fault) for round in rounds for fault in round.faults)
 
 
 def divergence(weights: Weights) -> list[str]:

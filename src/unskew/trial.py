@@ -70,6 +70,19 @@ class Probe(Spec):
         return bool(self.every) and (round % self.every == 0 or round == rounds)
 
 
+class Faults(Spec):
+    """What becomes of a client that sends no update, or one that cannot be used: with NaN or infinite values,
+    with other names, shapes or types than it was sent, or too large."""
+
+    on_fault: Literal["skip", "stop"] | None = None
+    """skip: the round goes on without the client. stop: the run stops. Not given: it stops where code has
+    raised an error, as a mistake in a method does, and otherwise goes on."""
+    min_clients: int = Field(default=1, ge=0)
+    """With fewer usable updates than this, a round with a fault stops the run; 0: it goes on without any."""
+    max_norm: float | None = Field(default=None, gt=0)
+    """The largest norm that an update may have; none by default."""
+
+
 Statistics = Literal["average", "local", "batch"]
 """What becomes of BatchNorm statistics. average: the server averages them with the clients' weights.
 local: they stay with their client, and the global model is tested on the statistics of the test batch.
@@ -120,6 +133,7 @@ class Trial:
     """Whether a GPU may take its fastest kernels: steps compiled as a whole, and of cuDNN's kernels those
     that win a race. Last bits then differ from run to run."""
     probe: Probe = Probe()
+    faults: Faults = Faults()
 
     def __post_init__(self) -> None:
         if not isinstance(self.federation, Federation):

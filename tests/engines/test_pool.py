@@ -26,6 +26,7 @@ from unskew.data.dataset import Dataset, Split
 from unskew.engines.cpu import pool
 from unskew.engines.cpu.pool import Pool, available
 from unskew.engines.cpu.traced_step import StepTracer
+from unskew.engines.job import Job, Task, completed
 from unskew.engines.loop import Loop
 from unskew.method import plain_loss
 from unskew.methods import METHODS
@@ -245,6 +246,14 @@ def test_a_loss_that_looks_at_its_values_is_not_replayed(trial, read):
     assert_same_run(train(trial, Method(loss=moody)), train(pooled(trial), Method(loss=moody)))
 
 
+METHOD = Method()
+
+
+def everyone(trial: Trial) -> list[Job]:
+    federation = trial.federation
+    return [Job(Task(client, 0, federation.holding(client))) for client in range(federation.clients)]
+
+
 def switched(switch):
     """A method that depends on something that no tracer can see: memory of several processes."""
     return Method(loss=lambda view: plain_loss(view) * (2 if switch.value else 1))
@@ -280,11 +289,10 @@ def test_without_traces_hidden_state_is_seen(trial):
 
 def test_weights_that_are_not_numbers_are_no_difference(trial):
     trial = replace(trial, budget=trial.budget.model_copy(update={"lr": 1e30}))
-    engine = eager_pool(replace(trial, workers=2))
-    state = begin(Method(), engine.initial)
+    engine, jobs = eager_pool(replace(trial, workers=2)), everyone(trial)
     for _ in range(4):
-        state, _ = step(trial, Method(), engine, state)
-    assert not any(value.isfinite().all() for value in state.server.weights.params.values())
+        fits = completed(engine.fit(METHOD, engine.initial, {}, jobs))
+    assert not fits[0].weights.params["0.weight"].isfinite().all()
     assert engine.replayed
 
 
@@ -428,25 +436,46 @@ def test_an_error_that_no_message_can_carry(trial):
     assert "Client 0 failed in round 1, stage 'train'." in caught.value.__notes__
 
 
-def test_a_killed_worker_is_told_in_a_sentence_and_the_engine_goes_on(trial):
+def test_killed_workers_are_told_in_a_sentence_and_the_engine_goes_on(trial):
     engine = eager_pool(replace(trial, workers=2))
     method = in_workers(lambda: os.kill(os.getpid(), signal.SIGKILL))
     state = begin(method, engine.initial)
-    with pytest.raises(UserError, match=r"ended by SIGKILL.*use fewer --workers, or --engine loop"):
+    sentence = r"^round 1 stopped with 0 usable updates, .*client 0, stage 'train' \(a worker process was ended"
+    with pytest.raises(UserError, match=sentence + " by SIGKILL twice, .*use fewer --workers, or --engine loop"):
         step(trial, method, engine, state)
-    assert not children(os.getpid())
     after, _ = step(trial, Method(), engine, state)
     expected, _ = step(trial, Method(), Loop(trial), state)
     assert_same(after.server.weights.params, expected.server.weights.params)
-
-
-def test_a_worker_killed_between_rounds(trial):
-    engine, method = eager_pool(replace(trial, workers=2)), Method()
-    state, _ = step(trial, method, engine, begin(method, engine.initial))
-    os.kill(children(os.getpid())[0], signal.SIGKILL)
-    with pytest.raises(UserError, match="SIGKILL"):
-        step(trial, method, engine, state)
+    engine.close()
     assert not children(os.getpid())
+
+
+def test_workers_killed_between_rounds_cost_nothing(trial):
+    engine, method = eager_pool(replace(trial, workers=2)), Method()
+    states = []
+    for each in (engine, Loop(trial)):
+        state, _ = step(trial, method, each, begin(method, each.initial))
+        for pid in children(os.getpid()):
+            os.kill(pid, signal.SIGKILL)
+        state, round = step(trial, method, each, state)
+        assert round.test is not None
+        assert not round.faults
+        states.append(state)
+    assert_same(*(state.server.weights.params for state in states))
+
+
+def test_a_test_that_kills_its_workers_is_told_in_a_sentence(trial, monkeypatch):
+    engine, here = eager_pool(replace(trial, workers=2)), os.getpid()
+    totals = engine.local.evaluator.batch_totals
+
+    def deadly(weights, batch):
+        if batch == 1 and os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return totals(weights, batch)
+
+    monkeypatch.setattr(engine.local.evaluator, "batch_totals", deadly)
+    with pytest.raises(UserError, match=r"^a worker process was ended by SIGKILL twice"):
+        step(trial, Method(), engine, begin(Method(), engine.initial))
 
 
 def test_workers_end_with_their_engine(trial):

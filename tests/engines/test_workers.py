@@ -8,10 +8,10 @@ import signal
 import pytest
 import torch
 
-from unskew import UserError
 from unskew.engines.cpu.pool import available
 from unskew.engines.cpu.shared_tensors import Groups
 from unskew.engines.cpu.workers import Workers
+from unskew.engines.job import LostError
 
 pytestmark = pytest.mark.skipif(not available(), reason="the pool engine needs Linux")
 
@@ -52,13 +52,30 @@ def test_an_error_of_one_task_leaves_the_others_and_the_workers_as_they_are():
     assert not workers.ended
 
 
-def test_a_worker_that_is_lost_ends_all_and_others_can_be_started():
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_worker_that_dies_is_replaced_and_its_task_tried_once_more(size):
+    workers, names = Workers(work, size), ["die", "fine", "stumble", "die", "fine", "die"]
     for _ in range(2):
-        workers = Workers(work, 2)
-        [(first, _), (second, _)] = workers.run(COMMON, tasks("fine", "fine"))
-        with pytest.raises(UserError, match=r"ended by SIGKILL.*use fewer --workers, or --engine loop"):
-            workers.run(COMMON, tasks("fine", "die", "fine", "fine"))
-        assert workers.ended
-        for pid in {first, second}:
-            with pytest.raises(ProcessLookupError):
-                os.kill(pid, 0)
+        replies = workers.run(COMMON, tasks(*names))
+        for n, (name, reply) in enumerate(zip(names, replies, strict=True)):
+            if name == "fine":
+                assert torch.equal(reply[1]["sum"]["sum"], torch.full((3,), 1.0 + n))
+            else:
+                assert isinstance(reply, IndexError if name == "stumble" else LostError)
+        assert str(replies[0]).startswith("a worker process was ended by SIGKILL twice")
+    assert not workers.ended
+    pids = {reply[0] for reply in workers.run(COMMON, tasks(*["fine"] * size))}
+    workers.end()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_worker_that_dies_while_it_rests_costs_nothing():
+    workers = Workers(work, 2)
+    first = {pid for pid, _ in workers.run(COMMON, tasks("fine", "fine"))}
+    for pid in first:
+        os.kill(pid, signal.SIGKILL)
+    again = workers.run(COMMON, tasks("fine", "fine", "fine"))
+    assert not first & {pid for pid, _ in again}
+    assert torch.equal(again[2][1]["sum"]["sum"], torch.full((3,), 3.0))

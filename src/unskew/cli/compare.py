@@ -42,6 +42,7 @@ def compare(
     workers: options.Workers = None,
     precision: options.Precision = None,
     probe: options.Probe = None,
+    on_fault: options.OnFault = None,
     out: options.Out = None,
     data: options.Data = None,
     log: options.Log = None,
@@ -84,6 +85,7 @@ def compare(
         precision=precision,
         data=data,
         probe=options.probe_period(probe),
+        on_fault=on_fault,
     )
     base.pop("method", None)
     first = Experiment(**base)

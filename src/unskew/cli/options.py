@@ -76,6 +76,15 @@ Probe = Annotated[
     str | None,
     option("--probe", "every=NUMBER", "Test the clients' own models every so many rounds.", "never"),
 ]
+OnFault = Annotated[
+    str | None,
+    option(
+        "--on-fault",
+        "NAME",
+        "skip: go on without clients that fail. stop: do not.",
+        "stop where code raises an error, else skip",
+    ),
+]
 Log = Annotated[
     str | None,
     option("--log", "NAMES", "Write also for tensorboard, mlflow or wandb, into the run folder."),
@@ -113,6 +122,7 @@ PATHS = {
     "precision": "precision",
     "data": "data.folder",
     "probe": "probe.every",
+    "on_fault": "faults.on_fault",
 }
 """Where each flag stands in an experiment file."""
 

@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 from unskew.cli.show import GROUPS, percent
-from unskew.record import Probe, Round, TestedRound
+from unskew.record import FAULTS_TOLD, Probe, Round, TestedRound
 
 PERIOD = 10
 """Seconds between two plain lines."""
@@ -81,6 +81,7 @@ class Watch:
         self._cell = self._done = 0
         self._probed = 0.0
         self._headed = False
+        self._faults = 0
 
     def __enter__(self) -> Watch:
         self._bar.start()
@@ -95,7 +96,7 @@ class Watch:
         """The next run begins."""
         self._cell += 1
         count = f" ({self._cell}/{self._cells})" if self._cells > 1 else ""
-        self._label, self._headed = text + count, False
+        self._label, self._headed, self._faults = text + count, False, 0
         room = max(10, self._screen.width - BESIDE_LABEL) - len(count)
         short = text if len(text) <= room else text[: room - 1] + "…"
         self._bar.update(self._task, description=short + count)
@@ -108,6 +109,7 @@ class Watch:
     def __call__(self, line: Round, probe: Probe | None = None) -> None:
         """A round, as rounds.jsonl and probes.jsonl have it."""
         self._done += 1
+        self._tell_faults(line)
         self._probed += probe.seconds if probe else 0.0
         if isinstance(line, TestedRound):
             self._numbers = [
@@ -123,6 +125,16 @@ class Watch:
                 self._print_row(line)
         elif not self._live and not self._quiet:
             self._print_line(shown)
+
+    def _tell_faults(self, line: Round) -> None:
+        """The first clients that rounds of this run go on without, and then that there are more."""
+        for fault in line.faults or ():
+            self._faults += 1
+            if self._faults <= FAULTS_TOLD:
+                where = f"round {line.round} goes on without client {fault.client}, stage '{fault.stage}'"
+                self.say([f"{where}: {fault.reason}."])
+            elif self._faults == FAULTS_TOLD + 1:
+                self.say(["there are more such faults: the run's rounds.jsonl has them all."])
 
     def _print(self, line: str) -> None:
         self._screen.print(line, soft_wrap=True)

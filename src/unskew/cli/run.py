@@ -37,6 +37,7 @@ def run(
     workers: options.Workers = None,
     precision: options.Precision = None,
     probe: options.Probe = None,
+    on_fault: options.OnFault = None,
     out: options.Out = None,
     data: options.Data = None,
     log: options.Log = None,
@@ -70,6 +71,7 @@ def run(
             precision=precision,
             data=data,
             probe=options.probe_period(probe),
+            on_fault=on_fault,
         )
     )
     loggers = options.loggers(log)

@@ -9,7 +9,7 @@ from unskew.engines import numerics
 from unskew.engines.client import Clients
 from unskew.engines.cuda.streams import current_event, seconds_between
 from unskew.engines.evaluate import Evaluator
-from unskew.engines.job import Job, Pending, Task
+from unskew.engines.job import Failed, Job, Pending, Task
 from unskew.engines.network import Network
 from unskew.engines.samples import Samples
 from unskew.errors import UserError
@@ -87,7 +87,11 @@ class Base:
         except UserError:
             raise
         except Exception as error:
-            error.add_note(f"Client {job.task.client} failed after round {job.task.round}, stage 'ask'.")
+            where = f"client {job.task.client} failed after round {job.task.round}, stage 'ask'"
+            failed = Failed.of(job.task, "update", error)
+            if failed.kind == "memory":
+                raise UserError(f"{where}: {failed.reason()}.") from None
+            error.add_note(f"{where.capitalize()}.")
             raise
 
     def fetch(self, tensors: Tensors) -> Pending[Tensors]:

@@ -6,12 +6,14 @@ import pickle
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 from unskew.data.federation import Holding
 from unskew.errors import UserError
+from unskew.record import ClientStage, FaultKind
 from unskew.types import Tensors, Weights
 
 T = TypeVar("T")
@@ -73,8 +75,8 @@ class Fit:
     """What the method counted, 0-dimensional each."""
 
 
-ClientStage = Literal["prepare", "train", "update"]
-"""Where a client's round can fail: before its first step, in its steps, or after the last."""
+class LostError(UserError):
+    """That the process or the machine which worked on something has ended, also when it was tried again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +89,26 @@ class Failed:
     """Counted from 0."""
     stage: ClientStage
     error: Exception
+    kind: FaultKind
 
-    def reason(self) -> Exception:
-        """The error, with a note of where it happened; an error of the user's says what to do as it is."""
+    @classmethod
+    def of(cls, task: Task, stage: ClientStage, error: Exception) -> Failed:
+        """The failure of a client whose training has raised an error."""
+        kind = _kind(error)
+        if kind == "memory":  # the frames of its traceback hold what has filled the memory
+            error = error.with_traceback(None)
+            error.__context__ = error.__cause__ = None
+        return cls(task.client, task.round, stage, error, kind)
+
+    def reason(self) -> str:
+        """Why, in words that fit into a sentence."""
+        if self.kind == "memory":
+            return "it ran out of memory: lower the batch size, or run fewer clients at once with --workers"
+        said = " ".join(str(self.error).split()).removesuffix(".")
+        return said if self.kind == "lost" else f"{type(self.error).__name__}: {said}".removesuffix(": ")
+
+    def raised(self) -> Exception:
+        """The error, with a note of where it happened."""
         where = f"Client {self.client} failed in round {self.round + 1}, stage '{self.stage}'."
         if where not in getattr(self.error, "__notes__", ()):
             self.error.add_note(where)
@@ -98,6 +117,19 @@ class Failed:
     def portable(self) -> Failed:
         """The same, with an error that can be sent to another process."""
         return replace(self, error=portable(self.error))
+
+
+OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+"""What PyTorch's errors say where memory has run out and their type does not tell."""
+
+
+def _kind(error: Exception) -> FaultKind:
+    if isinstance(error, LostError):
+        return "lost"
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return "memory"
+    told = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+    return "memory" if told else "error"
 
 
 def portable(error: E) -> E | RuntimeError:
@@ -122,7 +154,7 @@ def completed(outcomes: list[Outcome]) -> list[Fit]:
     """What the clients' training came to, where none has failed; otherwise the first failure is raised."""
     for outcome in outcomes:
         if isinstance(outcome, Failed):
-            raise outcome.reason()
+            raise outcome.raised()
     return [outcome for outcome in outcomes if isinstance(outcome, Fit)]
 
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from unskew.engines.base import Base
-from unskew.engines.job import ClientStage, Failed, Job, Outcome, Task
+from unskew.engines.job import Failed, Job, Outcome, Task
 from unskew.engines.network import Network
 from unskew.engines.numerics import seed
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.parts.optimizers import corrected, sgd
+from unskew.record import ClientStage
 from unskew.trial import Trial
 from unskew.types import Gradient, Optimizer, Params, Scope, Tensors, View, Weights
 
@@ -73,7 +74,7 @@ class Loop(Base):
         except UserError:  # it is not this client's: the user has to do something
             raise
         except Exception as error:
-            return Failed(task.client, task.round, stage, error)
+            return Failed.of(task, stage, error)
 
 
 @dataclass(frozen=True)

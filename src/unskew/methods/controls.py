@@ -32,12 +32,15 @@ from numpy.typing import NDArray
 
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
-from unskew.engines.job import Task, completed
+from unskew.engines.check import check_fit
+from unskew.engines.job import Task
 from unskew.errors import require
+from unskew.faults import accept, require_enough, sort_out
 from unskew.method import Work
 from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic
 from unskew.program import Program, Run, Stage
+from unskew.record import Fault
 from unskew.train import NOTHING_SENT, Result, Round, State, recall, rounds_cost
 from unskew.trial import Probe
 from unskew.types import Server, ServerState, Tensors, Weights
@@ -114,16 +117,27 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
     told: list[Round] = []
     for t in range(budget.rounds):
         stop_timer = engine.start_timer()
-        losses, counted = [], Counter[str]()
+        losses, counted, faults, samples = [], Counter[str](), list[Fault](), 0
         for client, state in states.items():
             job = recall(base, engine, state, Task(client, t, federation.holding(client)))
-            [fit] = completed(engine.fit(base, state.server.weights, {}, [job]))
+            sent = state.server.weights
+            answers, bad = sort_out(trial.faults, t, [job], engine.fit(base, sent, {}, [job]), sent)
+            for _, fit in answers:
+                bad += filter(None, [check_fit(job, fit, sent, trial.faults.max_norm)])
+            accept(trial.faults, t, bad)
+            faults += bad
+            if bad or not answers:  # its model stays as it was
+                states[client] = replace(state, server=replace(state.server, round=t + 1))
+                continue
+            [(_, fit)] = answers
+            samples += fit.samples
             states[client] = State(
                 ServerState(fit.weights, {}, t + 1), {client: fit.memory}, {}, {client: fit.optimizer}
             )
             losses.append(float(fit.loss) * fit.samples)
             counted.update({name: int(value) for name, value in fit.tallies.items()})
-        loss = sum(losses) / federation.population.samples if clients else math.nan
+        require_enough(trial.faults, t, len(losses), faults)
+        loss = sum(losses) / samples if losses else math.nan
         test = None
         if trial.evaluation.due(t + 1, budget.rounds):
             models = [state.server.weights for state in states.values()] or [engine.initial]
@@ -135,12 +149,13 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
                 number=t + 1,
                 lr=budget.lr_at(t),
                 cohort=everyone,
-                trained=list(clients),
+                trained=[client for client in clients if client not in {fault.client for fault in faults}],
                 train_loss=loss,
                 seconds=seconds,
                 test=test,
-                samples=budget.epochs * federation.population.samples,
+                samples=budget.epochs * samples,
                 tallies=dict(counted),
+                faults=tuple(faults),
             )
         )
         run.tell(told[-1])

@@ -55,6 +55,7 @@ from unskew.data.federation import Federation, holding_of
 from unskew.data.manifest import partition_of
 from unskew.engines.job import Task
 from unskew.errors import require, unknown
+from unskew.faults import require_enough
 from unskew.method import Method
 from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic
@@ -203,6 +204,7 @@ def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int
             trial,
             federation=only_clients(trial.federation, kinds == kind),
             evaluation=trial.evaluation.model_copy(update={"every": never}),  # only side by side
+            faults=trial.faults.model_copy(update={"min_clients": 0}),  # of all clusters together
         )
         for kind in range(int(kinds.max(initial=0)) + 1)
     ]
@@ -217,6 +219,7 @@ def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int
         due = trial.evaluation.due(done, trial.budget.rounds)
         test = run.engine(whole).evaluate(concatenated(run, whole, stage)).result() if due else None
         told = _one_round([round for _, round in steps], trial.federation, test)
+        require_enough(trial.faults, done - 1, len(told.trained), told.faults)
         run.tell(told)
         stage = replace(stage, rounds=(*stage.rounds, told))
     return replace(stage, cost=rounds_cost(trial, method, rounds))
@@ -263,6 +266,7 @@ def _one_round(parts: Sequence[Round], federation: Federation, test: Assessment 
         seconds=sum(part.seconds for part in parts),
         test=test,
         # A client takes part in every cluster's round, in all but one without data: it gets one model.
+        faults=tuple(fault for part in parts for fault in part.faults),
         traffic=Traffic(up=sum(part.traffic.up for part in parts), down=parts[0].traffic.down),
         samples=sum(part.samples for part in parts),
         tallies={

@@ -23,7 +23,7 @@ from unskew.data.federation import Holding
 from unskew.engines.cpu.shared_tensors import Groups
 from unskew.engines.cpu.traced_step import StepTracer
 from unskew.engines.cpu.workers import Workers
-from unskew.engines.job import Failed, Fit, Job, Outcome, Pending, Task
+from unskew.engines.job import Failed, Fit, Job, LostError, Outcome, Pending, Task
 from unskew.engines.loop import Loop, plain_steps
 from unskew.engines.numerics import deterministic
 from unskew.engines.plan import longest_first
@@ -86,6 +86,10 @@ class WorkerAnswer:
     """Why the client's training came to nothing, where that is so."""
 
 
+Reply = tuple[WorkerAnswer, Groups] | LostError
+"""An answer with its tensors, or that there is none because worker processes died at it."""
+
+
 class Pool(Loop):
     """The engine that runs clients in worker processes. Where there is nothing to do side by side, as with
     one worker or a cohort of one client, it is done in this process, and none is forked."""
@@ -117,8 +121,8 @@ class Pool(Loop):
             return super().fit(method, anchor, shared, jobs)
         processes = self._processes_for(method, len(order))
         common = _weights(anchor) | {"shared": shared}
-        answers = self._answers(processes, common, [_request(jobs[n]) for n in order])
-        outcomes = {n: _outcome(*answer) for n, answer in zip(order, answers, strict=True)}
+        replies = self._replies(processes, common, [_request(jobs[n]) for n in order])
+        outcomes = {n: _outcome(jobs[n], reply) for n, reply in zip(order, replies, strict=True)}
         rest = [job for n, job in enumerate(jobs) if n not in outcomes]
         idle = iter(super().fit(method, anchor, shared, rest))
         return [outcomes[n] if n in outcomes else next(idle) for n in range(len(jobs))]
@@ -128,30 +132,37 @@ class Pool(Loop):
         if self._processes is None or self._processes.ended or len(test) < 2:
             return super().evaluate(weights)
         requests: list[tuple[Request, Groups]] = [(TestRequest(batch), {}) for batch in range(len(test))]
-        answers = self._answers(self._processes, _weights(weights), requests)
-        return Pending.done(test.assessment(groups["totals"] for _, groups in answers))
+        totals = []
+        for reply in self._replies(self._processes, _weights(weights), requests):
+            if isinstance(reply, LostError):
+                raise reply
+            totals.append(reply[1]["totals"])
+        return Pending.done(test.assessment(totals))
 
     def close(self) -> None:
         if self._processes is not None:
             self._processes.end()
 
-    def _answers(
+    def _replies(
         self,
         processes: Workers[Request, WorkerAnswer],
         common: Groups,
         requests: Sequence[tuple[Request, Groups]],
-    ) -> list[tuple[WorkerAnswer, Groups]]:
+    ) -> list[Reply]:
         # One thread copies: others would wait for the next copy in a loop, on the cores of the workers.
         with deterministic(self.device, 1):
             replies = processes.run(common, requests)
-        answers = []
+        known: list[Reply] = []
         for reply in replies:
-            if isinstance(reply, BaseException):
+            if isinstance(reply, LostError):
+                known.append(reply)
+            elif isinstance(reply, BaseException):
                 raise reply
-            answers.append(reply)
-            self.replayed += reply[0].replayed
-            self._warn(reply[0].problem)
-        return answers
+            else:
+                known.append(reply)
+                self.replayed += reply[0].replayed
+                self._warn(reply[0].problem)
+        return known
 
     def _warn(self, problem: str) -> None:
         if problem and not self._warned:
@@ -211,7 +222,10 @@ def _request(job: Job) -> tuple[Request, Groups]:
     return TrainRequest(task.client, task.round), groups | own
 
 
-def _outcome(answer: WorkerAnswer, tensors: Groups) -> Outcome:
+def _outcome(job: Job, reply: Reply) -> Outcome:
+    if isinstance(reply, LostError):
+        return Failed.of(job.task, "train", reply)
+    answer, tensors = reply
     if answer.failed is not None:
         return answer.failed
     return Fit(

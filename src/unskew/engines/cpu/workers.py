@@ -19,9 +19,8 @@ from multiprocessing.process import BaseProcess
 from typing import Generic, TypeVar
 
 from unskew.engines.cpu.shared_tensors import Groups, Layout, SharedTensors
-from unskew.engines.job import portable
+from unskew.engines.job import LostError, portable
 from unskew.engines.numerics import keep_freed_memory
-from unskew.errors import UserError
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -44,10 +43,10 @@ class Worker:
 
 
 class Workers(Generic[T, A]):
-    """A fixed number of worker processes that compute one function."""
+    """A fixed number of worker processes that compute one function. One that dies is replaced."""
 
     def __init__(self, work: WorkFunction[T, A], size: int) -> None:
-        self._common = SharedTensors()
+        self._work, self._common = work, SharedTensors()
         self._workers: dict[Worker, BaseProcess] = {}
         self.end = weakref.finalize(self, _end, os.getpid(), self._workers)
         """Kills the processes, which also happens when this object goes."""
@@ -69,66 +68,79 @@ class Workers(Generic[T, A]):
         """Return an answer for every task, or the exception that was raised by it, in the order of the tasks.
 
         Tasks are given out in that order, each to the first worker that is free; `common` is what all of
-        them see. After an exception in a task its worker goes on with the next one. Where a process is lost,
-        or this call is interrupted, all of them end.
+        them see. After an exception in a task its worker goes on with the next one. A task whose process dies
+        is tried once more when all others are done, with the machine's memory for itself; where that one dies
+        too, its answer is a `LostError`. Where this call is interrupted, all processes end.
         """
         done: dict[int, tuple[A, Groups] | BaseException] = {}
-        waiting = deque(enumerate(tasks))
+        waiting, alone = deque(range(len(tasks))), deque[int]()
         busy: dict[Connection, tuple[Worker, int]] = {}
+        informed: set[Worker] = set()
+        tried: set[int] = set()
 
         def give(worker: Worker) -> None:
-            n, (task, tensors) = waiting.popleft()
-            self._send(worker, (task, worker.request.write(tensors)))
+            n = waiting.popleft()
+            task, tensors = tasks[n]
+            request = task, worker.request.write(tensors)
             busy[worker.connection] = worker, n
+            with suppress(OSError):  # it is dead, which its connection tells
+                if worker not in informed:
+                    worker.connection.send(layout)
+                    informed.add(worker)
+                worker.connection.send(request)
 
         try:
             layout = self._common.write(common)
             for worker in list(self._workers)[: len(tasks)]:
-                self._send(worker, layout)
                 give(worker)
-            while busy:
+            while busy or alone:
+                if not busy:
+                    waiting.append(alone.popleft())
+                    give(next(iter(self._workers)))
                 # With a timeout: a signal that another thread was given does not end the wait of this one.
                 for connection in wait(list(busy), timeout=1):
                     assert isinstance(connection, Connection)
                     worker, n = busy.pop(connection)
-                    reply = self._receive(worker)
+                    try:
+                        reply: tuple[A, Layout] | BaseException = connection.recv()
+                    except (EOFError, OSError):
+                        lost, worker = self._replace(worker)
+                        if n in tried:
+                            done[n] = lost
+                        else:
+                            tried.add(n)
+                            alone.append(n)
+                        if waiting:
+                            give(worker)
+                        continue
                     if waiting:
                         give(worker)
                     if isinstance(reply, BaseException):
                         done[n] = reply
                     else:
-                        answer, layout = reply
-                        done[n] = answer, worker.replies[worker.turn].read(layout, copy=True)
+                        answer, where = reply
+                        done[n] = answer, worker.replies[worker.turn].read(where, copy=True)
                     worker.turn = 1 - worker.turn
         except BaseException:
             self.end()
             raise
         return [done[n] for n in range(len(tasks))]
 
-    def _send(self, worker: Worker, message: Layout | tuple[T, Layout]) -> None:
-        try:
-            worker.connection.send(message)
-        except OSError:
-            raise self._lost(worker) from None
-
-    def _receive(self, worker: Worker) -> tuple[A, Layout] | BaseException:
-        try:
-            reply: tuple[A, Layout] | BaseException = worker.connection.recv()
-        except (EOFError, OSError):
-            raise self._lost(worker) from None
-        return reply
-
-    def _lost(self, worker: Worker) -> UserError:
-        process = self._workers[worker]
+    def _replace(self, worker: Worker) -> tuple[LostError, Worker]:
+        """Start another worker for one that died; return how that one died, and the other."""
+        process = self._workers.pop(worker)
         process.join()
+        worker.connection.close()
         code = process.exitcode or 0  # None where somebody else waited for the process
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "ended"
-        return UserError(
-            f"a worker process {how}, as happens when memory runs out: use fewer --workers, or --engine loop."
+        lost = LostError(
+            f"a worker process {how} twice, as happens when memory runs out: use fewer --workers, or "
+            "--engine loop."
         )
+        return lost, _start(self._work, self._common, self._workers)
 
 
-def _start(work: WorkFunction[T, A], common: SharedTensors, workers: dict[Worker, BaseProcess]) -> None:
+def _start(work: WorkFunction[T, A], common: SharedTensors, workers: dict[Worker, BaseProcess]) -> Worker:
     fork = multiprocessing.get_context("fork")  # the functions of a method cannot be pickled
     ours, theirs = multiprocessing.Pipe()
     worker = Worker(ours, SharedTensors(), (SharedTensors(), SharedTensors()))
@@ -141,6 +153,7 @@ def _start(work: WorkFunction[T, A], common: SharedTensors, workers: dict[Worker
         process.start()
         workers[worker] = process
     theirs.close()
+    return worker
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from unskew.engines.cuda.compile import compile_step, decompose_convolutions, wo
 from unskew.engines.cuda.packed import load_model, packed_model
 from unskew.engines.cuda.streams import Replay, Stream, current_event, seconds_between
 from unskew.engines.job import Pending
+from unskew.errors import UserError
 from unskew.metrics import Assessment
 from unskew.transfer import download
 from unskew.types import Tensors, Weights
@@ -81,7 +82,12 @@ class StreamEvaluator:
                 for rows in batches:
                     (full if len(rows) == len(batches[0]) else add)(*held, rows)
 
-            return self.stream.capture(run)
+            try:
+                return self.stream.capture(run)
+            except torch.OutOfMemoryError as error:
+                raise UserError(
+                    "the GPU has too little memory to test the model: lower evaluation.batch_size."
+                ) from error
 
     def _add(self, weights: dict[str, Tensors], totals: Tensors, test: Tensors, rows: Tensor) -> None:
         """Add to the totals of a model what some rows of the test set add."""

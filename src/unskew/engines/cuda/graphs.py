@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 import torch
@@ -21,7 +21,7 @@ from unskew.engines.cuda.prefetch import Prefetcher
 from unskew.engines.cuda.slot import Ready, Shared
 from unskew.engines.cuda.slots import MOST_SLOTS, Slots
 from unskew.engines.cuda.streams import random_state, stream_on
-from unskew.engines.job import Failed, Job, Outcome, Pending, Task
+from unskew.engines.job import Failed, Fit, Job, Outcome, Pending, Task
 from unskew.engines.numerics import seed
 from unskew.errors import UserError
 from unskew.method import Method
@@ -91,6 +91,9 @@ class Graphs(Base):
             for slots, clients in by_slots.items():
                 outcomes |= slots.run(clients, prefetching)
             self._shared.prefetcher.release()
+            if any(isinstance(outcome, Failed) and outcome.kind == "memory" for outcome in outcomes.values()):
+                trained = any(isinstance(outcome, Fit) and outcome.steps for outcome in outcomes.values())
+                self._free_memory(keep=by_slots if trained else ())
             return [outcomes[place] for place in range(len(jobs))]
 
     def _prepare(
@@ -111,9 +114,17 @@ class Graphs(Base):
             except UserError:
                 raise
             except Exception as error:
-                outcomes[place] = Failed(job.task.client, job.task.round, "prepare", error)
+                outcomes[place] = Failed.of(job.task, "prepare", error)
                 continue
             yield Ready(place, start, random_state(self.device) if draws else drawn, mine)
+
+    def _free_memory(self, keep: Collection[Slots]) -> None:
+        """Give back what is not needed now: slots of other methods and shapes, and what PyTorch caches."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # graphs that go may still be running
+        self._slots = {shapes: slots for shapes, slots in self._slots.items() if slots in keep}
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _slots_of(self, method: Method, client: Ready) -> Slots:
         scope = client.start.scope

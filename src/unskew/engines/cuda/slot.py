@@ -16,7 +16,8 @@ from unskew.engines.client import Start
 from unskew.engines.cuda.packed import PackedTensors
 from unskew.engines.cuda.prefetch import ClientInputs, Prefetcher
 from unskew.engines.cuda.streams import Event, Replay, Stream
-from unskew.engines.job import ClientStage, Failed
+from unskew.engines.job import Failed
+from unskew.record import ClientStage
 from unskew.types import Tensors
 
 
@@ -33,7 +34,7 @@ class Ready:
 
     def failed(self, stage: ClientStage, error: Exception) -> Failed:
         """Return that the client's training came to nothing, and why."""
-        return Failed(self.start.job.task.client, self.start.job.task.round, stage, error)
+        return Failed.of(self.start.job.task, stage, error)
 
 
 @dataclass(frozen=True, eq=False)

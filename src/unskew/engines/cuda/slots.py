@@ -209,7 +209,7 @@ class Slots:
         before = torch.cuda.memory_reserved(device)
         try:
             self._add_captured_slot()
-        except (UserError, torch.OutOfMemoryError):  # the first one could be captured, so memory is short
+        except torch.OutOfMemoryError:
             return 1
         cost = max(1, torch.cuda.memory_reserved(device) - before)
         return max(1, int(MEMORY_SHARE * torch.cuda.mem_get_info(device)[0] / (2 * cost)))

@@ -160,15 +160,6 @@ class CudaStream:
         self._random.set_state(state)
 
     def capture(self, step: Callable[[], None]) -> Replay:
-        try:
-            return self._capture(step)
-        except torch.OutOfMemoryError as error:
-            raise UserError(
-                "the GPU has too little memory: lower the batch size, or run fewer clients side by side with "
-                "--workers."
-            ) from error
-
-    def _capture(self, step: Callable[[], None]) -> Replay:
         host = torch.get_rng_state()
         with self.activate(), self.random_numbers(), _without_collection():
             step()  # once outside the capture: libraries start, constants are made

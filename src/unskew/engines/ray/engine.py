@@ -16,7 +16,7 @@ import torch
 
 from unskew.data.federation import Federation, Holding
 from unskew.engines.cuda.graphs import Graphs
-from unskew.engines.job import Failed, Job, Outcome, Pending, Task
+from unskew.engines.job import Failed, Job, LostError, Outcome, Pending, Task
 from unskew.engines.loop import Loop
 from unskew.engines.network import Network
 from unskew.engines.plan import divide, longest_first
@@ -71,14 +71,27 @@ class RayEngine(Loop):
             workers = self._fleet.grow(len(ordered))
             groups = divide(sizes, workers) if self._cuda else [[place] for place in ordered]
             sent = [self._trial, self._method(method), self._ray.put(pack((anchor, shared)))]
-            federation = self.trial.federation
-            calls = [
-                RemoteCall(_fit, sent, [RemoteJob.of(jobs[place], federation) for place in group])
-                for group in groups
-            ]
-            for number, answer in self._fleet.run(calls):
-                outcomes.update(zip(groups[number], unpack(answer), strict=True))
+            while groups:
+                outcomes |= (answered := self._fit_groups(sent, jobs, groups))
+                # Who of several was at fault when their worker died shows when each trains alone.
+                groups = [[place] for group in groups for place in group if place not in answered]
         return [outcomes[place] for place in range(len(jobs))]
+
+    def _fit_groups(self, sent: list[Any], jobs: list[Job], groups: list[list[int]]) -> dict[int, Outcome]:
+        """What came of the clients, by their places. Those of a group of several whose workers died are left
+        open."""
+        federation, outcomes = self.trial.federation, dict[int, Outcome]()
+        calls = [
+            RemoteCall(_fit, sent, [RemoteJob.of(jobs[place], federation) for place in group])
+            for group in groups
+        ]
+        for number, answer in self._fleet.run(calls):
+            group = groups[number]
+            if not isinstance(answer, LostError):
+                outcomes.update(zip(group, unpack(answer), strict=True))
+            elif len(group) == 1:
+                outcomes[group[0]] = Failed.of(jobs[group[0]].task, "train", answer)
+        return outcomes
 
     def evaluate(self, weights: Weights) -> Pending[Assessment]:
         evaluator = self.local.evaluator
@@ -87,7 +100,11 @@ class RayEngine(Loop):
             return super().evaluate(weights)
         sent = [self._trial, self._ray.put(pack(weights))]
         parts = [range(len(evaluator) * n // size, len(evaluator) * (n + 1) // size) for n in range(size)]
-        answers = dict(self._fleet.run([RemoteCall(_batch_totals, sent, part) for part in parts]))
+        answers = dict[int, Payload]()
+        for number, answer in self._fleet.run([RemoteCall(_batch_totals, sent, part) for part in parts]):
+            if isinstance(answer, LostError):
+                raise answer
+            answers[number] = answer
         return Pending.done(evaluator.assessment(total for n in range(size) for total in unpack(answers[n])))
 
     def _method(self, method: Method) -> Any:

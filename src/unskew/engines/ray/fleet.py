@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from unskew.engines.job import LostError
 from unskew.engines.ray.connect import connect
 from unskew.engines.ray.payload import Payload, pack
 from unskew.errors import UserError
@@ -72,9 +73,9 @@ class Fleet:
             self._start_worker()
         return size
 
-    def run(self, calls: Sequence[RemoteCall]) -> Generator[tuple[int, Payload], None, None]:
-        """Yield the number of each call with its answer, as they come. A call goes to the first worker that
-        is free, in their order."""
+    def run(self, calls: Sequence[RemoteCall]) -> Generator[tuple[int, Payload | LostError], None, None]:
+        """Yield the number of each call with its answer, as they come, or that too many workers have died at
+        it. A call goes to the first worker that is free, in their order."""
         ray = self._ray
         waiting, busy = deque(range(len(calls))), dict[Any, tuple[int, Any]]()
         deaths, failed_starts = Counter[int](), 0
@@ -111,10 +112,11 @@ class Fleet:
                         raise
                     except ray.exceptions.RayError as error:
                         deaths[number] += 1
-                        if deaths[number] == ATTEMPTS:
-                            raise _died("at the same work", error) from None
-                        waiting.appendleft(number)
                         self._start_worker()
+                        if deaths[number] == ATTEMPTS:
+                            yield number, _died("at the same work", error)
+                        else:
+                            waiting.appendleft(number)
                     else:
                         self._idle.append(worker)
                         yield number, answer
@@ -184,9 +186,9 @@ def _torch_version() -> str:
     return torch.__version__.partition("+")[0]
 
 
-def _died(when: str, error: BaseException) -> UserError:
+def _died(when: str, error: BaseException) -> LostError:
     reason = " ".join(str(error).split())[:300]
-    return UserError(
+    return LostError(
         f"a worker of the Ray cluster died {ATTEMPTS} times {when}: if memory ran out, use fewer workers; "
         f"Ray says: {reason}."
     )

@@ -11,7 +11,7 @@ import numpy as np
 import tomli_w
 
 from unskew import metrics
-from unskew.record import Json, Probe, Round, Stages, plain
+from unskew.record import Json, Probe, Round, Stages, fault_notes, plain
 from unskew.report.measures import MEASURES, Measure
 from unskew.report.page.answer import BASELINE, GROUPS, answer, moment, paired
 from unskew.report.page.progress import progress
@@ -109,9 +109,14 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
 
 def _notes(runs: Iterable[Run]) -> list[Json]:
     """What the runs themselves say about their numbers."""
-    told = {note: None for run in runs if run.summary for note in run.summary.notes}
+    told = {note: None for run in runs for note in (run.summary.notes if run.summary else _faults(run))}
     failed = [f"{run.label} seed {run.seed} failed: {run.failure.sentence}" for run in runs if run.failure]
     return [*failed, *told]
+
+
+def _faults(run: Run) -> list[str]:
+    """The note on clients that were left out, as the summary of the run will have it."""
+    return fault_notes((round.round, fault) for round in run.rounds for fault in round.faults or ())
 
 
 # Blocks: runs that differ in method and seed alone, so that their numbers compare.
