@@ -21,8 +21,8 @@ from unskew.errors import UserError
 T = TypeVar("T")
 
 ELSEWHERE = {
-    "seed", "engine", "device", "threads", "workers", "trace", "fast", "data.folder", "skew.seed",
-    "evaluation.every", "evaluation.batch_size", "probe.every",
+    "seed", "engine", "device", "threads", "workers", "trace", "fast", "client_memory",
+    "data.folder", "skew.seed", "evaluation.every", "evaluation.batch_size", "probe.every",
 }  # fmt: skip
 """Settings in which runs of one method may differ and still be seeds of the same thing."""
 
