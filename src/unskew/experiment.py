@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import ConfigDict, Field
@@ -110,6 +110,8 @@ class Experiment(Spec):
     precision: Precision = "fp32"
     fast: bool = False
     """Whether a GPU may take its fastest kernels; last bits then differ from run to run."""
+    client_memory: Literal["auto"] | Annotated[float, Field(ge=0)] = "auto"
+    """GB of what clients keep between rounds that may stay in memory; the rest goes to disk."""
     data: DataSpec = DataSpec()
     skew: SkewSpec = SkewSpec()
     model: ModelSpec = ModelSpec()
@@ -125,8 +127,10 @@ class Experiment(Spec):
     def identity(self) -> str:
         """SHA-256 over these settings as canonical JSON: sorted keys, no spaces. Of a resolved experiment, as
         `prepare` makes it, it is the same however the settings were written. Left out is what no result
-        depends on: `workers`, and `data.folder`. A method's or a dataset's file counts by its path."""
-        told = self.model_dump(mode="json", exclude_none=True, exclude={"workers": True, "data": {"folder"}})
+        depends on: `workers`, `client_memory`, and `data.folder`. A method's or a dataset's file counts by
+        its path."""
+        unused: dict[str, Any] = {"workers": True, "client_memory": True, "data": {"folder"}}
+        told = self.model_dump(mode="json", exclude_none=True, exclude=unused)
         return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def title(self) -> str:
@@ -233,6 +237,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         trace=experiment.trace,
         precision=experiment.precision,
         fast=experiment.fast,
+        client_memory=None if experiment.client_memory == "auto" else experiment.client_memory,
     )
     if trial.faults.min_clients > trial.cohort:
         least = trial.faults.min_clients

@@ -197,14 +197,15 @@ class Run:
 
         def make() -> Stage:
             sent = weights or engine.initial
-            jobs = [
+            asked = range(federation.clients) if clients is None else clients
+            jobs = (  # one after another: what all clients keep may not fit into memory
                 Job(
                     Task(client, state.round if state else 0, federation.holding(client)),
                     state.memories.get(client, {}) if state else {},
                     state.buffers.get(client) if state else None,
                 )
-                for client in (range(federation.clients) if clients is None else clients)
-            ]
+                for client in asked
+            )
             count = _Count()
 
             def counted(scope: Scope, look: Look) -> Tensors:
@@ -218,7 +219,7 @@ class Run:
                         f"'{unusable[0]}': all have to answer; if the model diverged, try a smaller lr."
                     )
             model = sent.params if trial.statistics == "local" else sent.params | sent.buffers
-            down = metrics.nbytes(model) * len(jobs) if weights else 0
+            down = metrics.nbytes(model) * len(asked) if weights else 0
             up = 0 if local else sum(map(metrics.nbytes, answers))
             return Stage(
                 values=answers, traffic=Traffic(up=up, down=down), cost=self._cost_of(models * count.forward)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -23,6 +24,9 @@ from unskew.loggers import Log
 from unskew.record import to_json
 from unskew.runs import FIRST_ROUND, ROUNDS, RunFolder, environment, failure_of, time_of, write_whole
 from unskew.train import Result, Round, State, train
+
+CLIENT_FILES = "clients"
+"""The folder in a run's folder for what clients keep beyond memory, while the run is under way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +91,11 @@ def execute(
         with _loggers(log, prepared, path, watch) as loggers:
             clock.mark("set-up")
             timed = partial(_timed, clock, partial(_tell, folder, loggers, watch))
-            result = train(prepared.trial, prepared.method, on_round=timed)
-            return _finish(folder, prepared, result, loggers, partial(time_of, clock))
+            trial = replace(prepared.trial, client_files=path / CLIENT_FILES)
+            result = train(trial, prepared.method, on_round=timed)
+            finished = _finish(folder, prepared, result, loggers, partial(time_of, clock))
+            shutil.rmtree(path / CLIENT_FILES, ignore_errors=True)  # open as they are, they can still be read
+            return finished
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the rounds that were finished are in {path}.") from None
     except Exception as error:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew import engines, metrics
+from unskew.client_tensors import ClientStore, ClientTensors, client_store
 from unskew.engines.check import Answer, ValueCheck
 from unskew.engines.job import Fit, Job, Pending, Task
 from unskew.engines.plan import cohort
@@ -37,11 +38,11 @@ class State:
     """All that training is between two rounds."""
 
     server: ServerState
-    memories: dict[int, Tensors] = field(default_factory=dict)
+    memories: ClientTensors = field(default_factory=ClientTensors)
     """What each client that ever took part has kept."""
-    buffers: dict[int, Tensors] = field(default_factory=dict)
+    buffers: ClientTensors = field(default_factory=ClientTensors)
     """Each client's own BatchNorm statistics, where the policy keeps them local."""
-    optimizers: dict[int, Tensors] = field(default_factory=dict)
+    optimizers: ClientTensors = field(default_factory=ClientTensors)
     """The state of each client's optimiser, where the budget keeps it."""
 
     @property
@@ -424,17 +425,24 @@ def aggregate(trial: Trial, method: Method, state: State, done: list[Answer]) ->
 
 def _following(trial: Trial, state: State, server: ServerState, done: list[Answer]) -> State:
     """The state after a round, with what its clients keep."""
-    by_client = {job.task.client: fit for job, fit in done}
+    by_client, store = {job.task.client: fit for job, fit in done}, store_of(trial)
 
-    def kept(before: dict[int, Tensors], now: Callable[[Fit], Tensors]) -> dict[int, Tensors]:
-        return before | {client: now(fit) for client, fit in by_client.items() if now(fit)}
+    def kept(before: ClientTensors, now: Callable[[Fit], Tensors]) -> ClientTensors:
+        so_far = before if before.store else store.empty()
+        return so_far.updated({client: now(fit) for client, fit in by_client.items() if now(fit)})
 
     return State(
         server=replace(server, round=state.round + 1),
         memories=kept(state.memories, lambda fit: fit.memory),
-        buffers=kept(state.buffers, lambda fit: fit.weights.buffers) if trial.statistics == "local" else {},
+        buffers=kept(state.buffers, lambda fit: fit.weights.buffers if trial.statistics == "local" else {}),
         optimizers=kept(state.optimizers, lambda fit: fit.optimizer),
     )
+
+
+def store_of(trial: Trial) -> ClientStore:
+    """Where a trial's clients keep what they keep."""
+    limit = None if trial.client_memory is None else int(trial.client_memory * 1e9)
+    return client_store(trial.pick_device(), limit, trial.client_files)
 
 
 def recall(method: Method, engine: engines.Engine, state: State, task: Task) -> Job:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -134,6 +136,11 @@ class Trial:
     that win a race. Last bits then differ from run to run."""
     probe: Probe = Probe()
     faults: Faults = Faults()
+    client_memory: float | None = None
+    """How many GB of what clients keep between rounds may stay in memory; the rest goes to disk. None: a part
+    of the machine's. No result depends on it."""
+    client_files: Path | None = None
+    """The folder for that rest; None: files without a name, which go with the process."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.federation, Federation):
@@ -146,6 +153,8 @@ class Trial:
             raise UserError(f"threads is {self.threads} but should be 1 or more.")
         if self.workers < 0:
             raise UserError(f"workers is {self.workers} but should be 0 (as many as suit) or more.")
+        if self.client_memory is not None and not 0 <= self.client_memory < math.inf:
+            raise UserError(f"client_memory is {self.client_memory} but should be 0 or more GB.")
         if self.budget.cohort != "all" and self.budget.cohort > self.federation.clients:
             raise UserError(
                 f"budget.cohort is {self.budget.cohort} but there are {self.federation.clients} clients: "

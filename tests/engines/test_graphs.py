@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from federations import flat, split
-from unskew import Method, engines, train
+from unskew import Method, engines, federate, load, train
 from unskew.engines.cuda import prefetch
 from unskew.engines.cuda.graphs import Graphs
 from unskew.engines.job import completed
@@ -173,3 +173,17 @@ def test_without_a_gpu_the_engine_is_refused(skewed, monkeypatch):
 
 def replace_budget(trial: Trial, **changes) -> Budget:
     return Budget(**(trial.budget.model_dump() | changes))
+
+
+def test_clients_drawn_when_they_are_needed_train_alike(monkeypatch):
+    federation = federate(load("synthetic:1,1,clients=12,cap=150,drawn=true"), "natural", clients=0, seed=0)
+    assert_same(trial_of(federation, "logistic"), METHODS["scaffold"](), slots=(3,))
+    monkeypatch.setattr(prefetch, "MOST_BYTES", 2 * 60 * 4 * 200)  # a round does not fit: piece by piece
+    assert_same(trial_of(federation, "logistic"), METHODS["scaffold"](), slots=(3,))
+
+
+def test_what_clients_keep_may_come_from_disk(skewed, tmp_path):
+    where = {"client_memory": 0, "client_files": tmp_path}
+    memory = train(trial_of(skewed, engine="graphs"), METHODS["scaffold"]())
+    assert_equal(memory, train(trial_of(skewed, engine="graphs", **where), METHODS["scaffold"]()))
+    assert list(tmp_path.iterdir())

@@ -91,7 +91,8 @@ def skew(
     screen.print(f"{title}\n")
     screen.print(picture(federation))
     if federation.clients > MOST_ROWS:
-        screen.print(f"and {federation.clients - MOST_ROWS} more clients: --json has them all")
+        where = "drawn when they are needed" if loaded.train.drawn else "--json has them all"
+        screen.print(f"and {federation.clients - MOST_ROWS} more clients: {where}")
     sizes, vacant = split.sizes, split.vacant
     screen.print(
         f"\nsizes {sizes.min()} to {sizes.max()}, median {np.median(sizes):g};  "

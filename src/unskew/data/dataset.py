@@ -31,6 +31,25 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def drawn(self) -> bool:
+        """Whether samples are drawn when they are needed, and never all there."""
+        return False
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs and labels of these rows."""
+        return self.inputs[rows], self.labels[rows]
+
+    def whole(self) -> Split:
+        """The split with all its samples; a UserError where they are only drawn when they are needed."""
+        return self
+
+    def digest(self, into: hashlib._Hash) -> None:
+        """Add to a hash what tells these samples from others."""
+        for tensor in (self.inputs, self.labels):
+            into.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            into.update(tensor.contiguous().numpy().data)
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -57,7 +76,7 @@ class Dataset:
 
     @property
     def inputs(self) -> Inputs:
-        x = self.train.inputs
+        x = self.test.inputs
         shape = tuple(x.shape[1:])
         if x.dtype == torch.uint8:
             return Inputs("image", shape)
@@ -65,12 +84,11 @@ class Dataset:
 
     @cached_property
     def sha256(self) -> str:
-        """Over both splits' inputs and labels, as they are in memory."""
+        """Over both splits' inputs and labels, as they are in memory; of a split that is drawn when it is
+        needed, over how it is drawn."""
         digest = hashlib.sha256()
         for split in (self.train, self.test):
-            for tensor in (split.inputs, split.labels):
-                digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-                digest.update(tensor.contiguous().numpy().data)
+            split.digest(digest)
         return digest.hexdigest()
 
 
@@ -79,7 +97,8 @@ def check(dataset: Dataset) -> None:
     C = len(dataset.classes)
     if C < 2:
         raise UserError(f"dataset '{dataset.name}' has {C} class(es): at least 2 are needed.")
-    for where, split in (("training", dataset.train), ("test", dataset.test)):
+    stored = [] if dataset.train.drawn else [("training", dataset.train)]
+    for where, split in [*stored, ("test", dataset.test)]:
         x, y, name = split.inputs, split.labels, f"the {where} split of '{dataset.name}'"
         if len(x) != len(y):
             raise UserError(f"{name} has {len(x)} samples but {len(y)} labels: give one label per sample.")
@@ -108,14 +127,14 @@ def check(dataset: Dataset) -> None:
                 raise UserError(
                     f"{name} has {len(what)} owners or domains for {len(y)} samples: give as many."
                 )
-    if dataset.train.inputs.shape[1:] != dataset.test.inputs.shape[1:]:
+    if stored and dataset.train.inputs.shape[1:] != dataset.test.inputs.shape[1:]:
         raise UserError(
             f"'{dataset.name}' has training samples of shape {tuple(dataset.train.inputs.shape[1:])} and "
             f"test samples of shape {tuple(dataset.test.inputs.shape[1:])}: make them alike."
         )
-    if dataset.train.inputs.dtype != dataset.test.inputs.dtype:
+    if stored and dataset.train.inputs.dtype != dataset.test.inputs.dtype:
         raise UserError(f"'{dataset.name}' has training and test inputs of different types: make them alike.")
-    channels = dataset.train.inputs.shape[1] if dataset.train.inputs.dtype == torch.uint8 else 0
+    channels = dataset.test.inputs.shape[1] if dataset.test.inputs.dtype == torch.uint8 else 0
     if len(dataset.mean) != len(dataset.std) or len(dataset.mean) not in (0, channels):
         raise UserError(f"'{dataset.name}' needs one mean and one std per channel ({channels}).")
     if any(s <= 0 for s in dataset.std):

@@ -37,7 +37,7 @@ class Holding:
 
 def holding_of(dataset: Dataset, rows: NDArray[np.int64]) -> Holding:
     """These training samples of a dataset, with their label counts."""
-    labels = dataset.train.labels[torch.from_numpy(rows)]
+    _, labels = dataset.train.take(torch.from_numpy(rows))
     return Holding(rows, torch.bincount(labels, minlength=len(dataset.classes)))
 
 
@@ -55,13 +55,14 @@ class Federation:
 
     @cached_property
     def counts(self) -> Tensor:
-        """Samples per client and class, int64 [clients, classes]."""
+        """Samples per client and class, int64 [clients, classes]; where clients are drawn when they are
+        needed, of the first ones only."""
         return torch.from_numpy(self.partition.counts)
 
     @cached_property
     def sizes(self) -> Tensor:
         """Samples per client, int64 [clients]."""
-        return self.counts.sum(dim=1)
+        return torch.from_numpy(self.partition.sizes)
 
     @cached_property
     def population(self) -> Population:
@@ -70,7 +71,10 @@ class Federation:
 
     def holding(self, client: int) -> Holding:
         """What the client holds: its rows of the training split and its label counts."""
-        return Holding(self.partition.indices[client], self.counts[client])
+        rows = self.partition.indices[client]
+        if client < len(self.counts):
+            return Holding(rows, self.counts[client])
+        return holding_of(self.dataset, rows)
 
     def indices(self, client: int) -> Tensor:
         """The client's samples in the training split, int64."""
@@ -78,7 +82,7 @@ class Federation:
 
     def labels(self, client: int) -> Tensor:
         """The labels of the client's samples, int64."""
-        return self.dataset.train.labels[self.indices(client)]
+        return self.dataset.train.take(self.indices(client))[1]
 
     def save(self, path: Path) -> None:
         """Write the partition's manifest; the skew `file:PATH` makes the same federation from it."""

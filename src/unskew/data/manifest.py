@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unskew.data.dataset import Dataset
+from unskew.data.drawn import DrawnSplit, Ranges
 from unskew.errors import UserError
 from unskew.files import write_file
 from unskew.version import VERSION
@@ -27,10 +28,11 @@ Floats = npt.NDArray[np.float64]
 class Partition:
     """Which training samples each client holds: disjoint, and not necessarily all of them."""
 
-    indices: tuple[Ints, ...]
+    indices: Sequence[Ints]
     """One int64 array per client, into the training split."""
     counts: Ints
-    """Samples per client and class, [clients, classes]."""
+    """Samples per client and class, [clients, classes]; where clients are drawn when they are needed, of the
+    first ones only."""
     recipe: str
     """The skew string that makes this partition again, every option written out."""
     seed: int | None
@@ -49,20 +51,20 @@ class Partition:
     @cached_property
     def sizes(self) -> Ints:
         """Samples per client."""
-        sizes: Ints = self.counts.sum(axis=1)
+        sizes: Ints = self.indices.sizes if isinstance(self.indices, Ranges) else self.counts.sum(axis=1)
         return sizes
 
     @cached_property
     def vacant(self) -> Ints:
-        """How many classes each client has no sample of."""
+        """How many classes each client has no sample of, as far as `counts` tells."""
         vacant: Ints = (self.counts == 0).sum(axis=1)
         return vacant
 
     @cached_property
     def entropy(self) -> Floats:
-        """Of each client's labels, in nats (natural logarithm): 0 for one class or no sample, ln C at
-        most."""
-        shares = self.counts / np.maximum(self.sizes, 1)[:, None]
+        """Of each client's labels, in nats (natural logarithm), as far as `counts` tells: 0 for one class or
+        no sample, ln C at most."""
+        shares = self.counts / np.maximum(self.counts.sum(axis=1, keepdims=True), 1)
         logs = np.log(shares, where=shares > 0, out=np.zeros_like(shares))
         entropy: Floats = np.maximum(-(shares * logs).sum(axis=1), 0.0)
         return entropy
@@ -70,8 +72,11 @@ class Partition:
     @cached_property
     def index_sha256(self) -> str:
         """SHA-256 over little-endian int64 numbers: how many clients, then for every client how many samples
-        and their indices in order."""
+        and their indices in order; where these follow each other client by client, only how many."""
         digest = hashlib.sha256(np.array(self.clients, dtype="<i8").tobytes())
+        if isinstance(self.indices, Ranges):
+            digest.update(self.sizes.astype("<i8").tobytes())
+            return digest.hexdigest()
         for mine in self.indices:
             digest.update(np.array(len(mine), dtype="<i8").tobytes())
             digest.update(mine.astype("<i8").tobytes())
@@ -113,6 +118,16 @@ def partition_of(
             raise UserError(f"'{recipe}' gives client {k} a sample twice: name each once.")
     dropped = int((holder < 0).sum())
     return Partition(arrays, counts, recipe, seed, notes, dropped, tries)
+
+
+def drawn_partition(split: DrawnSplit, *, recipe: str, seed: int | None = None) -> Partition:
+    """The partition of a training split whose clients are drawn when they are needed."""
+    known, clients = len(split.counts), len(split.rows)
+    note = (
+        f"Clients are drawn when they are needed: the test split and the majority, minority and vacant "
+        f"classes are those of the first {known:,} of {clients:,}."
+    )
+    return Partition(split.rows, split.counts, recipe, seed, (note,) if known < clients else ())
 
 
 def _integers(values: npt.ArrayLike, recipe: str, client: int) -> Ints:
@@ -157,13 +172,15 @@ class _Manifest(BaseModel):
     tries: int
     index_sha256: str
     counts: list[list[int]]
-    indices: list[list[int]]
+    indices: list[list[int]] | None
+    """None where clients are drawn when they are needed: the dataset's name says how."""
     sha256: str
 
 
 def save(partition: Partition, dataset: Dataset, path: Path) -> None:
     """Write the manifest, whole or not at all: recipe, seed, data, hashes, counts, notes and the indices
-    themselves, so that it can be loaded where no recipe can make it again."""
+    themselves, so that it can be loaded where no recipe can make it again. Clients that are drawn when they
+    are needed have no indices."""
     manifest = _Manifest(
         format="unskew-partition-1",
         unskew=VERSION,
@@ -182,7 +199,7 @@ def save(partition: Partition, dataset: Dataset, path: Path) -> None:
         tries=partition.tries,
         index_sha256=partition.index_sha256,
         counts=partition.counts.tolist(),
-        indices=[mine.tolist() for mine in partition.indices],
+        indices=None if dataset.train.drawn else [mine.tolist() for mine in partition.indices],
         sha256="",
     )
     content = manifest.model_dump() | {"sha256": _digest(manifest)}
@@ -213,14 +230,18 @@ def load(path: Path, dataset: Dataset) -> Partition:
         )
     origin = manifest.recipe + ("" if manifest.seed is None else f" with seed {manifest.seed}")
     made = () if manifest.recipe.startswith("file:") else (f"Made by {origin}.",)
-    partition = partition_of(
-        manifest.indices,
-        dataset,
-        recipe=f"file:{path}",
-        seed=manifest.seed,
-        notes=(*made, *manifest.notes),
-        tries=manifest.tries,
-    )
+    if isinstance(dataset.train, DrawnSplit):
+        partition = drawn_partition(dataset.train, recipe=f"file:{path}", seed=manifest.seed)
+        partition = replace(partition, notes=(*made, *partition.notes))
+    else:
+        partition = partition_of(
+            manifest.indices or [],
+            dataset,
+            recipe=f"file:{path}",
+            seed=manifest.seed,
+            notes=(*made, *manifest.notes),
+            tries=manifest.tries,
+        )
     if partition.index_sha256 != manifest.index_sha256 or partition.counts.tolist() != manifest.counts:
         raise UserError(f"{path} contradicts itself (indices, counts, hash): make the partition anew.")
     return partition

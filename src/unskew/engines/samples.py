@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.augment import normalise
+from unskew.data.dataset import Split
 from unskew.engines.job import Task
 from unskew.engines.plan import Epoch, epochs
 from unskew.randomness import Purpose, stream
@@ -16,14 +17,15 @@ from unskew.trial import Trial
 
 
 class Samples:
-    """The training split, from which every client takes its own rows."""
+    """The training split, from which every client takes its own rows: on the device, or where its samples are
+    drawn when they are needed, on the host, from where they are sent."""
 
     def __init__(self, trial: Trial, device: torch.device, *, drop_single: bool) -> None:
         """`drop_single` leaves out a trailing batch of one sample, as models with BatchNorm want it."""
         self.trial, self.device, self.drop_single = trial, device, drop_single
         self.dataset = trial.federation.dataset
         train = self.dataset.train
-        self.inputs, self.labels = train.inputs.to(device), train.labels.to(device)
+        self.split = train if train.drawn else Split(train.inputs.to(device), train.labels.to(device))
 
     def plan(self, task: Task) -> Iterator[Epoch]:
         """The passes of a client over its samples in a round."""
@@ -44,14 +46,18 @@ class Samples:
         mine = torch.from_numpy(task.holding.rows)
         for epoch in self.plan(task):
             # An epoch at a time: many small copies and augmentations would keep a device waiting.
-            rows = mine[torch.from_numpy(epoch.rows)].to(self.device)
-            x, y = self.augmented(rows, torch.from_numpy(epoch.draws))
+            rows = mine[torch.from_numpy(epoch.rows)]
+            x, y = self.augmented(self.place(rows), torch.from_numpy(epoch.draws))
             yield from zip(torch.split(x, epoch.sizes), torch.split(y, epoch.sizes), strict=True)
+
+    def place(self, rows: Tensor) -> Tensor:
+        """Rows of the split, from the host to where they are looked up."""
+        return rows if self.split.drawn else upload(rows, self.device)
 
     def augmented(self, rows: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         """Training samples as a step sees them, with the random numbers of their augmentation."""
-        x = self.trial.augment.apply(self.inputs[rows], draws, self.dataset.mean, self.dataset.std)
-        return x, self.labels[rows]
+        x, y = self._take(rows)
+        return self.trial.augment.apply(x, draws, self.dataset.mean, self.dataset.std), y
 
     def once(self, task: Task, batch_size: int, *, shuffle: bool) -> Iterator[tuple[Tensor, Tensor]]:
         """A client's samples once, normalised and not augmented: in their order, or shuffled."""
@@ -59,5 +65,10 @@ class Samples:
         if shuffle:
             order = stream(self.trial.seed, Purpose.LOOK_ORDER, task.round, task.client)
             rows = order.permutation(rows)
-        for batch in torch.split(upload(torch.from_numpy(rows), self.device), batch_size):
-            yield normalise(self.inputs[batch], self.dataset.mean, self.dataset.std), self.labels[batch]
+        for batch in torch.split(self.place(torch.from_numpy(rows)), batch_size):
+            x, y = self._take(batch)
+            yield normalise(x, self.dataset.mean, self.dataset.std), y
+
+    def _take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = self.split.take(rows)
+        return (upload(x, self.device), upload(y, self.device)) if self.split.drawn else (x, y)

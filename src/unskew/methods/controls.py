@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unskew.client_tensors import ClientTensors
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.engines.check import check_fit
@@ -99,10 +100,12 @@ def local_only() -> Program:
         ]
         if trial.probe.every:
             notes.append("local-only: there is no global model to probe the clients' models against.")
-        memories = {
-            client: state.memories.get(client, {})
-            for client, state in zip(clients, stage.states, strict=True)
-        }
+        memories = ClientTensors().updated(
+            {
+                client: state.memories.get(client, {})
+                for client, state in zip(clients, stage.states, strict=True)
+            }
+        )
         state = State(ServerState(weights, {}, trial.budget.rounds), memories)
         return run.result(weights, state, stage.rounds, notes=notes)
 
@@ -132,7 +135,9 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
             [(_, fit)] = answers
             samples += fit.samples
             states[client] = State(
-                ServerState(fit.weights, {}, t + 1), {client: fit.memory}, {}, {client: fit.optimizer}
+                ServerState(fit.weights, {}, t + 1),
+                memories=state.memories.updated({client: fit.memory}),
+                optimizers=state.optimizers.updated({client: fit.optimizer}),
             )
             losses.append(float(fit.loss) * fit.samples)
             counted.update({name: int(value) for name, value in fit.tallies.items()})

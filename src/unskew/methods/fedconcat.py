@@ -103,6 +103,7 @@ def fedconcat(
 
     def run(run: Run) -> Result:
         trial, rounds = run.trial, run.trial.budget.rounds
+        trial.federation.dataset.train.whole()  # the last layer trains on the features of all of it
         for_head = run.base + Method(server=Server(combine=combine_equally))
         last = _encoder_rounds(encoder_rounds, rounds, head)
         sent = run.ask("label counts", partial(label_counts, epsilon))

@@ -21,8 +21,8 @@ from unskew.errors import UserError
 T = TypeVar("T")
 
 ELSEWHERE = {
-    "seed", "engine", "device", "threads", "workers", "trace", "fast", "data.folder", "skew.seed",
-    "evaluation.every", "evaluation.batch_size", "probe.every",
+    "seed", "engine", "device", "threads", "workers", "trace", "fast", "client_memory",
+    "data.folder", "skew.seed", "evaluation.every", "evaluation.batch_size", "probe.every",
 }  # fmt: skip
 """Settings in which runs of one method may differ and still be seeds of the same thing."""
 
@@ -41,7 +41,7 @@ class Run:
     environment: record.Environment
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
-    """Label counts, [N, C]."""
+    """Label counts, [N, C]; where clients were drawn when they were needed, of the first ones only."""
     rounds: list[record.Round]
     """The whole lines of rounds.jsonl, in order: grows while the run is under way."""
     probes: list[record.Probe]
@@ -52,6 +52,11 @@ class Run:
     """Why the run has failed; None where it has not."""
     skew: str
     """As it can be typed; see `label`."""
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        return int(self.experiment["skew"].get("clients", len(self.counts)))
 
     @property
     def total_rounds(self) -> int:
@@ -85,7 +90,7 @@ class Run:
         cohort = self.experiment["budget"]["cohort"]
         some = "" if cohort == "all" else f", {cohort} per round"
         data, model = self.experiment["data"]["name"], self.experiment["model"]["name"]
-        return f"{data}, {self.skew}, {len(self.counts)} clients{some}, {model}"
+        return f"{data}, {self.skew}, {self.clients} clients{some}, {model}"
 
 
 def read_run(path: Path) -> Run:

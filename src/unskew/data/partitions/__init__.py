@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from unskew.data.dataset import Dataset
+from unskew.data.drawn import DrawnSplit
 from unskew.data.importers import IMPORTERS, Import
-from unskew.data.manifest import Partition, partition_of
+from unskew.data.manifest import Partition, drawn_partition, partition_of
 from unskew.data.partitions import recipe as recipes
 from unskew.data.partitions.classes import Balanced, Classes, Labels, Quantity
 from unskew.data.partitions.compose import Domains, LongTail
@@ -119,6 +120,18 @@ def partition(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Pa
     if isinstance(rule, Import):
         return rule.load(dataset, clients)
     train = dataset.train
+    if isinstance(train, DrawnSplit):
+        if rule != Natural():
+            raise UserError(
+                f"the clients of '{dataset.name}' are drawn when they are needed, each with its own samples: "
+                "use --skew natural, or leave out drawn=true."
+            )
+        if clients not in (0, len(train.rows)):
+            raise UserError(
+                f"{clients} clients are asked for, but '{dataset.name}' draws {len(train.rows)}: write "
+                f"clients={clients} in its name."
+            )
+        return drawn_partition(train, recipe=write_skew(rule), seed=seed)
     pool = Pool(
         train.labels.numpy(),
         len(dataset.classes),

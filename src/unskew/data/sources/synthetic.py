@@ -7,12 +7,15 @@ T. Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from unskew.data.dataset import Dataset, Split
+from unskew.data.drawn import DrawnSplit
 from unskew.errors import UserError
 
 Floats = npt.NDArray[np.float64]
@@ -24,6 +27,8 @@ FEATURES, CLASSES = 60, 10
 MIXED_CLUSTERS = 5  # clients k, k+5, k+10, … share a labelling model; FedLC does not print a number
 MIXED_ALPHA = 0.1  # of the Dirichlet half, as in FedLC's other experiments
 BATCH = 8192
+TESTED = 1000
+"""Of clients that are drawn when they are needed, how many give the test split and the label counts."""
 
 
 def synthetic(
@@ -35,6 +40,7 @@ def synthetic(
     iid: bool = False,
     mixed: bool = False,
     cap: int = 0,
+    drawn: bool = False,
 ) -> Dataset:
     """Synthetic(alpha, beta): 60 features, 10 classes, `owners` set to the client, 90 % of each for training.
 
@@ -50,6 +56,8 @@ def synthetic(
         sample has its own v ~ N(B, 1), B ~ N(0, beta). Clients of even number hold two classes in equal
         parts, the others proportions ~ Dirichlet(0.1).
     cap: at most this many samples per client; 0 for no limit (the sizes have a long tail).
+    drawn: the same clients, but each is drawn when it is needed, so that there may be a million of them. The
+        test split has the held-out samples of the first 1,000; with no more than these it is the same too.
     """
     if not (alpha >= 0 and beta >= 0 and clients >= 1 and seed >= 0):
         raise UserError("synthetic needs alpha, beta and seed of at least 0 and at least 1 client.")
@@ -60,14 +68,17 @@ def synthetic(
     sizes = np.floor(stream(seed, "sizes").lognormal(4, 2, clients)).astype(np.int64) + 50
     if cap:
         sizes = np.minimum(sizes, cap)
+    variant = ",iid=true" * iid + ",mixed=true" * mixed
+    if drawn:
+        if mixed:
+            raise UserError("clients of mixed synthetic share what they draw from: leave out mixed or drawn.")
+        size = f",clients={clients},seed={seed}" + f",cap={cap}" * bool(cap)
+        recipe = f"synthetic:{alpha:g},{beta:g}{variant}{size},drawn=true"
+        return drawn_federation(recipe, partial(one_client, seed, alpha, beta, iid), sizes)
     if mixed:
         parts = mixed_parts(alpha, beta, sizes, seed)
     else:
-        common = model(stream(seed, "model"), 0.0) if iid else None
-        parts = [
-            client_part(stream(seed, "client", k), alpha, beta, int(n), common) for k, n in enumerate(sizes)
-        ]
-    variant = ",iid=true" * iid + ",mixed=true" * mixed
+        parts = [one_client(seed, alpha, beta, iid, int(n), k) for k, n in enumerate(sizes)]
     return federated(f"synthetic:{alpha:g},{beta:g}{variant}", parts, CLASSES)
 
 
@@ -83,6 +94,12 @@ def model(rng: np.random.Generator, mean: float) -> tuple[Floats, Floats]:
 def scales(features: int) -> Floats:
     """Standard deviations of the features: variances j^-1.2, j = 1, 2, …"""
     return np.arange(1.0, features + 1) ** -0.6
+
+
+def one_client(seed: int, alpha: float, beta: float, iid: bool, n: int, k: int) -> Part:
+    """Client k's samples, whoever else is drawn."""
+    common = model(stream(seed, "model"), 0.0) if iid else None
+    return client_part(stream(seed, "client", k), alpha, beta, n, common)
 
 
 def client_part(
@@ -181,6 +198,27 @@ def leaf_synthetic(
         logits = W[0] + x @ W[1:] + rng.normal(0, 0.1, (n, classes))
         parts.append((x, (logits - np.logaddexp.reduce(logits, axis=0)).argmax(axis=1)))
     return federated("leaf_synthetic", parts, classes)
+
+
+def drawn_federation(recipe: str, draw: Callable[[int, int], Part], sizes: Ints) -> Dataset:
+    """Clients of these sizes, whose samples are drawn by their number of samples and their number."""
+    cuts = np.floor(0.9 * sizes).astype(np.int64)
+    first = [draw(int(n), k) for k, n in enumerate(sizes[:TESTED])]
+    counts = np.stack(
+        [np.bincount(y[:cut], minlength=CLASSES) for (_, y), cut in zip(first, cuts, strict=False)]
+    )
+    test = joined([(x[cut:], y[cut:]) for (x, y), cut in zip(first, cuts, strict=False)])
+    train = DrawnSplit(recipe, cuts, partial(train_part, draw, sizes, cuts), counts)
+    return Dataset(recipe, train, test, tuple(str(c) for c in range(CLASSES)))
+
+
+def train_part(
+    draw: Callable[[int, int], Part], sizes: Ints, cuts: Ints, k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The part of a client's samples that it trains on."""
+    x, y = draw(int(sizes[k]), k)
+    split = joined([(x[: cuts[k]], y[: cuts[k]])])
+    return split.inputs, split.labels
 
 
 def federated(name: str, parts: list[Part], classes: int) -> Dataset:

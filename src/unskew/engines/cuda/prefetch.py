@@ -14,7 +14,6 @@ from torch import Tensor
 from unskew.engines.base import Local
 from unskew.engines.cuda.streams import Event, Stream, current_event
 from unskew.engines.job import Task
-from unskew.transfer import upload
 
 MOST_BYTES = 2**33  # of augmented inputs that may lie ready
 MOST_SHARE = 0.1  # of the free memory, where that is less
@@ -38,7 +37,7 @@ class RoundInputs:
     tasks: Sequence[Task]
     clients: list[ClientInputs]
     rows: Tensor
-    """Rows of the training split, one sample after the other."""
+    """Rows of the training split, one sample after the other, where they are looked up."""
     draws: Tensor
     """The random numbers of their augmentation, on the host."""
     half: int
@@ -63,7 +62,7 @@ class Prefetcher:
         """`slots` is how many clients train side by side at most."""
         self.local, self.samples, self.device, self.stream = local, local.samples, local.device, stream
         trial = local.trial
-        first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        first = self.samples.place(torch.zeros(1, dtype=torch.int64))
         x, y = self._augmented(first, torch.zeros((1, trial.augment.draws)))
         largest = trial.federation.sizes.sort(descending=True).values[: trial.cohort]
         most = trial.budget.epochs * int(largest.sum())
@@ -109,7 +108,7 @@ class Prefetcher:
         half, whole = 1 - self.current.half, self.fits and self.current.whole and end <= self.half
         self.stream.wait_event(self._released[half])
         here, numbers = (torch.from_numpy(np.concatenate(parts)) for parts in (rows, draws))
-        there = upload(here, self.device)
+        there = self.samples.place(here)
         if whole:
             yield from self._fill(half * self.half, there, numbers)
         ready = self.stream.record_event()

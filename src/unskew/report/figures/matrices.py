@@ -166,7 +166,7 @@ def _cross_out(axes: Axes, values: Floats) -> None:
 @printed
 def predictions(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
     """Which classes the global model answers, in every tested round, below which labels the clients of the
-    round held; a panel for each method, of its first seed (FedLMD, Fig. 2)."""
+    round held, where that is known; a panel for each method, of its first seed (FedLMD, Fig. 2)."""
     classes = same_classes(runs)
     shown: dict[str, tuple[list[int], Floats]] = {}
     for name, members in by_method(runs).items():
@@ -174,7 +174,8 @@ def predictions(runs: Sequence[Run], *, width: float | None = None, title: str |
         if not run.tested:
             raise UserError(f"{run.path} has no tested round yet: wait for the first, or leave the run out.")
         shares = np.array([line.prediction_share for line in run.tested], dtype=np.float64)
-        if not shown:
+        known = all(max(line.cohort, default=0) < len(run.counts) for line in run.tested)
+        if not shown and known:
             held = np.array([run.counts[line.cohort].sum(axis=0) for line in run.tested], dtype=float)
             rounds = [line.round for line in run.tested]
             shown["labels of the round's clients"] = (

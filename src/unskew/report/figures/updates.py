@@ -108,10 +108,15 @@ def _client(run: Run, probe: Probe, client: int | None) -> Client:
     if not clients:
         raise UserError(f"no client of {run.path} trained in round {probe.round}: choose another --round.")
     if client is None:
-        return clients[0]
+        client = clients[0].client
     for each in clients:
-        if each.client == client:
+        if each.client == client and client < len(run.counts):
             return each
+        if each.client == client:
+            raise UserError(
+                f"what client {client} of {run.path} holds is not known, since clients were drawn when they "
+                f"were needed: choose a --client below {len(run.counts)}, or draw another figure."
+            )
     known = ", ".join(str(each.client) for each in clients[:20])
     raise UserError(
         f"client {client} of {run.path} took no part in round {probe.round}: choose --client from {known}."

@@ -535,7 +535,7 @@
     chosen.client = Number(fill($("client"), clients, chosen.client));
     const N = clients.length,
       C = federation.classes.length,
-      rows = N <= 24 ? 22 : N <= 60 ? 12 : Math.max(3, 620 / N);
+      rows = N <= 24 ? 22 : N <= 60 ? 12 : Math.max(Math.min(3, 3000 / N), 620 / N);
     const long = Math.max(...federation.classes.map((name) => Math.min(name.length, 14)));
     const tilted = long * 7 > (($("partition").clientWidth || 800) - 90) / C;
     const most = federation.counts.reduce((largest, row) => Math.max(largest, ...row), 1);
