@@ -10,7 +10,7 @@ from torch import zeros
 
 from unskew.methods import fedprox
 from unskew.program import Program, Run
-from unskew.train import Result
+from unskew.result import Result
 from unskew.types import Look, Scope, Tensors
 
 

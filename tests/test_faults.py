@@ -19,7 +19,7 @@ from unskew.engines.cpu.pool import available
 from unskew.engines.cuda.graphs import Graphs
 from unskew.method import plain_loss
 from unskew.methods import METHODS
-from unskew.train import begin, sample_cohort, step
+from unskew.rounds import begin, sample_cohort, step
 from unskew.types import Memory, Server
 
 ENGINES = ["loop", "graphs", pytest.param("pool", marks=pytest.mark.skipif(not available(), reason="Linux"))]
@@ -293,7 +293,9 @@ def test_on_fault_stop_stops_at_any(trial, how, engine):
 def test_too_few_updates_stop_the_run_after_the_rounds_before(trial, engine):
     clients = int((trial.federation.sizes > 0).sum())
     told = []
-    sentence = rf"^round 2 stopped with {clients - 1} usable updates?, fewer than faults.min_clients {clients}"
+    sentence = (
+        rf"^round 2 stopped with {clients - 1} usable updates?, fewer than faults.min_clients {clients}"
+    )
     with pytest.raises(UserError, match=sentence + rf", because of client {BAD}, stage 'train' \('"):
         train(
             replace(trial, engine=engine, faults=Faults(min_clients=clients)),
@@ -348,7 +350,9 @@ def test_an_answer_that_cannot_be_used_names_the_client(trial):
     def run_of(query):
         return Program(lambda run: run.ask("shares", query))
 
-    with pytest.raises(UserError, match=rf"^client {BAD} answered stage 'shares' with NaN or infinite values"):
+    with pytest.raises(
+        UserError, match=rf"^client {BAD} answered stage 'shares' with NaN or infinite values"
+    ):
         train(trial, run_of(query))
     with pytest.raises(UserError, match=r"^client 0 failed after round 0, stage 'ask': it ran out of memory"):
         train(trial, run_of(short))
@@ -398,7 +402,9 @@ def test_a_run_that_stops_says_why_in_its_folder(unskew, tmp_path):
     flags = ["--method", "odd.py", "--rounds", "2", "--lr", "0.05", "--skew", "shards:1", "--out", "run"]
     answer = unskew("run", *flags, "--quiet", "--set", "faults.min_clients=10")
     assert answer.code == 2
-    assert answer.err.startswith("unskew: round 1 stopped with 9 usable updates, fewer than faults.min_clients")
+    assert answer.err.startswith(
+        "unskew: round 1 stopped with 9 usable updates, fewer than faults.min_clients"
+    )
     assert answer.err.count("\n") == 1
     assert "round 1 stopped" in json.loads((tmp_path / "run/error.json").read_text())["error"]
 

@@ -17,7 +17,7 @@ from unskew.data.augment import normalise
 from unskew.engines import start
 from unskew.engines.job import Job, completed
 from unskew.engines.ray.payload import pack, unpack
-from unskew.train import begin, sample_cohort
+from unskew.rounds import begin, sample_cohort
 
 BUDGET = Budget(rounds=3, epochs=1, lr=0.1)
 

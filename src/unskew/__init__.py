@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from unskew.errors import UserError
     from unskew.method import Method
     from unskew.program import Program
-    from unskew.train import Result, Round, train
+    from unskew.result import Result, Round
+    from unskew.train import train
     from unskew.trial import Budget, Evaluation, Faults, Probe, Trial
 
 __all__ = [
@@ -47,7 +48,8 @@ _MODULES = {
     "errors": ("UserError",),
     "method": ("Method",),
     "program": ("Program",),
-    "train": ("Result", "Round", "train"),
+    "result": ("Result", "Round"),
+    "train": ("train",),
     "trial": ("Budget", "Evaluation", "Faults", "Probe", "Trial"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -112,6 +112,8 @@ class Experiment(Spec):
     """Whether a GPU may take its fastest kernels; last bits then differ from run to run."""
     client_memory: Literal["auto"] | Annotated[float, Field(ge=0)] = "auto"
     """GB of what clients keep between rounds that may stay in memory; the rest goes to disk."""
+    checkpoint: str = "auto"
+    """When a run writes down what it takes to go on: every=ROUNDS, a time such as 30s, auto or never."""
     data: DataSpec = DataSpec()
     skew: SkewSpec = SkewSpec()
     model: ModelSpec = ModelSpec()
@@ -124,14 +126,19 @@ class Experiment(Spec):
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
+    def told(self) -> dict[str, Any]:
+        """The settings that results depend on. The others say how and where they are computed."""
+        elsewhere: dict[str, Any] = dict.fromkeys(
+            ("engine", "workers", "trace", "client_memory", "checkpoint"), True
+        )
+        return self.model_dump(mode="json", exclude_none=True, exclude=elsewhere | {"data": {"folder"}})
+
     def identity(self) -> str:
-        """SHA-256 over these settings as canonical JSON: sorted keys, no spaces. Of a resolved experiment, as
-        `prepare` makes it, it is the same however the settings were written. Left out is what no result
-        depends on: `workers`, `client_memory`, and `data.folder`. A method's or a dataset's file counts by
-        its path."""
-        unused: dict[str, Any] = {"workers": True, "client_memory": True, "data": {"folder"}}
-        told = self.model_dump(mode="json", exclude_none=True, exclude=unused)
-        return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        """SHA-256 over the settings that results depend on, as canonical JSON: sorted keys, no spaces. Of a
+        resolved experiment, as `prepare` makes it, it is the same however the settings were written. A
+        method's or a dataset's file counts by its path."""
+        told = json.dumps(self.told(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(told.encode()).hexdigest()
 
     def title(self) -> str:
         """The conditions in one line."""

@@ -1,28 +1,28 @@
 """Methods in stages: a program trains, asks clients and trains again, by a few typed steps.
 
-Every stage has a name, and what it comes to is a value: where a mapping is given to keep these values in, a
-run that was stopped goes on after the last stage that ended.
+Every stage has a name, and what it comes to is a value, as is what it has come to after each of its rounds:
+where a `Keeper` keeps these values, a run that was stopped goes on from there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 from unskew import engines, metrics
 from unskew.engines.job import Job, Task
 from unskew.errors import UserError
 from unskew.method import Method, Tally, Work
 from unskew.metrics import BACKWARD, Traffic
-from unskew.train import (
-    NOTHING_SENT,
+from unskew.result import NOTHING_SENT, Result, Round, Stage, State
+from unskew.rounds import (
     OnRound,
-    Result,
-    Round,
-    State,
     begin,
+    check_fits,
     check_momentum,
     divergence,
     notes_of_faults,
@@ -55,10 +55,10 @@ class Program:
         return None if self.work is None or base is None else self.work + base
 
     def train_in_stages(
-        self, trial: Trial, on_round: OnRound = lambda _: None, kept: MutableMapping[str, Stage] | None = None
+        self, trial: Trial, on_round: OnRound = lambda _: None, keeper: Keeper | None = None
     ) -> Result:
-        """Train under a trial's conditions. Stages whose values are in `kept` are not run again."""
-        with closing(Run(trial, self.base, on_round, kept)) as run:
+        """Train under a trial's conditions. What the keeper has of a stage is not done again, but told."""
+        with closing(Run(trial, self.base, on_round, keeper)) as run:
             return self.run(run)
 
     def __add__(self, other: Method) -> Program:
@@ -70,18 +70,38 @@ class Program:
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
-    """What a stage of a run came to: values only, so that it can be kept."""
+class Kept:
+    """What there is of a stage."""
 
-    states: tuple[State, ...] = ()
-    """Of training: the state after its last round; several where several models train side by side."""
-    rounds: tuple[Round, ...] = ()
-    values: tuple[Tensors, ...] = ()
-    """What was computed, or what clients answered, in the order of their numbers."""
-    traffic: Traffic = NOTHING_SENT
-    """What was sent outside of the rounds of the main model."""
-    cost: float | None = 0.0
-    """Computation in rounds of FedAvg; None where nobody has counted it."""
+    stage: Stage
+    ended: bool
+    """Whether that is all of it. If not, it is the stage after one of its rounds."""
+
+
+class Keeper(Protocol):
+    """Where a run keeps its stages, so that another can go on where it stopped."""
+
+    def find(self, name: str, /) -> Kept | None:
+        """What there is of the stage of this name from before."""
+
+    def after_round(self, name: str, stage: Callable[[], Stage], /) -> None:
+        """A stage has come so far, and may be kept."""
+
+    def end(self, name: str, stage: Stage, /) -> None:
+        """A stage has ended."""
+
+
+class _Forgetful:
+    """Keeps nothing."""
+
+    def find(self, name: str) -> None:
+        return None
+
+    def after_round(self, name: str, stage: Callable[[], Stage]) -> None:
+        return None
+
+    def end(self, name: str, stage: Stage) -> None:
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +128,13 @@ class Run:
         trial: Trial,
         base: Method,
         on_round: OnRound = lambda _: None,
-        kept: MutableMapping[str, Stage] | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         check_momentum(trial, base)
         self.trial, self.base = trial, base
         self.stages: list[Stage] = []
         """What the stages so far came to, in their order."""
-        self._on_round, self._kept = on_round, {} if kept is None else kept
+        self._on_round, self._keeper = on_round, keeper or _Forgetful()
         self._engines: dict[int, tuple[Trial, engines.Engine]] = {}
         self._names: set[str] = set()
         self._tallies: dict[Tally, None] = {}
@@ -138,32 +158,40 @@ class Run:
         aside: bool = False,
         record: Callable[[Round], Round | None] = lambda round: round,
     ) -> Trained:
-        """Train by a method until so many rounds are done. `record` changes what is told of a round; None is
-        not told. `aside` is for another model than the main one: its rounds are told to nobody, and what they
-        send and compute counts outside of the budget."""
+        """Train by a method until so many rounds are done. `record` changes what is told of a round, None is
+        not told; of a round that was kept it is asked again. `aside` is for another model than the main one:
+        its rounds are told to nobody, and what they send and compute counts outside of the budget."""
         trial = trial or self.trial
         engine = self.engine(trial)
         self._tallies |= dict.fromkeys(() if aside else method.tallies)
 
-        def make() -> Stage:
-            state, told = start or begin(method, engine.initial), list[Round]()
+        def tell(round: Round) -> Round:
+            changed = None if aside else record(round)
+            if changed is not None:
+                self.tell(changed)
+            return changed or round
 
-            def tell(round: Round) -> None:
-                changed = None if aside else record(round)
-                told.append(changed or round)
-                if changed is not None:
-                    self.tell(changed)
+        def make(before: Stage | None) -> Stage:
+            told = list(before.rounds) if before else []
 
-            after, _ = train_rounds(trial, method, engine, state, until=until, on_round=tell)
-            cost = rounds_cost(trial, method, after.round - state.round)
-            return Stage(
-                states=(after,),
-                rounds=tuple(told),
-                traffic=sum((round.traffic for round in told), NOTHING_SENT) if aside else NOTHING_SENT,
-                cost=None if cost is None else cost * self.share_of_samples(trial),
-            )
+            def stage(state: State) -> Stage:
+                cost = rounds_cost(trial, method, len(told))
+                return Stage(
+                    states=(state,),
+                    rounds=tuple(told),
+                    traffic=sum((round.traffic for round in told), NOTHING_SENT) if aside else NOTHING_SENT,
+                    cost=None if cost is None else cost * self.share_of_samples(trial),
+                )
 
-        stage = self.stage(name, make)
+            def after(round: Round, state: State) -> None:
+                told.append(tell(round))
+                self._keeper.after_round(name, lambda: stage(state))
+
+            state = before.states[0] if before else start or begin(method, engine.initial)
+            check_fits(method, state, engine.initial)
+            return stage(train_rounds(trial, method, engine, state, until=until, after_round=after))
+
+        stage = self._stage(name, make, tell)
         (state,) = stage.states
         trained = Trained(state, stage.rounds, method.server.serve(state.server), engine.frozen)
         if aside:  # nobody trains this model further: its engine's memory is free for the main one
@@ -171,9 +199,10 @@ class Run:
             engine.close()
         return trained
 
-    def train_all(self, method: Method, trial: Trial | None = None) -> Result:
-        """Train all rounds in one stage, as a run that has no other: for programs that change the model."""
-        trained = self.train("training", method, trial)
+    def train_all(self, method: Method, trial: Trial | None = None, *, start: State | None = None) -> Result:
+        """Train all rounds in one stage, as a run that has no other: for plain methods, and for programs that
+        change the model."""
+        trained = self.train("training", method, trial, start=start)
         return self.result(trained.weights, trained.state, trained.rounds)
 
     def ask(
@@ -195,7 +224,7 @@ class Run:
         trial = trial or self.trial
         engine, federation = self.engine(trial), trial.federation
 
-        def make() -> Stage:
+        def make(_: Stage | None) -> Stage:
             sent = weights or engine.initial
             asked = range(federation.clients) if clients is None else clients
             jobs = (  # one after another: what all clients keep may not fit into memory
@@ -225,25 +254,52 @@ class Run:
                 values=answers, traffic=Traffic(up=up, down=down), cost=self._cost_of(models * count.forward)
             )
 
-        return self.stage(name, make).values
+        return self._stage(name, make).values
 
     def value(self, name: str, make: Callable[[], Tensors]) -> Tensors:
         """What the server computes by itself, once."""
-        (value,) = self.stage(name, lambda: Stage(values=(make(),))).values
+        (value,) = self._stage(name, lambda _: Stage(values=(make(),))).values
         return value
 
-    def stage(self, name: str, make: Callable[[], Stage]) -> Stage:
-        """A stage of another form: its value, made unless it was kept."""
+    def repeat(
+        self, name: str, begin: Callable[[], Stage], advance: Callable[[Stage], Stage], *, rounds: int
+    ) -> Stage:
+        """A stage of so many rounds of another form than those of `train`: `begin` makes it before its first
+        round, `advance` does the next one. Each is told, and the stage may be kept after it."""
+
+        def make(stage: Stage | None) -> Stage:
+            stage = stage or begin()
+            while len(stage.rounds) < rounds:
+                stage = advance(stage)
+                self.tell(stage.rounds[-1])
+                self._keeper.after_round(name, partial(_same, stage))
+            return stage
+
+        return self._stage(name, make, self.tell)
+
+    def _stage(
+        self,
+        name: str,
+        make: Callable[[Stage | None], Stage],
+        tell_again: Callable[[Round], object] = lambda _: None,
+    ) -> Stage:
+        """A stage's value: as it was kept, or made from what of it was kept."""
         if name in self._names:
             raise ValueError(f"two stages are named '{name}': give each a name of its own")
         self._names.add(name)
-        if name not in self._kept:
-            self._kept[name] = make()
-        self.stages.append(self._kept[name])
-        return self.stages[-1]
+        kept = self._keeper.find(name)
+        for round in kept.stage.rounds if kept else ():
+            tell_again(round)
+        if kept and kept.ended:
+            stage = kept.stage
+        else:
+            stage = make(kept.stage if kept else None)
+            self._keeper.end(name, stage)
+        self.stages.append(stage)
+        return stage
 
     def tell(self, round: Round) -> None:
-        """A round of the main model has ended, in a stage that does not train by `train`."""
+        """A round of the main model has ended, which no stage tells of."""
         self._on_round(round)
 
     def result(
@@ -293,6 +349,10 @@ class Run:
         """Forward passes of single samples in rounds of FedAvg."""
         unit = self.trial.budget.epochs * (1 + BACKWARD) * _samples_a_round(self.trial)
         return forward / max(unit, 1e-9)
+
+
+def _same(stage: Stage) -> Stage:
+    return stage
 
 
 def _samples_a_round(trial: Trial) -> float:

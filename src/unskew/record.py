@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -345,6 +345,10 @@ class Planned:
     folder: str
     """Its name in the compare's folder."""
     identity: str
+    method: str = ""
+    """As it was typed."""
+    experiment: dict[str, Any] = field(default_factory=dict)
+    """As experiment.toml will have it."""
 
 
 @_DECLARED

@@ -10,12 +10,12 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,46 +25,116 @@ import unskew
 from unskew import metrics, record
 from unskew.clock import Clock
 from unskew.errors import UserError
-from unskew.experiment import Experiment, Prepared
+from unskew.experiment import Experiment, Prepared, read
 from unskew.files import write_file
-from unskew.metrics import Comparison, Stages, Summary, Traffic
+from unskew.lock import NAME as LOCK
+from unskew.metrics import Stages, Traffic
 from unskew.probe import Findings
-from unskew.record import Json, to_json
-from unskew.train import Result, Round
+from unskew.record import to_json
+from unskew.result import Result, Round
 from unskew.types import Params
 from unskew.version import VERSION
 
+T = TypeVar("T")
 LONGEST_NAME = 120  # of a run folder, before the time is added; file systems allow 255 bytes
 
 
 class RunFolder:
-    """Opened when everything has been checked and before the first round; every file is whole or absent,
-    and a run that is stopped keeps all rounds it finished."""
+    """Opened when everything has been checked and before the first round; every file is whole or absent, and
+    a run that is stopped keeps all rounds it finished. A folder that holds the same experiment unfinished is
+    gone on with: what is there stays."""
 
     def __init__(self, path: Path, prepared: Prepared) -> None:
-        self.path = path
-        claim(path)
-        write_whole(path / "experiment.toml", prepared.experiment.toml())
-        write_whole(path / "environment.json", to_json(environment(prepared)))
-        prepared.trial.federation.save(path / "partition.json")
-        (path / "rounds.jsonl").touch()
-        if prepared.trial.probe.every:
-            (path / "probes.jsonl").touch()
+        self.path, self.notes = path, list[str]()
+        found = claim(path)
+        if found == FINISHED:
+            raise UserError(
+                f"the output folder {path} holds a finished run: choose another with --out, or remove it."
+            )
+        if found == UNFINISHED:
+            if not (path / "experiment.toml").exists():
+                raise UserError(f"the output folder {path} holds a compare: choose another with --out.")
+            check_same(path, prepared.experiment)
+        where = environment(prepared)
+        self._keep("experiment.toml", prepared.experiment.toml())
+        self._keep_partition(prepared)
+        if (path / "environment.json").exists():
+            self.notes += self._other_versions(where)
+            self._add_line("resumed.jsonl", where)
+        else:
+            write_whole(path / "environment.json", to_json(where))
+        self._rounds = self._whole_lines("rounds.jsonl", record.ROUND)
+        self._probes = self._whole_lines("probes.jsonl", record.PROBE) if prepared.trial.probe.every else {}
+        with writing(path):
+            (path / "error.json").unlink(missing_ok=True)
         dataset = prepared.trial.federation.dataset
         tested = np.bincount(dataset.test.labels.numpy(), minlength=len(dataset.classes)) > 0
         self._shares = metrics.group_shares(prepared.trial.federation.counts.numpy(), tested)
         self._domains = dataset.domains
 
+    def _keep(self, name: str, content: str) -> None:
+        if not (self.path / name).exists():
+            write_whole(self.path / name, content)
+
+    def _keep_partition(self, prepared: Prepared) -> None:
+        """Write who holds what, or check that it is as it was."""
+        federation, path = prepared.trial.federation, self.path / "partition.json"
+        if not path.exists():
+            federation.save(path)
+            return
+        try:
+            there = record.PARTITION.parse(path.read_text())
+        except (record.DamagedError, OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} is damaged ({error}): run it again in another folder.") from None
+        found = there["dataset"].get("sha256"), there.get("index_sha256")
+        if found != (federation.dataset.sha256, federation.partition.index_sha256):
+            raise UserError(
+                f"the data or its partition is not what {path} says: bring back the data that the run began "
+                "with, or begin anew with another --out."
+            )
+
+    def _other_versions(self, where: record.Environment) -> list[str]:
+        """What the last bits of a result may depend on and is not what it was when the run began."""
+        before = record.ENVIRONMENT.parse((self.path / "environment.json").read_text())
+        changed = [
+            f"{name} {before.versions.get(name)} is {now} now"
+            for name, now in where.versions.items()
+            if before.versions.get(name) != now
+        ]
+        if before.device_name != where.device_name:
+            changed.append(f"{before.device_name} is {where.device_name} now")
+        if not changed:
+            return []
+        return [f"the run went on in another place than it began in ({', '.join(changed)}): bits may differ."]
+
+    def _whole_lines(self, name: str, kind: record.Format[T]) -> dict[int, T]:
+        """The lines of a file by their round. What a crash has left of a line is cut off."""
+        path = self.path / name
+        with writing(path):
+            path.touch()
+            content = path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            if len(whole) < len(content):
+                os.truncate(path, len(whole))
+        try:
+            return {line.round: line for line in map(kind.parse, whole.decode().splitlines())}  # type: ignore[attr-defined]
+        except (record.DamagedError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} is damaged ({error}): run it again in another folder.") from None
+
     def append(self, round: Round) -> tuple[record.Round, record.Probe | None]:
-        """Write a round down. What was written of it, and of its probe, comes back."""
-        line = self._line(round)
-        self._add_line("rounds.jsonl", line)
-        probe = None if round.probe is None else probe_record(round.number, round.probe)
-        if probe is not None:
+        """Write a round down, unless it was before the run was stopped. What stands there of it, and of its
+        probe, comes back."""
+        line = self._rounds.pop(round.number, None)
+        if line is None:
+            line = self._line(round)
+            self._add_line("rounds.jsonl", line)
+        probe = self._probes.pop(round.number, None)
+        if probe is None and round.probe is not None:
+            probe = probe_record(round.number, round.probe)
             self._add_line("probes.jsonl", probe)
         return line, probe
 
-    def _add_line(self, name: str, written: record.Round | record.Probe) -> None:
+    def _add_line(self, name: str, written: record.Round | record.Probe | record.Environment) -> None:
         line = to_json(written, indent=None) + "\n"
         with writing(self.path / name) as path, path.open("ab") as file:
             file.write(line.encode())  # as bytes it goes out at once: a run that is killed leaves whole lines
@@ -256,18 +326,55 @@ def weights_sha256(params: Params) -> str:
     return digest.hexdigest()
 
 
-def claim(path: Path) -> None:
-    """Make the folder a run will write to, or say why not."""
+FINISHED, UNFINISHED, EMPTY = "finished", "unfinished", "empty"
+
+
+def claim(path: Path) -> str:
+    """Make the folder a run will write to, or say why not. What comes back is whether it is empty, or holds
+    a run or compare that is unfinished or finished."""
     with writing(path):
         if path.is_file():
             raise UserError(f"the output folder {path} is a file: choose another with --out.")
-        if (path / "experiment.toml").exists() or (path / "compare.json").exists():
-            raise UserError(
-                f"the output folder {path} holds another run: choose another with --out, or remove it."
-            )
         path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            raise UserError(f"the output folder {path} is not empty: choose an empty or new one with --out.")
+        names = {each.name for each in path.iterdir()} - {LOCK}
+    if "summary.json" in names or "compare.json" in names:
+        return FINISHED
+    if "experiment.toml" in names or "plan.json" in names:
+        return UNFINISHED
+    if any(not name.endswith(".part") for name in names):  # what a crash has left of a file is no file
+        raise UserError(f"the output folder {path} is not empty: choose an empty or new one with --out.")
+    return EMPTY
+
+
+def check_same(path: Path, asked: Experiment) -> None:
+    """Refuse to go on with another experiment than the folder's, and say what differs."""
+    there = Experiment(**read(path / "experiment.toml"))
+    if there.identity() != asked.identity():
+        raise UserError(
+            f"the unfinished run in {path} is another experiment ({differences(there, asked)}): choose "
+            "another folder with --out, or ask for the same."
+        )
+
+
+def differences(there: Experiment, asked: Experiment) -> str:
+    """The settings that two experiments differ in and that results depend on, as many as fit a sentence."""
+    mine, theirs = _flat(asked.told()), _flat(there.told())
+    found = [key for key in dict.fromkeys([*theirs, *mine]) if mine.get(key) != theirs.get(key)]
+    named = [
+        f"{key} is {_short(theirs.get(key))} there and {_short(mine.get(key))} here" for key in found[:3]
+    ]
+    return ", ".join(named) + (f", and {len(found) - 3} more" if len(found) > 3 else "")
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _short(value: object) -> str:
+    return "not set" if value is None else str(value)
 
 
 def free_folder(name: str, parent: Path = Path("runs")) -> Path:
@@ -285,104 +392,6 @@ def free_folder(name: str, parent: Path = Path("runs")) -> Path:
 def slug(text: str) -> str:
     """The text as a file name. Of a long one the end is kept: what tells runs apart stands there."""
     return re.sub(r"[^A-Za-z0-9.=_-]+", "-", text)[-LONGEST_NAME:].strip("-.")
-
-
-Measure = Callable[[Result], float | None]
-
-COMPARED: dict[str, Measure] = {
-    "accuracy": lambda result: result.accuracy["last"],
-    "worst_class_accuracy": lambda result: result.worst_accuracy,
-    "vacant": lambda result: result.groups["vacant"],
-}
-"""What is compared between methods, of their last models."""
-
-
-def comparison(
-    experiment: Experiment,
-    seeds: Sequence[int],
-    outcomes: Mapping[str, Mapping[int, tuple[Result, record.Summary]]],
-    failed: Sequence[record.FailedRun] = (),
-) -> dict[str, Any]:
-    """What `compare.json` holds, of methods under the conditions of an experiment: of each, results and
-    summaries by seed, as far as there are any. The first one is what the others are compared with."""
-    results = {
-        method: {seed: result for seed, (result, _) in each.items()} for method, each in outcomes.items()
-    }
-    first = next(iter(results))
-    return {
-        "dataset": experiment.data.name,
-        "skew": experiment.skew.recipe,
-        "clients": experiment.skew.clients,
-        "seeds": list(seeds),
-        "methods": {method: statistics(list(each.values())) for method, each in results.items()},
-        "baseline": first,
-        "comparisons": {
-            method: against(each, results[first])
-            for method, each in results.items()
-            if method != first and each.keys() & results[first].keys()
-        },
-        # By seed, as they ran.
-        "runs": [
-            outcomes[method][seed][1] for seed in seeds for method in outcomes if seed in outcomes[method]
-        ],
-        "failed": list(failed),
-    }
-
-
-def statistics(results: Sequence[Result]) -> Json:
-    """Mean, standard deviation (n-1) and 95% confidence interval over the runs of several seeds."""
-
-    def over(values: Sequence[float | None]) -> Json:
-        return _told(metrics.over_seeds(values))
-
-    return {
-        "accuracy": {
-            key: over([result.accuracy[key] for result in results])
-            for key in ("best", "last", "mean_last_10")
-        },
-        "worst_class_accuracy": over([result.worst_accuracy for result in results]),
-        "groups": {
-            key: over([result.groups[key] for result in results])
-            for key in ("majority", "minority", "vacant")
-        },
-        "seconds": over([result.seconds for result in results]),
-    }
-
-
-def against(results: Mapping[int, Result], baseline: Mapping[int, Result]) -> dict[str, Json]:
-    """A method against another on the seeds that both have: by each measure the difference, and when it was
-    as good as the other ever got."""
-    told: dict[str, Json] = {}
-    for name, measure in COMPARED.items():
-        own, other = (
-            {seed: measure(result) for seed, result in each.items()} for each in (results, baseline)
-        )
-        found = metrics.compare(own, other)
-        told[name] = _told(found)
-    both = [seed for seed in results if seed in baseline]
-    curves = [(_curve(results[seed]), _curve(baseline[seed])) for seed in both]
-    targets = [max(other.values()) for _, other in curves]
-    told["target"] = list(targets)
-    told["rounds_to_target"] = [
-        metrics.rounds_to(target, own) for (own, _), target in zip(curves, targets, strict=True)
-    ]
-    told["speed_up"] = [metrics.speed_up(own, other) for own, other in curves]
-    return told
-
-
-def _curve(result: Result) -> dict[int, float]:
-    """Accuracy by round."""
-    return {
-        round.number: metrics.accuracy(round.test.confusion)
-        for round in result.rounds
-        if round.test is not None
-    }
-
-
-def _told(found: Summary | Comparison | None) -> Json:
-    if found is None:
-        return None
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(found).items()}
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from unskew import record
+from unskew.checkpoints import Checkpoints
 from unskew.clock import Clock
 from unskew.engines import compiles
 from unskew.engines.job import LostError
@@ -20,13 +24,16 @@ from unskew.engines.ray.fleet import RemoteCall, fleet_for
 from unskew.engines.ray.payload import Payload, pack, pack_code, unpack
 from unskew.errors import Interrupted, UserError
 from unskew.experiment import Prepared
+from unskew.lock import locked
 from unskew.loggers import Log
 from unskew.record import to_json
-from unskew.runs import FIRST_ROUND, ROUNDS, RunFolder, environment, failure_of, time_of, write_whole
-from unskew.train import Result, Round, State, train
+from unskew.report.read import Run, read_run
+from unskew.result import Result, Round, State
+from unskew.runs import FIRST_ROUND, ROUNDS, RunFolder, environment, failure_of, time_of, write_whole, writing
+from unskew.train import train
 
-CLIENT_FILES = "clients"
-"""The folder in a run's folder for what clients keep beyond memory, while the run is under way."""
+CHECKPOINTS, CLIENT_FILES = "checkpoints", "clients"
+"""Folders in a run's folder while the run is under way: what it takes to go on, and what clients keep."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,55 +63,133 @@ class Watcher(Protocol):
         """A round, as it stands in rounds.jsonl and probes.jsonl."""
 
 
-Finished = tuple[Result, record.Summary]
-"""A result and its summary."""
+def sweep(cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str] = ()) -> list[Run | record.Failure]:
+    """Run all cells, each with the loggers named. What they came to is in their order: runs as their folders
+    have them, and failures, which keep no other cell from running. What is finished already is not run again,
+    and what was stopped goes on."""
+    done = {number: finished(cell) for number, cell in enumerate(cells)}
+    left = [cell for number, cell in enumerate(cells) if done[number] is None]
+    if any(cell.prepared.trial.engine == "ray" for cell in left):
+        ends = _side_by_side(left, watch, log)
+    else:
+        ends = [_end(cell, watch, log) for cell in left]
+    rest = iter(ends)
+    return [done[number] or next(rest) for number in range(len(cells))]
 
 
-def sweep(
-    cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str] = ()
-) -> list[Finished | record.Failure]:
-    """Run all cells, each with the loggers named. What they came to is in their order: outcomes, which hold
-    no state of the clients, and failures, which keep no other cell from running."""
-    if any(cell.prepared.trial.engine == "ray" for cell in cells):
-        return _side_by_side(cells, watch, log)
-    ends: list[Finished | record.Failure] = []
-    for cell in cells:
-        watch.label(cell.name)
-        try:
-            result, summary = execute(cell.prepared, cell.folder, watch, log)
-            ends.append((_brief(result), summary))
-        except Exception as error:  # whatever a method may raise
-            ends.append(failure_of(error))
-    return ends
+def finished(cell: SweepRun) -> Run | None:
+    """The run in a cell's folder, where that is the same experiment and finished."""
+    if not (cell.folder / "summary.json").is_file():
+        return None
+    run = read_run(cell.folder)
+    there = run.summary.identity if run.summary else ""
+    if there != cell.identity:
+        raise UserError(
+            f"the finished run in {cell.folder} is another experiment than the one asked for: choose another "
+            "folder with --out."
+        )
+    return run
+
+
+def _end(cell: SweepRun, watch: Watcher, log: Sequence[str]) -> Run | record.Failure:
+    watch.label(cell.name)
+    try:
+        return execute(cell.prepared, cell.folder, watch, log)
+    except Exception as error:  # whatever a method may raise
+        return failure_of(error)
 
 
 def execute(
     prepared: Prepared, path: Path, watch: Watcher, log: Sequence[str] = (), clock: Clock | None = None
-) -> Finished:
-    """Train in a new run folder, with the loggers named. A run that is interrupted keeps the rounds it
-    finished, and one that fails writes down why. The clock, by default one from now on, tells the summary
-    where the time went."""
+) -> Run:
+    """Train in a run folder, with the loggers named: a new one, or one in which the same experiment was
+    stopped. A run that is interrupted ends its round first and can be gone on with, and so can one that
+    fails, which writes down why. The clock, by default one from now on, tells the summary where the time
+    went."""
     clock = clock or Clock()
-    folder = RunFolder(path, prepared)
-    watch.say(_beforehand(prepared))
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    with locked(path):
+        folder = RunFolder(path, prepared)
+        watch.say([*_beforehand(prepared), *folder.notes])
+        try:
+            with _loggers(log, prepared, path, watch) as loggers:
+                _train_in(folder, prepared, watch, loggers, clock)
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:
+            raise Interrupted(f"stopped; {how_to_go_on(path)}") from None
+        except Exception as error:
+            folder.fail(failure_of(error))
+            raise
+    return read_run(path)
+
+
+def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Log, clock: Clock) -> None:
+    path, experiment = folder.path, prepared.experiment
+    trial = replace(prepared.trial, client_files=path / CLIENT_FILES)
+    checkpoints = Checkpoints(
+        path / CHECKPOINTS,
+        trial,
+        identity=experiment.identity(),
+        every=experiment.checkpoint,
+        said=lambda sentence: watch.say([sentence]),
+    )
+    clock.mark("set-up")
+    told = 0
+
+    def on_round(round: Round) -> None:
+        nonlocal told
+        told = round.number
+        _tell(folder, loggers, watch, round)
+        _mark_round(clock)
+
+    def stopped() -> Interrupted:
+        so_far = f" after round {told} of {trial.budget.rounds}" if told else ""
+        return Interrupted(f"stopped{so_far}; {how_to_go_on(path)}")
+
+    with stopping(checkpoints.stop, stopped, watch):
+        result = train(trial, prepared.method, on_round=on_round, keeper=checkpoints)
+    checkpoints.wait()
+    result = replace(
+        result,
+        notes=(*result.notes, *folder.notes),
+        seconds=result.seconds + checkpoints.seconds_before,
+    )
+    _finish(folder, prepared, result, loggers, partial(time_of, clock))
+    checkpoints.remove()
+    shutil.rmtree(path / CLIENT_FILES, ignore_errors=True)  # open as they are, they can still be read
+
+
+def how_to_go_on(path: Path) -> str:
+    """What to do about a run that has stopped."""
+    return f"go on with: unskew resume {shlex.quote(str(path))}"
+
+
+@contextmanager
+def stopping(
+    stop: Callable[[Callable[[], BaseException]], None], reason: Callable[[], BaseException], watch: Watcher
+) -> Iterator[None]:
+    """Let Ctrl-C and a request to terminate end the present round first; the second one stops at once."""
+    if threading.current_thread() is not threading.main_thread():  # signals are handled in no other
+        yield
+        return
+
+    def handle(number: int, _: object) -> None:
+        for each in before:
+            signal.signal(each, signal.default_int_handler)
+        watch.say(["stopping after this round; press Ctrl-C again to stop at once."])
+        stop(reason)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with _loggers(log, prepared, path, watch) as loggers:
-            clock.mark("set-up")
-            timed = partial(_timed, clock, partial(_tell, folder, loggers, watch))
-            trial = replace(prepared.trial, client_files=path / CLIENT_FILES)
-            result = train(trial, prepared.method, on_round=timed)
-            finished = _finish(folder, prepared, result, loggers, partial(time_of, clock))
-            shutil.rmtree(path / CLIENT_FILES, ignore_errors=True)  # open as they are, they can still be read
-            return finished
-    except KeyboardInterrupt:
-        raise Interrupted(f"stopped; the rounds that were finished are in {path}.") from None
-    except Exception as error:
-        folder.fail(failure_of(error))
-        raise
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _timed(clock: Clock, on_round: Callable[[Round], None], round: Round) -> None:
-    on_round(round)
+def _mark_round(clock: Clock) -> None:
     clock.mark(ROUNDS if FIRST_ROUND in clock.parts else FIRST_ROUND)
 
 
@@ -141,16 +226,16 @@ def _tell(folder: RunFolder, loggers: Log, watch: Watcher, round: Round) -> None
 
 def _finish(
     folder: RunFolder, prepared: Prepared, result: Result, loggers: Log, time: Callable[[], record.Time]
-) -> Finished:
+) -> None:
     summary = folder.finish(prepared, replace(result, notes=(*result.notes, *loggers.notes)), time)
     loggers.end(summary)
-    return replace(result, notes=(*result.notes, *loggers.notes)), summary
 
 
 def _side_by_side(
     cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str]
-) -> list[Finished | record.Failure]:
-    """A cell to each worker of the cluster. Folders are written here, as the cells end."""
+) -> list[Run | record.Failure]:
+    """A cell to each worker of the cluster. Folders are written here, as the cells end: a cell that was
+    stopped begins anew."""
     first, ray = cells[0].prepared.trial, connect()
     workers = fleet_for(
         cuda=first.pick_device().type == "cuda",
@@ -162,7 +247,7 @@ def _side_by_side(
     folders = [RunFolder(cell.folder, mine) for cell, mine in zip(cells, each, strict=True)]
     for mine in each:
         watch.say(_beforehand(mine))
-    ends: dict[int, Finished | record.Failure] = {}
+    ends: dict[int, Run | record.Failure] = {}
 
     def fail(number: int, error: UserError) -> None:
         ends[number] = failure = failure_of(error)
@@ -188,7 +273,7 @@ def _side_by_side(
         for number in sent.keys() - ends.keys():
             fail(number, error)
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped; the runs that were finished are in {cells[0].folder.parent}.") from None
+        raise Interrupted(f"stopped; {how_to_go_on(cells[0].folder.parent)}") from None
     return [ends[number] for number in range(len(cells))]
 
 
@@ -205,14 +290,15 @@ class _Done:
 
 def _take(
     done: _Done, folder: RunFolder, prepared: Prepared, watch: Watcher, log: Sequence[str]
-) -> Finished | record.Failure:
+) -> Run | record.Failure:
     """Write down what a worker tells."""
     with _loggers(log, prepared, folder.path, watch) as loggers:
         for round in done.rounds:
             _tell(folder, loggers, watch, round)
         _note_where(folder.path / "environment.json", done.where)
         if isinstance(done.end, Result):
-            return _finish(folder, prepared, done.end, loggers, lambda: done.time)
+            _finish(folder, prepared, done.end, loggers, lambda: done.time)
+            return read_run(folder.path)
         loggers.end(None)
     folder.fail(done.end)
     return done.end
@@ -232,8 +318,12 @@ def _train(sent: list[Any], value: Payload) -> Payload:
     prepared: Prepared = unpack(ray.get(sent[0]))
     where = environment(prepared)
     clock.mark("set-up")
+
+    def on_round(round: Round) -> None:
+        rounds.append(round)
+        _mark_round(clock)
+
     try:
-        on_round = partial(_timed, clock, rounds.append)
         end: Result | record.Failure = _brief(train(prepared.trial, prepared.method, on_round=on_round))
     except Exception as error:  # whatever a method may raise
         end = failure_of(error)

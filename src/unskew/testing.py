@@ -17,7 +17,9 @@ from unskew.data.manifest import partition_of
 from unskew.engines.job import completed
 from unskew.method import Method
 from unskew.program import Program
-from unskew.train import Result, begin, step, train
+from unskew.result import Result
+from unskew.rounds import begin, step
+from unskew.train import train
 from unskew.trial import Budget, Trial
 from unskew.types import Updates, Weights
 

@@ -11,7 +11,7 @@ from unskew import Budget, Method, Trial, engines
 from unskew.data.dataset import Split
 from unskew.engines.job import completed
 from unskew.methods import METHODS
-from unskew.train import begin, step
+from unskew.rounds import begin, step
 
 BUDGET = Budget(rounds=2, epochs=2, batch_size=16, lr=0.05)
 

@@ -14,7 +14,7 @@ from unskew.engines.cuda.graphs import Graphs
 from unskew.engines.job import completed
 from unskew.errors import UserError
 from unskew.methods import METHODS
-from unskew.train import begin, sample_cohort, step
+from unskew.rounds import begin, sample_cohort, step
 from unskew.trial import Budget, Trial
 from unskew.types import Memory
 

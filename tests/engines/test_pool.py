@@ -30,7 +30,8 @@ from unskew.engines.job import Job, Task, completed
 from unskew.engines.loop import Loop
 from unskew.method import plain_loss
 from unskew.methods import METHODS
-from unskew.train import Result, begin, step
+from unskew.result import Result
+from unskew.rounds import begin, step
 from unskew.trial import Budget, Evaluation, Trial
 from unskew.types import Memory
 
@@ -440,8 +441,12 @@ def test_killed_workers_are_told_in_a_sentence_and_the_engine_goes_on(trial):
     engine = eager_pool(replace(trial, workers=2))
     method = in_workers(lambda: os.kill(os.getpid(), signal.SIGKILL))
     state = begin(method, engine.initial)
-    sentence = r"^round 1 stopped with 0 usable updates, .*client 0, stage 'train' \(a worker process was ended"
-    with pytest.raises(UserError, match=sentence + " by SIGKILL twice, .*use fewer --workers, or --engine loop"):
+    sentence = (
+        r"^round 1 stopped with 0 usable updates, .*client 0, stage 'train' \(a worker process was ended"
+    )
+    with pytest.raises(
+        UserError, match=sentence + " by SIGKILL twice, .*use fewer --workers, or --engine loop"
+    ):
         step(trial, method, engine, state)
     after, _ = step(trial, Method(), engine, state)
     expected, _ = step(trial, Method(), Loop(trial), state)

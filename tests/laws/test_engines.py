@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from unskew.train import train
 
 from federations import flat
 from pools import eager_pool
@@ -11,8 +12,8 @@ from unskew import engines
 from unskew.engines.cpu.pool import Pool, check
 from unskew.engines.cuda.graphs import Graphs
 from unskew.methods import METHODS
+from unskew.result import Result
 from unskew.testing import hard_trial, normed_model
-from unskew.train import Result, train
 from unskew.trial import Trial
 
 NOT_REPLAYED = {

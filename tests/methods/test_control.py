@@ -28,8 +28,8 @@ from unskew.methods import (
 )
 from unskew.methods.assemble import assemble
 from unskew.randomness import Purpose, stream
+from unskew.rounds import begin, step
 from unskew.testing import check_method
-from unskew.train import begin, step
 from unskew.types import Out, Scope, ServerState, Updates, View, Weights
 
 METHODS = {

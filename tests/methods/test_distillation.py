@@ -43,7 +43,7 @@ from unskew.methods import (
 )
 from unskew.methods.assemble import assemble
 from unskew.program import Program
-from unskew.train import State
+from unskew.result import State
 from unskew.types import Out, Scope, Server, ServerState, View, Weights
 
 NAMES = [

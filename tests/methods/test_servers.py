@@ -30,8 +30,8 @@ from unskew.methods import (
 from unskew.methods.assemble import assemble
 from unskew.methods.unnormalised import unnormalised
 from unskew.parts.steps import effective_steps
+from unskew.rounds import begin, step
 from unskew.testing import check_method
-from unskew.train import begin, step
 from unskew.types import ServerState, Updates, Weights
 
 SERVERS = {

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from unskew.engines.loop import Loop
 from unskew.engines.numerics import kernels
-from unskew.train import sample_cohort
+from unskew.rounds import sample_cohort
 from unskew.trial import Budget, Trial
 
 Batches = list[tuple[Tensor, Tensor]]

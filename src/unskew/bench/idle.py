@@ -14,8 +14,9 @@ from unskew.bench.race import Settings, middle_of
 from unskew.bench.report import Line, Section
 from unskew.data import federate
 from unskew.experiment import Experiment, MethodSpec, ModelSpec, Prepared, SkewSpec, prepare
+from unskew.result import Round
 from unskew.runs import RunFolder
-from unskew.train import Round, train
+from unskew.train import train
 from unskew.trial import Budget
 
 CLIENTS = (100, 1_000, 10_000)

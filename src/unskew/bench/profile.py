@@ -13,8 +13,9 @@ from torch.profiler import profile as Profiler
 
 from unskew.method import Method
 from unskew.program import Program
+from unskew.result import Round
 from unskew.runs import writing
-from unskew.train import Round, train
+from unskew.train import train
 from unskew.trial import Trial
 
 WARM_UP, LOOKED_AT = 2, 3

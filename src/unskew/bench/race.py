@@ -27,7 +27,8 @@ from unskew.method import Method
 from unskew.methods.assemble import assemble
 from unskew.program import Program
 from unskew.record import SUMMARY
-from unskew.train import Round, train
+from unskew.result import Round
+from unskew.train import train
 from unskew.trial import Evaluation, Precision, Trial
 
 COMPARED = {"cpu": ("loop", "auto"), "cuda": ("auto",)}

@@ -11,11 +11,14 @@ from unskew.cli import options
 from unskew.cli.progress import Watch
 from unskew.cli.show import console, cost_grid, paired_grid, result_grid, say, sweep_time_line
 from unskew.clock import Clock, process_age
-from unskew.errors import UserError
+from unskew.comparison import comparison, summary_of
+from unskew.errors import Interrupted, UserError
 from unskew.experiment import Experiment, Prepared, load_data, partition, prepare
-from unskew.record import FailedRun, Failure, Json, Plan, Planned, SweepTime, to_json
-from unskew.runs import claim, comparison, free_folder, slug, write_whole
-from unskew.sweep import Finished, SweepRun, sweep
+from unskew.lock import locked
+from unskew.record import PLAN, DamagedError, FailedRun, Failure, Json, Plan, Planned, SweepTime, to_json
+from unskew.report.read import Run
+from unskew.runs import EMPTY, FINISHED, claim, differences, free_folder, slug, write_whole
+from unskew.sweep import SweepRun, finished, how_to_go_on, sweep
 
 
 def compare(
@@ -42,6 +45,7 @@ def compare(
     workers: options.Workers = None,
     precision: options.Precision = None,
     probe: options.Probe = None,
+    checkpoint: options.Checkpoint = None,
     on_fault: options.OnFault = None,
     out: options.Out = None,
     data: options.Data = None,
@@ -85,6 +89,7 @@ def compare(
         precision=precision,
         data=data,
         probe=options.probe_period(probe),
+        checkpoint=checkpoint,
         on_fault=on_fault,
     )
     base.pop("method", None)
@@ -102,15 +107,101 @@ def compare(
         clock.mark("set-up")
     settings = cells[0][1].experiment
     folder = out or free_folder("-".join(["compare", *settings.words()[1:-1]]))
-    claim(folder)
+    finish(folder, cells, clock, loggers, json=json, quiet=quiet, table=table)
+
+
+Cells = list[tuple[str, Prepared]]
+"""Methods as they were typed, each with an experiment: by seed, and for each by method."""
+
+
+def finish(
+    folder: Path,
+    cells: Cells,
+    clock: Clock,
+    loggers: tuple[str, ...],
+    *,
+    json: bool,
+    quiet: bool,
+    table: bool,
+) -> None:
+    """Run in a folder what of these cells is not finished there, and show all of them."""
+    found = claim(folder)
     planned = [_cell(folder, method, prepared) for method, prepared in cells]
-    plan = Plan([Planned(cell.folder.name, cell.identity) for cell in planned], settings.budget.rounds)
-    write_whole(folder / "plan.json", to_json(plan))  # for who watches
-    with Watch(len(cells) * settings.budget.rounds, cells=len(cells), quiet=quiet, table=table) as watch:
-        clock.mark("set-up")
-        ends = sweep(planned, watch, loggers)
-        clock.mark("runs")
-    by_method: dict[str, dict[int, Finished]] = {method: {} for method in methods}
+    with locked(folder):
+        _agree_on_plan(folder, found, planned, cells)
+        rounds = cells[0][1].experiment.budget.rounds
+        left = [cell for cell in planned if finished(cell) is None]
+        with Watch(len(left) * rounds, cells=len(left), quiet=quiet, table=table) as watch:
+            clock.mark("set-up")
+            try:
+                ends = sweep(planned, watch, loggers)
+            except Interrupted:
+                raise Interrupted(f"stopped; {how_to_go_on(folder)}") from None
+            clock.mark("runs")
+        _conclude(folder, cells, planned, ends, clock, json=json, quiet=quiet)
+
+
+def _agree_on_plan(folder: Path, found: str, planned: list[SweepRun], cells: Cells) -> None:
+    """Write down what is going to run, or check that it is what the folder says."""
+    runs = [
+        Planned(cell.folder.name, cell.identity, method, prepared.experiment.model_dump(exclude_none=True))
+        for cell, (method, prepared) in zip(planned, cells, strict=True)
+    ]
+    if found == EMPTY:
+        plan = Plan(runs, cells[0][1].experiment.budget.rounds)
+        write_whole(folder / "plan.json", to_json(plan))
+        return
+    if not (folder / "plan.json").exists():
+        raise UserError(f"the output folder {folder} holds a run: choose another with --out.")
+    there = {run.folder: run for run in read_plan(folder).runs}
+    if [(run.folder, run.identity) for run in runs] != [(run.folder, run.identity) for run in there.values()]:
+        raise UserError(
+            f"the output folder {folder} holds another compare ({_difference(runs, there)}): choose another "
+            "with --out, or ask for the same."
+        )
+    if found == FINISHED and all(finished(cell) for cell in planned):
+        raise UserError(
+            f"the output folder {folder} holds this compare, finished: see `unskew table {folder}`, or "
+            "choose another with --out."
+        )
+
+
+def _difference(runs: list[Planned], there: dict[str, Planned]) -> str:
+    """What is asked for now and differs from what a plan says."""
+    names = {run.folder for run in runs}
+    if missing := sorted(there.keys() - names):
+        return f"with {missing[0]}"
+    if more := sorted(names - there.keys()):
+        return f"without {more[0]}"
+    for run in runs:
+        if run.identity != there[run.folder].identity:
+            return differences(Experiment(**there[run.folder].experiment), Experiment(**run.experiment))
+    return "in another order"
+
+
+def read_plan(folder: Path) -> Plan:
+    """What a compare in this folder is going to run."""
+    path = folder / "plan.json"
+    try:
+        return PLAN.parse(path.read_text())
+    except (OSError, UnicodeDecodeError, DamagedError) as error:
+        raise UserError(
+            f"{path} cannot be used ({error}): run the compare again in another folder."
+        ) from None
+
+
+def _conclude(
+    folder: Path,
+    cells: Cells,
+    planned: list[SweepRun],
+    ends: list[Run | Failure],
+    clock: Clock,
+    *,
+    json: bool,
+    quiet: bool,
+) -> None:
+    methods = list(dict.fromkeys(method for method, _ in cells))
+    by_method: dict[str, dict[int, Run]] = {method: {} for method in methods}
     failed: list[FailedRun] = []
     for (method, prepared), cell, end in zip(cells, planned, ends, strict=True):
         seed = prepared.experiment.seed
@@ -118,8 +209,9 @@ def compare(
             failed.append(FailedRun(method, seed, cell.identity, str(cell.folder), end.sentence))
         else:
             by_method[method][seed] = end
-    numbers = [prepared.experiment.seed for method, prepared in cells if method == methods[0]]
-    whole = comparison(settings, numbers, by_method, failed) | {"run_dir": str(folder)}
+    settings = cells[0][1].experiment
+    seeds = [prepared.experiment.seed for method, prepared in cells if method == methods[0]]
+    whole = comparison(settings, seeds, by_method, failed) | {"run_dir": str(folder)}
     clock.mark("end")
     time = _time(clock)
     write_whole(folder / "compare.json", to_json(whole | {"time": time}))
@@ -127,30 +219,30 @@ def compare(
     if json:
         print(to_json(whole | {"time": time}, indent=None))
     else:
-        title = f"{settings.title()}, {'seeds' if len(numbers) > 1 else 'seed'} {seeds or first.seed}"
-        _show(title, known, whole["comparisons"] if len(numbers) > 1 else {}, methods[0])
+        title = f"{settings.title()}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}"
+        _show(title, known, whole["comparisons"] if len(seeds) > 1 else {}, methods[0])
         console().print(f"\nrun folders: {folder}", soft_wrap=True)
     if not quiet:
-        summaries = [summary for each in known.values() for _, summary in each]
+        summaries = [summary_of(run) for each in known.values() for run in each]
         on_cluster = any(prepared.trial.engine == "ray" for _, prepared in cells)
         say(sweep_time_line(time, summaries, len(cells), side_by_side=on_cluster))
     if failed:
         raise UserError(_failure(failed, len(cells)))
 
 
-def _show(title: str, known: dict[str, list[Finished]], pairs: dict[str, Json], baseline: str) -> None:
+def _show(title: str, known: dict[str, list[Run]], pairs: dict[str, Json], baseline: str) -> None:
     if not known:
         return
-    results = [(method, [result for result, _ in each]) for method, each in known.items()]
+    rows = list(known.items())
     screen = console()
     screen.print(title)
-    grids = [result_grid(results), cost_grid(list(known.items()))]
+    grids = [result_grid(rows), cost_grid(rows)]
     if pairs:
         grids.insert(1, paired_grid(baseline, pairs))
     for grid in grids:
         screen.print()
         screen.print(grid)
-    for note in dict.fromkeys(note for _, runs in results for run in runs for note in run.notes):
+    for note in dict.fromkeys(note for _, runs in rows for run in runs for note in summary_of(run).notes):
         screen.print(f"\nnote: {note}")
 
 
@@ -165,8 +257,8 @@ def _failure(failed: list[FailedRun], runs: int) -> str:
     more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
     return (
         f"{len(failed)} of {runs} runs failed: {first.method} seed {first.seed}{more} "
-        f"({first.error.removesuffix('.')}): see error.json in {first.run_dir}, and run what failed again; "
-        "the other runs are whole."
+        f"({first.error.removesuffix('.')}): see error.json in {first.run_dir}, and run what failed again "
+        "with unskew resume; the other runs are whole."
     )
 
 

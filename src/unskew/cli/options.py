@@ -85,6 +85,15 @@ OnFault = Annotated[
         "stop where code raises an error, else skip",
     ),
 ]
+Checkpoint = Annotated[
+    str | None,
+    option(
+        "--checkpoint",
+        "every=ROUNDS|30s",
+        "When to write down what it takes to go on with `unskew resume`; never: not.",
+        "auto, by time",
+    ),
+]
 Log = Annotated[
     str | None,
     option("--log", "NAMES", "Write also for tensorboard, mlflow or wandb, into the run folder."),
@@ -122,6 +131,7 @@ PATHS = {
     "precision": "precision",
     "data": "data.folder",
     "probe": "probe.every",
+    "checkpoint": "checkpoint",
     "on_fault": "faults.on_fault",
 }
 """Where each flag stands in an experiment file."""
@@ -133,6 +143,11 @@ def settings(file: Path | None, assignments: list[str] | None, **flags: Any) -> 
     base = read(file) if file else {}
     if file and not base:
         raise UserError(f"the experiment file {file} is empty: write settings into it, or leave it out.")
+    return assign(changed(base, file, **flags), assignments or [])
+
+
+def changed(base: dict[str, Any], file: Path | None = None, **flags: Any) -> dict[str, Any]:
+    """The settings with the flags that were given put in."""
     for flag, value in flags.items():
         if value is None:
             continue
@@ -141,7 +156,7 @@ def settings(file: Path | None, assignments: list[str] | None, **flags: Any) -> 
         if not isinstance(inner, dict):
             raise UserError(f"{table} is {inner!r} in {file} but should be a table: write [{table}].")
         inner[key] = str(value) if isinstance(value, Path) else value
-    return assign(base, assignments or [])
+    return base
 
 
 def probe_period(text: str | None) -> str | None:

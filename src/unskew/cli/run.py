@@ -8,11 +8,12 @@ from unskew.cli import options
 from unskew.cli.progress import Watch
 from unskew.cli.show import class_table, console, cost_grid, percent, result_grid, say, time_line
 from unskew.clock import Clock, process_age
+from unskew.comparison import summary_of
 from unskew.experiment import Experiment, load_data, partition, prepare
 from unskew.record import Summary, to_json
+from unskew.report.read import Run
 from unskew.runs import free_folder, time_of
 from unskew.sweep import execute
-from unskew.train import Result
 
 
 def run(
@@ -37,6 +38,7 @@ def run(
     workers: options.Workers = None,
     precision: options.Precision = None,
     probe: options.Probe = None,
+    checkpoint: options.Checkpoint = None,
     on_fault: options.OnFault = None,
     out: options.Out = None,
     data: options.Data = None,
@@ -71,6 +73,7 @@ def run(
             precision=precision,
             data=data,
             probe=options.probe_period(probe),
+            checkpoint=checkpoint,
             on_fault=on_fault,
         )
     )
@@ -85,25 +88,31 @@ def run(
     with Watch(settings.budget.rounds, quiet=quiet, table=table) as watch:
         watch.label(f"{label} seed {settings.seed}")
         folder = out or free_folder("-".join(settings.words()))
-        result, summary = execute(prepared, folder, watch, loggers, clock)
+        finished = execute(prepared, folder, watch, loggers, clock)
+    answer(finished, settings, clock, json=json, quiet=quiet)
+
+
+def answer(run: Run, settings: Experiment, clock: Clock, *, json: bool, quiet: bool) -> None:
+    """Show a finished run."""
+    summary = summary_of(run)
     if json:
         print(to_json(summary, indent=None))
     else:
-        _show(settings, result, summary)
+        _show(settings, run, summary)
     if not quiet:
         say(time_line(time_of(clock), summary.rounds))
 
 
-def _show(settings: Experiment, result: Result, summary: Summary) -> None:
+def _show(settings: Experiment, run: Run, summary: Summary) -> None:
     label, screen = settings.method.brief(), console()
     screen.print(settings.title() + f", seed {settings.seed}\n")
-    screen.print(class_table(result, screen.width))
-    for grid in (result_grid([(label, [result])]), cost_grid([(label, [(result, summary)])])):
+    screen.print(class_table(run, screen.width))
+    for grid in (result_grid([(label, [run])]), cost_grid([(label, [run])])):
         screen.print()
         screen.print(grid)
     if summary.domains:
         each = [f"{name} {percent(value)}" for name, value in summary.domains.items() if value is not None]
         screen.print(f"\naccuracy % by domain: {', '.join(each)}")
-    for note in result.notes:
+    for note in summary.notes:
         screen.print(f"\nnote: {note}")
     screen.print(f"\nrun folder: {summary.run_dir}", soft_wrap=True)

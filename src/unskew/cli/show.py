@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from unskew import metrics
+from unskew.comparison import summary_of
 from unskew.record import Json, Summary, SweepTime, Time
-from unskew.sweep import Finished
-from unskew.train import Result
+from unskew.report.read import Run
 
 Record = Mapping[str, Json]
 
@@ -130,11 +130,11 @@ def spread(values: Sequence[float | None]) -> str:
     return "-" if known is None else metrics.plus_minus(known, scale=100)
 
 
-def class_table(result: Result, width: int) -> Table:
+def class_table(run: Run, width: int) -> Table:
     """Every class: how well the final model knows it, and what it is to the clients."""
-    by_class = metrics.class_accuracy(result.final.confusion)
-    held = {name: mask.sum(axis=0) for name, mask in metrics.groups(result.counts).items()}
-    names = max(len("class"), *map(len, result.classes))
+    by_class = metrics.class_accuracy(np.array(summary_of(run).confusion))
+    held = {name: mask.sum(axis=0) for name, mask in metrics.groups(run.counts).items()}
+    names = max(len("class"), *map(len, run.classes))
     narrow = names + LONGEST_BAR + WIDE > width
     names = min(names, LONGEST_NAME) if narrow else names
     bar = max(0, min(width - NARROW - names, LONGEST_BAR))
@@ -145,7 +145,7 @@ def class_table(result: Result, width: int) -> Table:
     for name in GROUPS:
         table.add_column(name + ("\nat" if narrow else " at"), justify="right", no_wrap=True)
     worst = metrics.worst_class(by_class)
-    for index, name in enumerate(result.classes):
+    for index, name in enumerate(run.classes):
         value = by_class[index]
         drawn = "" if np.isnan(value) else "█" * round(bar * value)
         cells = [str(held[group][index]) for group in GROUPS]
@@ -153,43 +153,45 @@ def class_table(result: Result, width: int) -> Table:
     return table
 
 
-def result_grid(rows: Sequence[tuple[str, Sequence[Result]]]) -> Grid:
+def result_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
     """One row per method, over the runs of its seeds."""
 
-    def row(name: str, results: Sequence[Result]) -> list[str]:
-        accuracy = [result.accuracy for result in results]
+    def row(name: str, runs: Sequence[Run]) -> list[str]:
+        each = [summary_of(run) for run in runs]
         return [
             name,
-            *(spread([values[key] for values in accuracy]) for key in ("last", "best", "mean_last_10")),
-            spread([result.worst_accuracy for result in results]),
-            *(spread([result.groups[group] for result in results]) for group in GROUPS),
-            mean([result.seconds for result in results], ".1f"),
+            spread([summary.accuracy.last for summary in each]),
+            spread([summary.accuracy.best for summary in each]),
+            spread([summary.accuracy.mean_last_10 for summary in each]),
+            spread([summary.worst_class_accuracy for summary in each]),
+            *(spread([getattr(summary.groups, group) for summary in each]) for group in GROUPS),
+            mean([summary.seconds for summary in each], ".1f"),
         ]
 
     heads = ["method", "accuracy %", "best", "mean last 10", "worst class", *GROUPS, "seconds"]
-    return Grid(heads, [row(name, results) for name, results in rows])
+    return Grid(heads, [row(name, runs) for name, runs in rows])
 
 
-def cost_grid(rows: Sequence[tuple[str, Sequence[Finished]]]) -> Grid:
+def cost_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
     """What each method computes, in rounds of FedAvg, and sends, over the seeds; where it was probed also
     what a local update does to the client's classes, over the probed rounds, and what it took to find out."""
-    probed = any(result.probe_seconds is not None for _, outcomes in rows for result, _ in outcomes)
+    probed = any(summary_of(run).probe_seconds is not None for _, runs in rows for run in runs)
 
-    def row(name: str, outcomes: Sequence[Finished]) -> list[str]:
-        cells, results = [name], [result for result, _ in outcomes]
+    def row(name: str, runs: Sequence[Run]) -> list[str]:
+        cells, each = [name], [summary_of(run) for run in runs]
         if probed:
-            cells += [spread([mean_drop(result, group) for result in results]) for group in GROUPS]
-            cells += [mean([result.probe_seconds for result in results], ".1f")]
-        cells += [mean([summary.cost for _, summary in outcomes], ".3g")]
-        cells += [mean([result.traffic.up / 1e6 for result in results], ".3g")]
-        cells += [mean([result.traffic.down / 1e6 for result in results], ".3g")]
+            cells += [spread([mean_drop(run, group) for run in runs]) for group in GROUPS]
+            cells += [mean([summary.probe_seconds for summary in each], ".1f")]
+        cells += [mean([summary.cost for summary in each], ".3g")]
+        cells += [mean([summary.traffic.up / 1e6 for summary in each], ".3g")]
+        cells += [mean([summary.traffic.down / 1e6 for summary in each], ".3g")]
         return cells
 
     heads, title = ["method", "cost U", "MB up", "MB down"], ""
     if probed:
         heads[1:1] = [*(f"drop {group}" for group in GROUPS), "probing seconds"]
         title = "drop: what a local update costs on the client's classes of the kind, in points"
-    return Grid(heads, [row(name, outcomes) for name, outcomes in rows], title)
+    return Grid(heads, [row(name, runs) for name, runs in rows], title)
 
 
 def mean(values: Sequence[float | None], form: str) -> str:
@@ -223,8 +225,8 @@ def signed(value: Json) -> str:
     return f"{round(100 * value, 1) + 0.0:+.1f}" if isinstance(value, float) else "-"
 
 
-def mean_drop(result: Result, group: str) -> float | None:
+def mean_drop(run: Run, group: str) -> float | None:
     """What a local update costs on the client's classes of the kind, over the probed rounds."""
-    found = [round.probe.groups[group] for round in result.rounds if round.probe is not None]
-    drops = [stages.drop for stages in found if stages is not None]
+    found = [getattr(probe.groups, group) for probe in run.probes]
+    drops = [stages.drop for stages in found if stages is not None and stages.drop is not None]
     return float(np.mean(drops)) if drops else None

@@ -41,7 +41,7 @@ from unskew.parts.heads import Head, find_head
 from unskew.parts.optimizers import sgd
 from unskew.program import Program, Run
 from unskew.randomness import Purpose, draw_seed
-from unskew.train import Result, Round
+from unskew.result import Result, Round
 from unskew.trial import Trial
 from unskew.types import Look, Params, Scope, Tensors, View, Weights
 

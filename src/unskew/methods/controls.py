@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unskew.client_tensors import ClientTensors
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.engines.check import check_fit
@@ -40,9 +39,10 @@ from unskew.faults import accept, require_enough, sort_out
 from unskew.method import Work
 from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic
-from unskew.program import Program, Run, Stage
+from unskew.program import Program, Run
 from unskew.record import Fault
-from unskew.train import NOTHING_SENT, Result, Round, State, recall, rounds_cost
+from unskew.result import NOTHING_SENT, Result, Round, Stage, State
+from unskew.rounds import recall, rounds_cost, store_of
 from unskew.trial import Probe
 from unskew.types import Server, ServerState, Tensors, Weights
 
@@ -91,7 +91,7 @@ def local_only() -> Program:
         trial, engine = run.trial, run.engine()
         federation = trial.federation
         clients: list[int] = federation.sizes.nonzero().flatten().tolist()
-        stage = run.stage("training", lambda: _train_alone(run, clients))
+        stage = _train_alone(run, clients)
         models = [state.server.weights for state in stage.states] or [engine.initial]
         weights = stacked([model.with_frozen(engine.frozen) for model in models])
         notes = [
@@ -100,11 +100,15 @@ def local_only() -> Program:
         ]
         if trial.probe.every:
             notes.append("local-only: there is no global model to probe the clients' models against.")
-        memories = ClientTensors().updated(
-            {
-                client: state.memories.get(client, {})
-                for client, state in zip(clients, stage.states, strict=True)
-            }
+        memories = (
+            store_of(trial)
+            .empty()
+            .updated(
+                {
+                    client: state.memories.get(client, {})
+                    for client, state in zip(clients, stage.states, strict=True)
+                }
+            )
         )
         state = State(ServerState(weights, {}, trial.budget.rounds), memories)
         return run.result(weights, state, stage.rounds, notes=notes)
@@ -116,9 +120,15 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
     """Every client's own model, round by round."""
     trial, base, engine = run.trial, run.base, run.engine()
     federation, budget = trial.federation, trial.budget
-    states = {client: State(ServerState(engine.initial, {})) for client in clients}
-    told: list[Round] = []
-    for t in range(budget.rounds):
+    cost, nothing = rounds_cost(trial, base, budget.rounds), store_of(trial).empty()
+    everybody = federation.clients / trial.cohort
+
+    def begin() -> Stage:
+        states = [State(ServerState(engine.initial, {}), nothing, nothing, nothing) for _ in clients]
+        return Stage(tuple(states), cost=None if cost is None else cost * everybody)
+
+    def advance(stage: Stage) -> Stage:
+        t, states = len(stage.rounds), dict(zip(clients, stage.states, strict=True))
         stop_timer = engine.start_timer()
         losses, counted, faults, samples = [], Counter[str](), list[Fault](), 0
         for client, state in states.items():
@@ -134,8 +144,9 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
                 continue
             [(_, fit)] = answers
             samples += fit.samples
-            states[client] = State(
-                ServerState(fit.weights, {}, t + 1),
+            states[client] = replace(
+                state,
+                server=ServerState(fit.weights, {}, t + 1),
                 memories=state.memories.updated({client: fit.memory}),
                 optimizers=state.optimizers.updated({client: fit.optimizer}),
             )
@@ -149,24 +160,21 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
             test = mean_assessment([engine.evaluate(weights).result() for weights in models])
         seconds = stop_timer().result()
         everyone = list(range(federation.clients))
-        told.append(
-            Round(
-                number=t + 1,
-                lr=budget.lr_at(t),
-                cohort=everyone,
-                trained=[client for client in clients if client not in {fault.client for fault in faults}],
-                train_loss=loss,
-                seconds=seconds,
-                test=test,
-                samples=budget.epochs * samples,
-                tallies=dict(counted),
-                faults=tuple(faults),
-            )
+        told = Round(
+            number=t + 1,
+            lr=budget.lr_at(t),
+            cohort=everyone,
+            trained=[client for client in clients if client not in {fault.client for fault in faults}],
+            train_loss=loss,
+            seconds=seconds,
+            test=test,
+            samples=budget.epochs * samples,
+            tallies=dict(counted),
+            faults=tuple(faults),
         )
-        run.tell(told[-1])
-    cost = rounds_cost(trial, base, budget.rounds)
-    everybody = federation.clients / trial.cohort
-    return Stage(tuple(states.values()), tuple(told), cost=None if cost is None else cost * everybody)
+        return replace(stage, states=tuple(states.values()), rounds=(*stage.rounds, told))
+
+    return run.repeat("training", begin, advance, rounds=budget.rounds)
 
 
 def mean_assessment(tests: Sequence[Assessment]) -> Assessment:

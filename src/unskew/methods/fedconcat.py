@@ -62,9 +62,10 @@ from unskew.metrics import Assessment, Traffic
 from unskew.parts.heads import Head, find_head
 from unskew.parts.servers import combine_equally
 from unskew.probe import merge
-from unskew.program import Program, Run, Stage
+from unskew.program import Program, Run
 from unskew.randomness import Purpose, stream
-from unskew.train import Result, Round, State, begin, rounds_cost, sample_cohort, step
+from unskew.result import Result, Round, Stage, State
+from unskew.rounds import begin, rounds_cost, sample_cohort, step
 from unskew.trial import Trial
 from unskew.types import Look, Out, Scope, Server, ServerState, Tensors, Weights
 
@@ -117,7 +118,7 @@ def fedconcat(
             statistics="average" if trial.statistics == "average" else "batch",
             augment=Augment(),
         )
-        encoders = run.stage("encoders", lambda: train_encoders(run, whole, kinds, last))
+        encoders = train_encoders(run, whole, kinds, last)
         weights = concatenated(run, whole, encoders)
         told = list(encoders.rounds)
         if last < rounds:
@@ -210,8 +211,13 @@ def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int
         for kind in range(int(kinds.max(initial=0)) + 1)
     ]
     each = [run.engine(mine) for mine in trials]
-    stage = Stage(tuple(begin(method, engine.initial) for engine in each))
-    for done in range(1, rounds + 1):
+
+    def first() -> Stage:
+        states = tuple(begin(method, engine.initial) for engine in each)
+        return Stage(states, cost=rounds_cost(trial, method, rounds))
+
+    def advance(stage: Stage) -> Stage:
+        done = len(stage.rounds) + 1
         steps = [
             step(mine, method, engine, state)
             for mine, engine, state in zip(trials, each, stage.states, strict=True)
@@ -221,9 +227,9 @@ def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int
         test = run.engine(whole).evaluate(concatenated(run, whole, stage)).result() if due else None
         told = _one_round([round for _, round in steps], trial.federation, test)
         require_enough(trial.faults, done - 1, len(told.trained), told.faults)
-        run.tell(told)
-        stage = replace(stage, rounds=(*stage.rounds, told))
-    return replace(stage, cost=rounds_cost(trial, method, rounds))
+        return replace(stage, rounds=(*stage.rounds, told))
+
+    return run.repeat("encoders", first, advance, rounds=rounds)
 
 
 def concatenated(run: Run, whole: Trial, encoders: Stage) -> Weights:
@@ -298,16 +304,14 @@ def train_head(run: Run, whole: Trial, method: Method, weights: Weights, done: i
             [draw_samples(trial, task, batches * budget.batch_size) for task in tasks] if batches else tasks
         )
 
-    def make() -> Stage:
-        engine, rounds = run.engine(heads), list[Round]()
-        state = begin(method, Weights(weights.params, {}), round=done)
-        while state.round < budget.rounds:
-            state, round = step(heads, method, engine, state, sample=sample)
-            rounds.append(round)
-            run.tell(round)
-        return Stage((state,), tuple(rounds))
+    def first() -> Stage:
+        return Stage((begin(method, Weights(weights.params, {}), round=done),))
 
-    return run.stage("last layer", make)
+    def advance(stage: Stage) -> Stage:
+        state, round = step(heads, method, run.engine(heads), stage.states[0], sample=sample)
+        return replace(stage, states=(state,), rounds=(*stage.rounds, round))
+
+    return run.repeat("last layer", first, advance, rounds=budget.rounds - done)
 
 
 def features_of(run: Run, whole: Trial, weights: Weights) -> Dataset:

@@ -42,7 +42,7 @@ from unskew.parts.directions import directions
 from unskew.parts.heads import find_head
 from unskew.program import Program, Run
 from unskew.randomness import Purpose, draw_seed
-from unskew.train import Result
+from unskew.result import Result
 from unskew.trial import Trial
 from unskew.types import View
 

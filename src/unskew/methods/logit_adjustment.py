@@ -36,7 +36,7 @@ from unskew.method import Method, Work
 from unskew.methods.card import card
 from unskew.parts.heads import find_head
 from unskew.program import Program, Run
-from unskew.train import Result
+from unskew.result import Result
 from unskew.trial import weights_of
 from unskew.types import End, Look, Memory, Scope, Server, ServerState, Tensors, Updates, View, Weights
 

@@ -35,7 +35,7 @@ from unskew.method import Method, Work
 from unskew.methods.card import card
 from unskew.parts.naming import packed, unpacked
 from unskew.program import Program, Run
-from unskew.train import Result
+from unskew.result import Result
 from unskew.types import End, Memory, Scope, Tensors, View, Weights
 
 Projection = Literal["none", "moon", "fedvls"]

@@ -69,7 +69,8 @@ from unskew.metrics import Traffic
 from unskew.parts.groups import Floats, Group, Grouping, Rule, weak_groups
 from unskew.parts.heads import resize_head
 from unskew.program import Program, Run, Trained
-from unskew.train import Result, Round, State, begin
+from unskew.result import Result, Round, State
+from unskew.rounds import begin
 from unskew.trial import Probe, Trial, weights_of
 from unskew.types import Look, Scope, Tensors, View, Weights
 

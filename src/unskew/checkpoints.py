@@ -1,0 +1,358 @@
+"""Checkpoints: what training has come to, on disk, so that a run that was stopped goes on with the same bits.
+
+A checkpoint is one file: a line of JSON, which says what it is of and has a checksum of all there is, and
+behind it tensors in the format of safetensors. It is written beside training, and an older one stays until it
+was read back. What clients keep lies in files of its own, which are only appended to (`client_tensors`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import threading
+import time
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.client_tensors import ClientStore, ClientTensors
+from unskew.errors import UserError
+from unskew.files import write_file
+from unskew.program import Kept
+from unskew.result import Stage
+from unskew.rounds import store_of
+from unskew.tensor_files import dump, load
+from unskew.trial import Trial
+from unskew.types import Tensors
+
+VERSION = 1
+LONGEST_HEADER = 1 << 16
+MOST_COST = 0.02
+"""The part of a run's time that checkpoints may take where nobody has said how often they are due."""
+SUFFIX = ".checkpoint"
+
+
+@dataclass(frozen=True)
+class Period:
+    """How often a checkpoint is due."""
+
+    rounds: int | None = None
+    """After every so many rounds; None: by time."""
+    seconds: float | None = 30.0
+    """Every so many seconds; None with no rounds either: never."""
+    adapts: bool = True
+    """Whether it may be longer, so that checkpoints take no more than `MOST_COST` of the time."""
+
+    @classmethod
+    def parse(cls, text: str) -> Period:
+        """Read `auto`, `never`, `every=10` (rounds) or a time such as `30s`, `5m` or `2h`."""
+        text = text.strip()
+        if text == "auto":
+            return cls()
+        if text == "never":
+            return cls(seconds=None)
+        if match := re.fullmatch(r"(?:every=)?(\d{1,9})", text):
+            if int(match[1]):
+                return cls(rounds=int(match[1]), seconds=None, adapts=False)
+        elif match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|h)", text):
+            return cls(seconds=float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]], adapts=False)
+        raise UserError(
+            f"checkpoint is '{text}' but should be every=ROUNDS, a time such as 30s or 5m, auto or never."
+        )
+
+
+class Checkpoints:
+    """Keeps the stages of a run in a folder. One that was there before is found there again."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        trial: Trial,
+        *,
+        identity: str = "",
+        every: Period | str = "auto",
+        said: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`identity` is what has to be the same for a run to go on, such as a name for the trial and the
+        method. `every` is how often a checkpoint is due. `said` is told of checkpoints that are damaged."""
+        self.folder, self.identity, self._said = Path(folder), identity, said
+        self.period = Period.parse(every) if isinstance(every, str) else every
+        self.store = store_of(trial)
+        self._device = trial.pick_device()
+        self._numbers: dict[str, int] = {}
+        """The number of each stage, in its files' names."""
+        self._ended: dict[str, Stage] = {}
+        """Stages that have ended and are not on disk yet."""
+        self._files: dict[Path, Stage] = {}
+        """What is on disk: as long as these are alive, so is what their clients keep."""
+        self._writer: threading.Thread | None = None
+        self._error: OSError | None = None
+        self._stop: Callable[[], BaseException] | None = None
+        self._rounds = 0
+        self._cost = 0.0
+        self._began = self._saved = time.monotonic()
+        self.seconds_before = 0.0
+        """How long the run has taken before it was stopped, as far as it is kept."""
+        self._found = self._read_all()
+
+    # What a run asks for
+
+    def find(self, name: str) -> Kept | None:
+        """What there is of a stage from before."""
+        self._numbers.setdefault(name, max(self._numbers.values(), default=-1) + 1)
+        return self._found.pop(name, None)
+
+    def after_round(self, name: str, stage: Callable[[], Stage]) -> None:
+        """A stage has come so far: keep it if a checkpoint is due, or if the run is to stop."""
+        self._rounds += 1
+        if self._stop:
+            self._save(name, stage(), ended=False)
+            self.wait()
+            raise self._stop()
+        if self._due():
+            self._save(name, stage(), ended=False)
+
+    def end(self, name: str, stage: Stage) -> None:
+        """A stage has ended. It is written with the next checkpoint: until then it is done again."""
+        self._ended[name] = stage
+        if self._due() or self._stop:
+            self._save(name, stage, ended=True)
+        if self._stop:
+            self.wait()
+            raise self._stop()
+
+    # What who runs it asks for
+
+    def stop(self, reason: Callable[[], BaseException]) -> None:
+        """Let the run keep what it has after its present round, and raise the reason."""
+        self._stop = reason
+
+    def wait(self) -> None:
+        """Wait until all is on disk. An error of writing is raised here, or at the next checkpoint."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise UserError(
+                f"a checkpoint cannot be written to {self.folder} ({error.strerror}): make room there, and "
+                "go on with unskew resume."
+            ) from None
+
+    def remove(self) -> None:
+        """Remove the folder: the run is done."""
+        self.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._files.clear()
+
+    # Writing
+
+    def _due(self) -> bool:
+        if self._writer is not None and self._writer.is_alive():
+            return False
+        if self.period.rounds is not None:
+            return self._rounds >= self.period.rounds
+        if self.period.seconds is None:
+            return False
+        least = (
+            max(self.period.seconds, self._cost / MOST_COST) if self.period.adapts else self.period.seconds
+        )
+        return time.monotonic() - self._saved >= least
+
+    def _save(self, name: str, stage: Stage, *, ended: bool) -> None:
+        self.wait()
+        began = time.monotonic()
+        texts = [
+            (self._path(each), *self._packed(each, done, True), done) for each, done in self._ended.items()
+        ]
+        if not ended:
+            texts.append((self._path(name, len(stage.rounds)), *self._packed(name, stage, False), stage))
+        self._ended.clear()
+        self._rounds = 0
+        here = time.monotonic() - began
+
+        def write() -> None:
+            began = time.monotonic()
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                for path, header, tensors, value in texts:
+                    write_file(path, _file(header, tensors))
+                    _read(path, self.identity)  # as it lies there now
+                    self._files[path] = value
+                    self._prune(path)
+            except OSError as error:
+                self._error = error
+            self._cost, self._saved = here + time.monotonic() - began, time.monotonic()
+
+        self._writer = threading.Thread(target=write, name="checkpoint")
+        self._writer.start()
+
+    def _path(self, name: str, rounds: int | None = None) -> Path:
+        last = "ended" if rounds is None else f"{rounds:07d}"
+        return self.folder / f"{self._numbers[name]:03d}-{last}{SUFFIX}"
+
+    def _packed(self, name: str, stage: Stage, ended: bool) -> tuple[dict[str, Any], Tensors]:
+        """A stage as JSON and tensors in host memory, which nobody changes."""
+        tensors: Tensors = {}
+        value = pack(stage, tensors, self.store)
+        header = {"stage": name, "ended": ended, "rounds": len(stage.rounds), "value": value}
+        seconds = self.seconds_before + time.monotonic() - self._began
+        return header | {"identity": self.identity, "seconds": seconds}, tensors
+
+    def _prune(self, newest: Path) -> None:
+        """Of a stage that goes on the two newest stay, of one that has ended that."""
+        number, _, last = newest.name.removesuffix(SUFFIX).partition("-")
+        others = sorted(path for path in self.folder.glob(f"{number}-*{SUFFIX}") if path != newest)
+        for path in others if last == "ended" else others[:-1]:
+            path.unlink(missing_ok=True)
+            self._files.pop(path, None)
+
+    # Reading
+
+    def _read_all(self) -> dict[str, Kept]:
+        """The newest of every stage that is whole. What is damaged is told, and left alone."""
+        found: dict[str, Kept] = {}
+        for path in sorted(self.folder.glob(f"*{SUFFIX}"), reverse=True):
+            try:
+                header, tensors = _read(path, self.identity)
+                name, number = header["stage"], int(path.name.partition("-")[0])
+                if name in found and not header["ended"]:
+                    continue  # an older one, for the case that the newer is damaged
+                stage = unpack(Stage, header["value"], tensors, self.store, self._device)
+                for state in stage.states:
+                    for kept in (state.memories, state.buffers, state.optimizers):
+                        for client in kept:
+                            kept[client]  # damaged ones raise
+            except (ValueError, KeyError, TypeError, IndexError, OSError) as error:
+                self._said(f"the checkpoint {path} is damaged ({error}): an older one is used, or none.")
+                continue
+            if name not in found or header["ended"]:
+                found[name] = Kept(stage, header["ended"])
+            self._numbers[name] = number
+            self.seconds_before = max(self.seconds_before, float(header["seconds"]))
+            self._files[path] = stage
+        self.store.remove_unused()
+        return found
+
+
+def _file(header: Mapping[str, Any], tensors: Tensors) -> bytes:
+    """A line of JSON, and tensors behind it."""
+    value = {**header, "value": None}
+    tensors = {
+        **tensors,
+        "value": torch.frombuffer(bytearray(json.dumps(header["value"]).encode()), dtype=torch.uint8),
+    }
+    body = dump(tensors)
+    first = {"format": "unskew checkpoint", "version": VERSION, **value, "bytes": len(body)}
+    line = json.dumps(first, sort_keys=True).encode()
+    digest = hashlib.sha256(line + b"\n" + body).hexdigest()
+    return json.dumps({**first, "sha256": digest}, sort_keys=True).encode() + b"\n" + body
+
+
+def _read(path: Path, identity: str) -> tuple[dict[str, Any], Tensors]:
+    """What a file holds; a ValueError says what is wrong with it."""
+    content = path.read_bytes()
+    line, end, body = content[:LONGEST_HEADER].partition(b"\n")
+    if not end:
+        raise ValueError("it has no header" if content else "it is empty")
+    body = content[len(line) + 1 :]
+    try:
+        header = json.loads(line)
+        kind, digest = header.pop("format"), header.pop("sha256")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError("its header is damaged") from None
+    if kind != "unskew checkpoint":
+        raise ValueError("it is no checkpoint")
+    if header.get("version") != VERSION:
+        raise ValueError(f"it is of version {header.get('version')!r}, this is {VERSION}")
+    if header.get("bytes") != len(body):
+        raise ValueError(f"it has {len(body)} bytes in the place of {header.get('bytes')!r}")
+    signed = json.dumps({"format": kind, **header}, sort_keys=True).encode()
+    if hashlib.sha256(signed + b"\n" + body).hexdigest() != digest:
+        raise ValueError("its checksum is another")
+    if header.get("identity") != identity:
+        raise ValueError("it is of another experiment")
+    tensors = load(body)
+    header["value"] = json.loads(bytes(tensors.pop("value").tolist()))
+    return header, tensors
+
+
+# Values as JSON and tensors
+
+
+def pack(value: Any, tensors: Tensors, store: ClientStore) -> Any:
+    """A value as JSON. Its tensors are put into `tensors`, copied to host memory; what clients keep is
+    brought into the store's files."""
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().to("cpu", copy=True)
+        return [name, value.device.type]
+    if isinstance(value, np.ndarray):
+        name = str(len(tensors))
+        tensors[name] = torch.from_numpy(value.copy())
+        return [name, "numpy"]
+    if isinstance(value, ClientTensors):
+        if value.store is store and store.folder is not None:
+            value.sync()
+            return {"index": value.index()}
+        return {"clients": {str(client): pack(value[client], tensors, store) for client in value}}
+    if is_dataclass(value):
+        return {each.name: pack(getattr(value, each.name), tensors, store) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): pack(each, tensors, store) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [pack(each, tensors, store) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a {type(value).__name__} cannot be kept in a checkpoint")
+
+
+def unpack(kind: Any, value: Any, tensors: Tensors, store: ClientStore, device: torch.device) -> Any:
+    """The value of a declared type that `pack` made this of. Nothing is made but what the type declares."""
+    origin, arguments = get_origin(kind), get_args(kind)
+
+    def inner(kind: Any, value: Any) -> Any:
+        return unpack(kind, value, tensors, store, device)
+
+    if kind is Tensor:
+        return tensors[value[0]].to(device if value[1] != "cpu" else "cpu")
+    if kind is np.ndarray or origin is np.ndarray:
+        return tensors[value[0]].numpy()
+    if kind is ClientTensors:
+        if "index" in value:
+            return store.open(value["index"])
+        clients = {int(client): inner(Tensors, each) for client, each in value["clients"].items()}
+        return store.empty().updated(clients)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind(**{name: inner(each, value[name]) for name, each in _declared(kind).items()})
+    if origin in (Union, types.UnionType):
+        if value is None:
+            return None
+        (one,) = (each for each in arguments if each is not type(None))
+        return inner(one, value)
+    if origin is dict:
+        return {arguments[0](key): inner(arguments[1], each) for key, each in value.items()}
+    if origin is list:
+        return [inner(arguments[0], each) for each in value]
+    if origin is tuple:
+        return tuple(inner(arguments[0], each) for each in value)
+    if kind is float:
+        return float(value)
+    if not isinstance(value, kind):
+        raise ValueError(f"there is a {type(value).__name__} in the place of a {kind.__name__}")
+    return value
+
+
+@cache
+def _declared(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)

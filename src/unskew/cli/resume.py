@@ -1,0 +1,87 @@
+"""`unskew resume`: go on with a run or compare that was stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unskew.cli import options
+from unskew.cli.compare import Cells, finish, read_plan
+from unskew.cli.progress import Watch
+from unskew.cli.run import answer
+from unskew.clock import Clock, process_age
+from unskew.errors import UserError
+from unskew.experiment import Experiment, load_data, partition, prepare
+from unskew.experiment import read as read_experiment
+from unskew.report.read import read_run
+from unskew.runs import check_same
+from unskew.sweep import execute
+
+
+def resume(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A folder that `unskew run` or `unskew compare` has written."),
+    ],
+    engine: options.Engine = None,
+    workers: options.Workers = None,
+    checkpoint: options.Checkpoint = None,
+    data: options.Data = None,
+    log: options.Log = None,
+    table: options.TablePerRound = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Go on with a run or compare that was stopped, and end with what it would have come to. What results do
+    not depend on may be changed."""
+    clock = Clock(process_age())
+    clock.mark("imports")
+    loggers = options.loggers(log)
+    changes: dict[str, Any] = {"engine": engine, "workers": workers, "checkpoint": checkpoint, "data": data}
+    if (run / "plan.json").is_file():
+        cells = _cells(run, changes, clock)
+        finish(run, cells, clock, loggers, json=json, quiet=quiet, table=table)
+        return
+    if not (run / "experiment.toml").is_file():
+        what = "is no folder of a run" if run.exists() else "is not there"
+        raise UserError(f"{run} {what}: give a folder that unskew run or compare has written.")
+    spec = Experiment(**options.changed(read_experiment(run / "experiment.toml"), **changes))
+    if (run / "summary.json").is_file():
+        answer(read_run(run), spec, clock, json=json, quiet=True)
+        return
+    loaded = load_data(spec)
+    clock.mark("data")
+    federation = partition(spec, loaded)
+    clock.mark("partition")
+    prepared = prepare(spec, loaded, federation)
+    check_same(run, prepared.experiment)
+    with Watch(spec.budget.rounds, quiet=quiet, table=table) as watch:
+        watch.label(f"{spec.method.brief()} seed {spec.seed}")
+        finished = execute(prepared, run, watch, loggers, clock)
+    answer(finished, prepared.experiment, clock, json=json, quiet=quiet)
+
+
+def _cells(folder: Path, changes: dict[str, Any], clock: Clock) -> Cells:
+    """What a compare was going to run, prepared again."""
+    datasets: dict[str, Any] = {}
+    federations: dict[str, Any] = {}
+    cells = []
+    for planned in read_plan(folder).runs:
+        if not planned.experiment:
+            raise UserError(
+                f"{folder} was written by a version that could not resume: run the compare again."
+            )
+        spec = Experiment(**options.changed(planned.experiment, **changes))
+        key = str(spec.data)
+        if key not in datasets:
+            datasets[key] = load_data(spec)
+            clock.mark("data")
+        divided = f"{key} {spec.skew}"
+        if divided not in federations:
+            federations[divided] = partition(spec, datasets[key])
+            clock.mark("partition")
+        cells.append((planned.method, prepare(spec, datasets[key], federations[divided])))
+        clock.mark("set-up")
+    return cells

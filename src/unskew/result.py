@@ -1,0 +1,146 @@
+"""What training is and what it comes to: values, which can be kept and sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew import metrics
+from unskew.client_tensors import ClientTensors
+from unskew.method import Tally
+from unskew.metrics import Assessment, Traffic
+from unskew.probe import Findings
+from unskew.record import Fault
+from unskew.types import ServerState, Tensors, Weights
+
+NOTHING_SENT = Traffic(up=0, down=0)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that training is between two rounds."""
+
+    server: ServerState
+    memories: ClientTensors = field(default_factory=ClientTensors)
+    """What each client that ever took part has kept."""
+    buffers: ClientTensors = field(default_factory=ClientTensors)
+    """Each client's own BatchNorm statistics, where the policy keeps them local."""
+    optimizers: ClientTensors = field(default_factory=ClientTensors)
+    """The state of each client's optimiser, where the budget keeps it."""
+
+    @property
+    def round(self) -> int:
+        """How many rounds were done."""
+        return self.server.round
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What one round did."""
+
+    number: int
+    """Counted from 1."""
+    lr: float
+    cohort: list[int]
+    trained: list[int]
+    """The clients of the cohort that took at least one step, and whose updates were used."""
+    train_loss: float
+    """Mean over the clients that trained, weighted as they were averaged; NaN when none did."""
+    seconds: float
+    test: Assessment | None
+    """None in rounds that were not tested."""
+    traffic: Traffic = NOTHING_SENT
+    samples: int = 0
+    """How many the clients passed through in training: their own, in each epoch anew."""
+    tallies: dict[str, int] = field(default_factory=dict)
+    """What the method counted in its steps, by the names of `Method.tallies`."""
+    probe: Findings | None = None
+    """None in rounds that were not probed."""
+    faults: tuple[Fault, ...] = ()
+    """The clients of the cohort that were left out, and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """What a stage of a run came to: values only, so that it can be kept."""
+
+    states: tuple[State, ...] = ()
+    """Of training: the state after its last round; several where several models train side by side."""
+    rounds: tuple[Round, ...] = ()
+    values: tuple[Tensors, ...] = ()
+    """What was computed, or what clients answered, in the order of their numbers."""
+    traffic: Traffic = NOTHING_SENT
+    """What was sent outside of the rounds of the main model."""
+    cost: float | None = 0.0
+    """Computation in rounds of FedAvg; None where nobody has counted it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished run."""
+
+    weights: Weights
+    """The served model; its buffers have the frozen parameters too."""
+    rounds: list[Round]
+    classes: tuple[str, ...]
+    counts: NDArray[np.int64]
+    """Label counts, [N, C]."""
+    seconds: float
+    state: State
+    """From which training can go on."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the numbers should know."""
+    beside: Traffic = NOTHING_SENT
+    """Bytes that were sent outside of the rounds."""
+    cost: float | None = None
+    """Computation of the whole run in rounds of FedAvg; None where nobody has counted a method's."""
+    tallies: tuple[Tally, ...] = ()
+    """What the tallies of the rounds count."""
+
+    @cached_property
+    def final(self) -> Assessment:
+        test = self.rounds[-1].test
+        assert test is not None  # the last round is always tested
+        return test
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """best, last and mean_last_10, over the rounds that were tested."""
+        return metrics.best_last_mean([metrics.accuracy(test.confusion) for test in self._tests])
+
+    @property
+    def class_accuracy(self) -> dict[str, float]:
+        """The final model's accuracy on each class, by its name."""
+        return dict(zip(self.classes, metrics.class_accuracy(self.final.confusion).tolist(), strict=True))
+
+    @property
+    def worst_accuracy(self) -> float:
+        """The final model's accuracy on its worst class."""
+        return float(np.nanmin(metrics.class_accuracy(self.final.confusion)))
+
+    @property
+    def groups(self) -> dict[str, float | None]:
+        """The final model's accuracy on the clients' majority, minority and vacant classes."""
+        return metrics.group_accuracy(metrics.class_accuracy(self.final.confusion), self.counts)
+
+    @property
+    def forgetting(self) -> float:
+        return metrics.forgetting([metrics.class_accuracy(test.confusion) for test in self._tests])
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of the whole run."""
+        return sum((round.traffic for round in self.rounds), self.beside)
+
+    @property
+    def probe_seconds(self) -> float | None:
+        """What probing cost; None where there was none."""
+        probes = [round.probe.seconds for round in self.rounds if round.probe is not None]
+        return sum(probes) if probes else None
+
+    @property
+    def _tests(self) -> list[Assessment]:
+        return [round.test for round in self.rounds if round.test is not None]

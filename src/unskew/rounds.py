@@ -1,0 +1,354 @@
+"""Rounds of training. A round is sample, fit, aggregate, test, record: read `begin_round` first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unskew import engines, metrics
+from unskew.client_tensors import ClientStore, ClientTensors, client_store
+from unskew.engines.check import Answer, ValueCheck
+from unskew.engines.job import Fit, Job, Pending, Task
+from unskew.engines.plan import cohort
+from unskew.errors import UserError
+from unskew.faults import accept, require_enough, sort_out, without
+from unskew.method import Method
+from unskew.probe import observe
+from unskew.record import Fault, fault_notes
+from unskew.result import Round, State
+from unskew.transfer import upload
+from unskew.trial import Trial
+from unskew.types import FORGETFUL, Params, ServerState, Tensors, Updates, Weights
+
+OnRound = Callable[[Round], None]
+
+
+def train_rounds(
+    trial: Trial,
+    method: Method,
+    engine: engines.Engine,
+    state: State,
+    *,
+    until: int | None = None,
+    after_round: Callable[[Round, State], None] = lambda *_: None,
+) -> State:
+    """Train until so many rounds are done; by default those of the budget. `after_round` sees every round and
+    the state after it. A round may begin before the numbers of the one before have arrived. Where these then
+    tell of an update that cannot be used, training goes back to before that round and goes on without that
+    client."""
+    check_momentum(trial, method)
+    until = trial.budget.rounds if until is None else until
+    under_way: list[tuple[State, Pending[Round | Cohort]]] = []
+    again: Cohort | None = None
+
+    def settle() -> State:
+        """End the oldest round that is under way; return the state to go on from."""
+        nonlocal again
+        before, pending = under_way.pop(0)
+        told = pending.result()
+        if isinstance(told, Round):
+            after_round(told, under_way[0][0] if under_way else state)
+            return state
+        again = told
+        under_way.clear()
+        return before
+
+    while under_way or state.round < until:
+        if state.round < until and len(under_way) <= engine.rounds_ahead:
+            before, cohort, again = state, again, None
+            try:
+                state, pending = begin_round(trial, method, engine, before, cohort=cohort)
+            except Exception:
+                while under_way:  # the rounds before are done all the same, or are what is wrong
+                    state = settle()
+                if state is before:
+                    raise
+            else:
+                under_way.append((before, pending))
+        else:
+            state = settle()
+    return state
+
+
+def check_momentum(trial: Trial, method: Method) -> None:
+    """Refuse a method that needs a momentum from 0 under a budget that keeps it."""
+    if method.fresh_momentum and trial.budget.optimizer == "kept":
+        raise UserError(
+            "this method divides by the steps of a momentum that starts at 0: use budget.optimizer=fresh."
+        )
+
+
+def check_fits(method: Method, state: State, initial: Weights) -> None:
+    """Refuse a state of another model, or one that lacks what the method's server keeps."""
+    of_model = state.server.weights
+    for have, need in ((of_model.params, initial.params), (of_model.buffers, initial.buffers)):
+        for name in sorted(have.keys() | need.keys()):
+            if name not in have or name not in need or have[name].shape != need[name].shape:
+                raise UserError(
+                    f"the state to start from is of another model ('{name}' differs): start from one of this."
+                )
+    if missing := sorted(method.server.init(initial).keys() - state.server.memory.keys()):
+        raise UserError(
+            f"the state to start from is of another method (it lacks '{missing[0]}' of the server): start "
+            "from one of this."
+        )
+
+
+def begin(method: Method, weights: Weights, *, round: int = 0) -> State:
+    """The state before a round, with nothing remembered but the model."""
+    return State(ServerState(weights, method.server.init(weights), round))
+
+
+def step(
+    trial: Trial, method: Method, engine: engines.Engine, state: State, *, sample: Sample | None = None
+) -> tuple[State, Round]:
+    """One round, and what it did: sample, fit, aggregate, test, record."""
+    after, pending = begin_round(trial, method, engine, state, sample=sample)
+    told = pending.result()
+    if isinstance(told, Cohort):
+        after, pending = begin_round(trial, method, engine, state, cohort=told)
+        told = pending.result()
+    assert isinstance(told, Round)
+    return after, told
+
+
+Sample = Callable[[Trial, int], list[Task]]
+"""From a trial and the number of a round to who trains in it, on what."""
+
+
+def sample_cohort(trial: Trial, round: int) -> list[Task]:
+    """The clients that take part in a round, each with all its samples."""
+    federation = trial.federation
+    chosen = cohort(trial.seed, round, federation.clients, trial.cohort)
+    return [Task(client, round, federation.holding(client)) for client in chosen]
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Who trained in a round, and what came of it."""
+
+    tasks: list[Task]
+    answers: list[Answer]
+    """Of the clients that took at least one step, what can be used."""
+    faults: tuple[Fault, ...]
+    """The clients that are left out."""
+    unusable: Pending[list[Fault]]
+    """The faults of answers that the host did not know of when the round began."""
+    stop_timer: Callable[[], Pending[float]]
+
+    def settled(self) -> Cohort:
+        """The same without what cannot be used, which is this object where all can. It waits."""
+        if not (found := self.unusable.result()):
+            return self
+        answers, faults = without(self.answers, found), (*self.faults, *found)
+        return replace(self, answers=answers, faults=faults, unusable=Pending.done([]))
+
+
+def fit_cohort(trial: Trial, method: Method, engine: engines.Engine, state: State, sample: Sample) -> Cohort:
+    """Train the clients of a round and look at what they send. Of an engine that works ahead of its numbers,
+    values are looked at when they arrive."""
+    stop_timer = engine.start_timer()
+    received, t, ahead = state.server.weights, state.round, engine.rounds_ahead > 0
+    tasks = sample(trial, t)
+    jobs = [recall(method, engine, state, task) for task in tasks]
+    # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
+    upcoming = sample(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
+    outcomes = engine.fit(method, received, method.server.share(state.server), jobs, upcoming)
+
+    answers, faults = sort_out(trial.faults, t, jobs, outcomes, received)
+    check = ValueCheck(answers, received, trial.faults.max_norm)
+    arriving = engine.fetch(check.values)
+
+    def unusable() -> list[Fault]:
+        found = check.faults(arriving.result())
+        accept(trial.faults, t, found)
+        return found
+
+    cohort = Cohort(tasks, answers, tuple(faults), Pending(unusable), stop_timer)
+    return cohort if ahead else cohort.settled()
+
+
+def begin_round(
+    trial: Trial,
+    method: Method,
+    engine: engines.Engine,
+    state: State,
+    *,
+    sample: Sample | None = None,
+    cohort: Cohort | None = None,
+) -> tuple[State, Pending[Round | Cohort]]:
+    """One round, without waiting for a device that works on its own: the next state, and the round's record,
+    which is there when the device has got so far. Where it then turns out that an update cannot be used, what
+    is there instead is the cohort without it, to begin the round again with from the same state."""
+    cohort = cohort or fit_cohort(trial, method, engine, state, sample or sample_cohort)
+    received, t = state.server.weights, state.round
+    require_enough(trial.faults, t, len(cohort.answers), cohort.faults)
+    try:
+        with engine.deterministic():
+            following, summary = aggregate(trial, method, state, cohort.answers)
+
+        due = trial.evaluation.due(following.round, trial.budget.rounds)
+        model = method.server.serve(following.server) if due else None
+        test = engine.evaluate(model) if model else None
+        seconds = cohort.stop_timer()
+
+        findings = None
+        if trial.probe.due(following.round, trial.budget.rounds):
+            known = test if model is following.server.weights else None
+            trained = {job.task: fit.weights for job, fit in summary.done}
+            moved = following.server.weights
+            findings = observe(trial, engine, received, trained, summary.delta, moved, known)
+    except Exception:
+        if (settled := cohort.settled()) is not cohort:  # the error may come of what cannot be used
+            return state, Pending.done(settled)
+        raise
+
+    sent = metrics.traffic(
+        received.params | received.buffers if trial.statistics == "average" else received.params,
+        cohort=len(cohort.tasks),
+        trained=len(summary.done),
+        shared=method.server.share(state.server),
+        reported=summary.done[0][1].reported if summary.done else {},
+    )
+    numbers = engine.fetch({"loss": summary.loss} | {f"tallies/{k}": v for k, v in summary.tallies.items()})
+
+    def record() -> Round | Cohort:
+        if (settled := cohort.settled()) is not cohort:
+            return settled
+        values = numbers.result()
+        return Round(
+            number=t + 1,
+            lr=trial.budget.lr_at(t),
+            cohort=[task.client for task in cohort.tasks],
+            trained=[job.task.client for job, _ in summary.done],
+            train_loss=float(values["loss"]),
+            seconds=seconds.result(),
+            test=test.result() if test else None,
+            traffic=sent,
+            samples=trial.budget.epochs * sum(fit.samples for _, fit in summary.done),
+            tallies={name: int(values[f"tallies/{name}"]) for name in summary.tallies},
+            probe=findings.result() if findings else None,
+            faults=cohort.faults,
+        )
+
+    return following, Pending(record)
+
+
+@dataclass(frozen=True, eq=False)
+class RoundSummary:
+    """What a round came to, beside the next state."""
+
+    done: list[Answer]
+    """The clients that took at least one step, and whose updates are used."""
+    delta: Params
+    """Their moves, [m, ...] each."""
+    loss: Tensor
+    tallies: Tensors
+
+
+def aggregate(trial: Trial, method: Method, state: State, done: list[Answer]) -> tuple[State, RoundSummary]:
+    """The next state from what the clients that trained have sent: a function of tensors, which waits for
+    nothing. Without any, the model stays as it was."""
+    if not done:
+        return _following(trial, state, state.server, done), RoundSummary(
+            done, {}, torch.tensor(math.nan), {}
+        )
+    server, received = state.server, state.server.weights
+    updates = _gather(trial, received, state.round, [fit for _, fit in done])
+    params, memory = method.server.move(server, method.server.combine(server, updates))
+    averaged = trial.statistics == "average"
+    after = Weights(params, average_buffers(received.buffers, updates) if averaged else received.buffers)
+    noted = method.server.note(server, after, updates)
+    following = ServerState(after, {**server.memory, **memory, **noted}, server.round)
+    loss = torch.stack([fit.loss for _, fit in done]).double() @ updates.weight
+    tallies = {name: torch.stack([fit.tallies[name] for _, fit in done]).sum() for name in done[0][1].tallies}
+    return _following(trial, state, following, done), RoundSummary(done, updates.delta, loss, tallies)
+
+
+def _following(trial: Trial, state: State, server: ServerState, done: list[Answer]) -> State:
+    """The state after a round, with what its clients keep."""
+    by_client, store = {job.task.client: fit for job, fit in done}, store_of(trial)
+
+    def kept(before: ClientTensors, now: Callable[[Fit], Tensors]) -> ClientTensors:
+        so_far = before if before.store else store.empty()
+        return so_far.updated({client: now(fit) for client, fit in by_client.items() if now(fit)})
+
+    return State(
+        server=replace(server, round=state.round + 1),
+        memories=kept(state.memories, lambda fit: fit.memory),
+        buffers=kept(state.buffers, lambda fit: fit.weights.buffers if trial.statistics == "local" else {}),
+        optimizers=kept(state.optimizers, lambda fit: fit.optimizer),
+    )
+
+
+def store_of(trial: Trial) -> ClientStore:
+    """Where a trial's clients keep what they keep."""
+    limit = None if trial.client_memory is None else int(trial.client_memory * 1e9)
+    return client_store(trial.pick_device(), limit, trial.client_files)
+
+
+def recall(method: Method, engine: engines.Engine, state: State, task: Task) -> Job:
+    """A client's task with what it remembers, or what the method begins with."""
+    client = task.client
+    memory = state.memories.get(client, {})
+    if client not in state.memories and method.memory.init is not FORGETFUL.init:
+        memory = method.memory.init(engine.initial, upload(task.holding.counts, _device(engine.initial)))
+    return Job(task, memory, state.buffers.get(client), state.optimizers.get(client, {}))
+
+
+def _gather(trial: Trial, received: Weights, t: int, fits: list[Fit]) -> Updates:
+    device, population = _device(received), trial.federation.population
+    samples = torch.tensor([fit.samples for fit in fits], dtype=torch.float64)
+
+    def stacked(parts: list[Tensors]) -> Tensors:
+        return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+
+    after = stacked([fit.weights.params for fit in fits])
+    return Updates(
+        holders=population.holders,
+        weight=upload(samples / samples.sum(), device),
+        delta={name: value.sub_(received.params[name]) for name, value in after.items()},
+        buffers=stacked([fit.weights.buffers for fit in fits]),
+        steps=upload(torch.tensor([fit.steps for fit in fits]), device),
+        lr=trial.budget.lr_at(t),
+        momentum=trial.budget.momentum,
+        reported=stacked([fit.reported for fit in fits]),
+        share=float(samples.sum()) / population.samples,
+    )
+
+
+def average_buffers(before: Tensors, updates: Updates) -> Tensors:
+    """Average floating-point buffers by the clients' weights, and take the largest value of counters. What no
+    client changed stays exactly as it was."""
+    return {
+        name: before[name] + torch.tensordot(updates.weight.to(value), value - before[name], dims=1)
+        if value.is_floating_point()
+        else value.amax(dim=0)
+        for name, value in updates.buffers.items()
+    }
+
+
+def notes_of_faults(rounds: Iterable[Round]) -> list[str]:
+    """A note of the clients that rounds went on without, and none where there are none."""
+    return fault_notes((round.number, fault) for round in rounds for fault in round.faults)
+
+
+def divergence(weights: Weights) -> list[str]:
+    """A note where a model holds NaN or infinite values, and none where it does not."""
+    if all(bool(value.isfinite().all()) for value in (weights.params | weights.buffers).values()):
+        return []
+    return ["training diverged: the final model holds NaN or infinite weights; try a smaller lr."]
+
+
+def rounds_cost(trial: Trial, method: Method, rounds: int) -> float | None:
+    """The computation of so many rounds in rounds of FedAvg; None where nobody has counted the method's."""
+    work, epochs = method.work_in(trial), trial.budget.epochs
+    return None if work is None else rounds * metrics.round_cost(work.passes(epochs), epochs)
+
+
+def _device(weights: Weights) -> torch.device:
+    return next(iter(weights.params.values())).device
