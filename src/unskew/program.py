@@ -241,10 +241,10 @@ class Run:
                 return query(scope, count.passes_of(look))
 
             answers = tuple(engine.ask(counted, sent, {}, jobs))
-            for job, answer in zip(jobs, answers, strict=True):
+            for client, answer in zip(asked, answers, strict=True):
                 if unusable := [key for key, value in answer.items() if not bool(value.isfinite().all())]:
                     raise UserError(
-                        f"client {job.task.client} answered stage '{name}' with NaN or infinite values in "
+                        f"client {client} answered stage '{name}' with NaN or infinite values in "
                         f"'{unusable[0]}': all have to answer; if the model diverged, try a smaller lr."
                     )
             model = sent.params if trial.statistics == "local" else sent.params | sent.buffers

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 from torch import nn
 
 from unskew import engines
+from unskew.checkpoints import Checkpoints
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.engines.job import completed
 from unskew.method import Method
 from unskew.program import Program
-from unskew.result import Result
+from unskew.result import Result, Round
 from unskew.rounds import begin, step
 from unskew.train import train
 from unskew.trial import Budget, Trial
@@ -46,10 +49,10 @@ def check_method(
     renumbered.
 
     Every method: weights stay finite on hard clients, also with two classes and under BatchNorm; the same
-    trial gives the same bits. Methods that are not programs: clients do not see each other, nothing received
-    is changed in place, statistics move once per step, buffers do not move parameters, what is kept and
-    reported are named tensors, renumbering the clients or the classes renumbers the result, and clients
-    without data change nothing.
+    trial gives the same bits, and so does one that was stopped and gone on with. Methods that are not
+    programs: clients do not see each other, nothing received is changed in place, statistics move once per
+    step, buffers do not move parameters, what is kept and reported are named tensors, renumbering the clients
+    or the classes renumbers the result, and clients without data change nothing.
     """
     if not isinstance(method, Method | Program):
         method = method()
@@ -60,6 +63,7 @@ def check_method(
     _law("weights stay finite under BatchNorm", _finite(train(make(normed_model), method)))
     again = [_flat(train(make(), method).weights) for _ in range(2)]
     _law("the same trial gives the same bits", torch.equal(*again))
+    _check_resumed(method, make(normed_model))
     if isinstance(method, Program):
         return
     _check_clients(method, make(normed_model))
@@ -68,6 +72,33 @@ def check_method(
         _check_renumbered_clients(method, make(full_batch=True))
     _check_renumbered_classes(method, make)
     _check_empty_clients(method, make)
+
+
+def _check_resumed(method: Method | Program, trial: Trial) -> None:
+    """Stopped in the second round, whatever had to be kept by then."""
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(round: Round) -> None:
+        if round.number == 2:
+            raise StoppedError
+
+    whole = train(trial, method)
+    with TemporaryDirectory() as folder:
+        with suppress(StoppedError):
+            first = Checkpoints(folder, trial, every="every=1")
+            train(trial, method, on_round=stop, keeper=first)
+        first.wait()
+        rest = train(trial, method, keeper=Checkpoints(folder, trial, every="never"))
+    same = _same(whole.weights.params, rest.weights.params)
+    same &= _same(whole.weights.buffers, rest.weights.buffers)
+    same &= _tests_of(whole) == _tests_of(rest)
+    _law("a run that was stopped goes on with the same bits", same)
+
+
+def _tests_of(result: Result) -> list[list[list[int]] | None]:
+    return [None if round.test is None else round.test.confusion.tolist() for round in result.rounds]
 
 
 def _check_empty_clients(method: Method, make: Callable[..., Trial]) -> None:
