@@ -30,7 +30,19 @@ def test_the_experiment_page_shows_the_defaults():
     text = re.search(r"```toml\n(.*?)```", (ROOT / "docs/experiments.md").read_text(), re.DOTALL)[1]
     shown = Experiment(**tomllib.loads(text)).model_dump()
     default = Experiment().model_dump()
-    for name in ("data", "model", "budget", "evaluation", "probe", "seed", "engine", "device", "threads"):
+    named = (
+        "data",
+        "model",
+        "budget",
+        "evaluation",
+        "probe",
+        "faults",
+        "seed",
+        "engine",
+        "device",
+        "threads",
+    )
+    for name in named:
         assert shown[name] == default[name]
 
 

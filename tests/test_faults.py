@@ -129,7 +129,7 @@ FAULTS = {
 
 
 def without(trial: Trial, method, rounds=(0, 1, 2)):
-    """What is left when a client takes no part in some rounds: the last state, and the test of every round."""
+    """What comes of it when a client takes no part in some rounds: the last state, and the rounds."""
     trial = replace(trial, engine="loop")
     engine = engines.start(trial)
 
@@ -412,10 +412,10 @@ def test_a_run_that_stops_says_why_in_its_folder(unskew, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("faults.on_fault=ask", "faults.on_fault is 'ask' but should be 'skip' or 'stop'."),
+        ("faults.on_fault=ask", "faults.on_fault is 'ask' but should be 'stop-at-errors', 'skip' or 'stop'."),
         ("faults.min_clients=-1", "faults.min_clients is -1 but should be at least 0."),
         ("faults.min_clients=11", "faults.min_clients is 11 but a round has 10 clients: lower it."),
-        ("faults.max_norm=0", "faults.max_norm is 0 but should be greater than 0."),
+        ("faults.max_norm=-1", "faults.max_norm is -1 but should be at least 0."),
     ],
 )
 def test_settings_that_cannot_be(unskew, setting, sentence):

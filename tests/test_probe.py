@@ -18,6 +18,7 @@ from unskew.engines import start
 from unskew.engines.job import Job, completed
 from unskew.engines.ray.payload import pack, unpack
 from unskew.rounds import begin, sample_cohort
+from unskew.types import Server
 
 BUDGET = Budget(rounds=3, epochs=1, lr=0.1)
 
@@ -212,10 +213,13 @@ def test_clients_without_data_are_not_probed(digits):
 
 
 def test_a_model_that_diverged_is_probed_all_the_same(skewed):
-    trial = Trial(skewed, "mlp-small", Budget(rounds=2, epochs=1, lr=1e30), probe=Probe(every=1))
-    found = train(trial).rounds[-1].probe
-    assert [effect.deviation for effect in found.clients] == [None] * len(found.clients)
-    assert np.isnan(found.drift["received"])
+    def move(state, delta):
+        return {name: value / 0 for name, value in delta.items()}, {}
+
+    trial = Trial(skewed, "mlp-small", Budget(rounds=1, epochs=1), probe=Probe(every=1))
+    found = train(trial, Method(server=Server(move=move))).rounds[-1].probe
+    assert len(found.clients) == 5
+    assert np.isnan(found.drift["aggregated"])
 
 
 def test_fedconcat_measures_each_client_against_its_cluster(skewed):

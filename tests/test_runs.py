@@ -123,11 +123,41 @@ def test_the_hash_is_over_the_parameters_in_name_order_without_buffers(run, tmp_
     assert summary["weights_sha256"] == hashlib.sha256(content).hexdigest()
 
 
-def test_what_is_not_a_number_becomes_null(run):
-    _, summary, rounds = run("--rounds", "2", "--clients", "3", "--lr", "1e30")
-    assert rounds[-1]["train_loss"] is None
+BROKEN = """
+from unskew import Method
+from unskew.types import Server
+
+
+def broken() -> Method:
+    def move(state, delta):
+        return {name: value / 0 for name, value in delta.items()}, {}
+
+    return Method(server=Server(move=move))
+"""
+
+
+def test_what_is_not_a_number_becomes_null(run, tmp_path):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    _, summary, _ = run("--rounds", "1", "--method", "broken.py")
     assert summary["loss"] is None
     assert any("diverged" in note for note in summary["notes"])
+
+
+def test_rounds_without_any_update_have_no_loss(run):
+    least = ["--set", "faults.min_clients=0"]
+    _, summary, rounds = run("--rounds", "2", "--clients", "3", "--lr", "1e30", *least)
+    assert rounds[-1]["train_loss"] is None
+    assert any("NaN or infinite values" in note for note in summary["notes"])
+
+
+def test_a_run_that_diverges_stops_and_says_so(unskew, tmp_path):
+    answer = unskew("run", "--lr", "1e30", "--quiet", "--out", "run")
+    assert answer.code == 2
+    assert answer.err == (
+        "unskew: training diverged in round 1: loss or weights of all 10 clients became NaN or infinite; "
+        "try a smaller lr.\n"
+    )
+    assert (tmp_path / "run/rounds.jsonl").read_text() == ""
 
 
 def test_the_environment_is_written_down(run, monkeypatch):

@@ -173,10 +173,17 @@ def test_the_table_per_round_in_a_pipe(unskew, tmp_path):
     assert unskew("run", *BRIEF, *flags[:-1], "again", "--quiet").err.count("\n") == 5  # it was asked for
 
 
-def test_a_diverged_run_has_a_dash_for_what_is_no_number(unskew):
-    answer = unskew("run", *BRIEF, "--rounds", "2", "--lr", "1e30", "--table", "--probe", "1")
+def test_a_diverged_run_has_a_dash_for_what_is_no_number(unskew, tmp_path):
+    (tmp_path / "broken.py").write_text(
+        "from unskew import Method\nfrom unskew.types import Server\n\n\ndef broken() -> Method:\n"
+        "    def move(state, delta):\n"
+        "        return {name: value / 0 for name, value in delta.items()}, {}\n\n"
+        "    return Method(server=Server(move=move))\n"
+    )
+    flags = ["--rounds", "1", "--lr", "0.1", "--method", "broken.py", "--table", "--probe", "1"]
+    answer = unskew("run", *BRIEF, *flags)
     assert answer.code == 0
-    assert answer.err.splitlines()[-2].split()[:3] == ["2", "1e+30", "-"]
+    assert answer.err.splitlines()[-2].split()[:3] == ["1", "0.1", "-"]
 
 
 def test_every_run_of_a_comparison_has_its_number_and_its_table(unskew):

@@ -11,6 +11,11 @@ from unskew.record import Fault
 from unskew.trial import Faults
 from unskew.types import Weights
 
+
+class DivergedError(UserError):
+    """That no client of a round has come to finite values."""
+
+
 MOST_TOLD = 5
 """Clients that one sentence names."""
 
@@ -24,7 +29,7 @@ def sort_out(
     answers, faults = list[Answer](), list[Fault]()
     for job, outcome in zip(jobs, outcomes, strict=True):
         if isinstance(outcome, Failed):
-            if outcome.kind == "error" and rules.on_fault != "skip":
+            if outcome.kind == "error" and rules.on_fault != "skip":  # as it is, with its traceback
                 raise outcome.raised()
             faults.append(Fault(job.task.client, outcome.stage, outcome.kind, outcome.reason()))
         elif outcome.steps and (fault := check_form(job, outcome, sent)):
@@ -58,7 +63,7 @@ def require_enough(rules: Faults, round: int, answered: int, faults: Sequence[Fa
         return
     if not answered and all(fault.kind == "not finite" for fault in faults):
         who = f"all {len(faults)} clients" if len(faults) > 1 else f"client {faults[0].client}"
-        raise UserError(
+        raise DivergedError(
             f"training diverged in round {round + 1}: loss or weights of {who} became NaN or infinite; "
             "try a smaller lr."
         )

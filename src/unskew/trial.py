@@ -76,13 +76,13 @@ class Faults(Spec):
     """What becomes of a client that sends no update, or one that cannot be used: with NaN or infinite values,
     with other names, shapes or types than it was sent, or too large."""
 
-    on_fault: Literal["skip", "stop"] | None = None
-    """skip: the round goes on without the client. stop: the run stops. Not given: it stops where code has
-    raised an error, as a mistake in a method does, and otherwise goes on."""
+    on_fault: Literal["stop-at-errors", "skip", "stop"] = "stop-at-errors"
+    """skip: the round goes on without the client. stop: the run stops. stop-at-errors: it stops where code
+    raises an error, as a mistake in a method does, and otherwise goes on."""
     min_clients: int = Field(default=1, ge=0)
     """With fewer usable updates than this, a round with a fault stops the run; 0: it goes on without any."""
-    max_norm: float | None = Field(default=None, gt=0)
-    """The largest norm that an update may have; none by default."""
+    max_norm: float = Field(default=0.0, ge=0)
+    """The largest norm that an update may have; 0: any."""
 
 
 Statistics = Literal["average", "local", "batch"]

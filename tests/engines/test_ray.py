@@ -17,11 +17,12 @@ from torch import nn
 from clusters import free_port, has, running, until
 from unskew import Budget, Evaluation, Method, Trial, UserError, federate, methods, train
 from unskew.data.federation import holding_of
-from unskew.engines import Job, Task, start
+from unskew.engines import Failed, Job, Task, start
 from unskew.engines.ray.engine import RemoteJob
 from unskew.engines.ray.fleet import RayWorker
 from unskew.engines.ray.payload import pack, pack_code
 from unskew.methods.assemble import assemble
+from unskew.train import begin, sample_cohort, step
 from unskew.types import Memory
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
@@ -199,20 +200,92 @@ def test_a_job_whose_worker_dies_is_done_by_another(trial, fleet, tmp_path):
 
 @needs_ray
 def test_one_sentence_for_each_failure(trial, fleet):
-    def dies(view):
-        os._exit(1)
-
     lock = threading.Lock()
     for loss, sentence in (
         (lambda view: view.out.logits, r"^the method's loss has shape \[\d+, 10\]: let it return one number"),
         (lambda view: lock.locked(), "^the method cannot be sent to another machine .*lock"),
-        (dies, "^a worker of the Ray cluster died 3 times"),
     ):
         with pytest.raises(UserError, match=sentence):
             train(trial, Method(loss=loss))
     with pytest.raises(UserError, match="offers 5 CPU: add one that does, or lower the trial's threads"):
         train(replace(trial, threads=5))
     assert_same(trial, Method())  # and the workers are as good as before
+
+
+def nan_weights(params, kept, reported):
+    next(iter(params.values()))[0] = float("nan")
+
+
+def infinite_report(params, kept, reported):
+    reported["odd/sent"] *= float("inf")
+
+
+def other_shape(params, kept, reported):
+    name = next(iter(params))
+    params[name] = params[name][:1].clone()
+
+
+def no_memory(params, kept, reported):
+    raise MemoryError
+
+
+def dies(params, kept, reported):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        (nan_weights, "not finite"),
+        (infinite_report, "not finite"),
+        (other_shape, "form"),
+        (no_memory, "memory"),
+        (dies, "lost"),
+    ],
+)
+def test_a_bad_client_is_left_out(how, kind, trial, fleet):
+    """And the others get on as in the loop, where it takes no part."""
+    bad, counts = 3, trial.federation.counts[3]
+    trial = replace(trial, budget=BUDGET.model_copy(update={"rounds": 1}))
+
+    def update(scope, end):
+        kept, reported = {}, {"odd/sent": torch.ones(1)}
+        if torch.equal(scope.counts, counts):
+            how(end.weights.params, kept, reported)
+        return kept, reported
+
+    there = train(trial, methods.scaffold() + Method(memory=Memory(update=update)))
+    [fault] = there.rounds[0].faults
+    assert (fault.client, fault.kind) == (bad, kind)
+    if how is dies:
+        assert fault.reason.startswith("a worker of the Ray cluster died 3 times at the same work")
+    here, method = replace(trial, engine="loop"), methods.scaffold()
+    engine = start(here)
+
+    def sample(trial, round):
+        return [task for task in sample_cohort(trial, round) if task.client != bad]
+
+    state, _ = step(here, method, engine, begin(method, engine.initial), sample=sample)
+    mine = there.state.server
+    assert all(torch.equal(mine.weights.params[k], v) for k, v in state.server.weights.params.items())
+    assert all(torch.equal(mine.memory[k], v) for k, v in state.server.memory.items())
+
+
+@needs_ray
+def test_of_several_clients_in_one_worker_the_one_that_kills_it_is_left_out(trial, fleet, monkeypatch):
+    """As on a GPU, where a worker trains its clients side by side."""
+
+    def loss(view):
+        if torch.equal(view.scope.counts, counts):
+            os._exit(1)
+        return view.out.logits.square().mean()
+
+    counts, engine = trial.federation.counts[3], start(trial)
+    monkeypatch.setattr(engine, "_cuda", True)
+    monkeypatch.setattr("unskew.engines.ray.fleet.ATTEMPTS", 1)  # a worker takes seconds to start
+    outcomes = engine.fit(Method(loss=loss), engine.initial, {}, [job(trial.federation, k) for k in range(5)])
+    assert [isinstance(outcome, Failed) for outcome in outcomes] == [False] * 3 + [True, False]
 
 
 class UnsendableError(Exception):

@@ -81,8 +81,8 @@ OnFault = Annotated[
     option(
         "--on-fault",
         "NAME",
-        "skip: go on without clients that fail. stop: do not.",
-        "stop where code raises an error, else skip",
+        "A client that fails: skip, stop, or stop-at-errors of code alone.",
+        DEFAULT.faults.on_fault,
     ),
 ]
 Checkpoint = Annotated[

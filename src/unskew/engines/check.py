@@ -18,7 +18,7 @@ Answer = tuple[Job, Fit]
 """A client that trained, and what came of it."""
 
 
-def check_fit(job: Job, fit: Fit, sent: Weights, max_norm: float | None = None) -> Fault | None:
+def check_fit(job: Job, fit: Fit, sent: Weights, max_norm: float = 0.0) -> Fault | None:
     """What is wrong with a client's answer to the model that it was sent; None where nothing is. It waits for
     the device."""
     if fault := check_form(job, fit, sent):
@@ -86,7 +86,7 @@ def _odd(form: Form, usual: Form) -> str:
 class ValueCheck:
     """Whether the values of answers are finite, and how long their updates are."""
 
-    def __init__(self, answers: Sequence[Answer], sent: Weights, max_norm: float | None = None) -> None:
+    def __init__(self, answers: Sequence[Answer], sent: Weights, max_norm: float = 0.0) -> None:
         self._clients, self._max_norm = [job.task.client for job, _ in answers], max_norm
         self._places: list[list[tuple[int, ClientStage, str]]] = []
         """By the values: of which answer and what they are."""
@@ -103,7 +103,7 @@ class ValueCheck:
         for number, group in enumerate(groups.values()):
             self._places.append([place for place, _ in group])
             self.values[f"check/{number}"] = _magnitudes([value.detach() for _, value in group])
-        if max_norm is not None and answers:
+        if max_norm and answers:
             norms = [_norm_of_update(fit.weights.params, sent.params) for _, fit in answers]
             self.values["check/norm"] = torch.stack(norms)
 
@@ -116,7 +116,7 @@ class ValueCheck:
                 if not fine and (n not in found or found[n].stage == "update"):
                     reason = f"{what} holds NaN or infinite values"
                     found[n] = Fault(self._clients[n], stage, "not finite", reason)
-        if self._max_norm is not None and self._clients:
+        if self._max_norm and self._clients:
             for n, norm in enumerate(values["check/norm"].tolist()):
                 if n not in found and not norm <= self._max_norm:
                     reason = f"its update has norm {norm:.4g}, above faults.max_norm {self._max_norm:.4g}"

@@ -62,6 +62,7 @@ from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.engines.network import Network
 from unskew.errors import UserError, require, unknown
+from unskew.faults import DivergedError
 from unskew.losses import partial_distillation
 from unskew.method import Method, Tally, Work
 from unskew.methods.card import card
@@ -282,6 +283,7 @@ def train_expert(run: Run, group: Group, rounds: int, body: Weights | None = Non
         budget=trial.budget.model_copy(update={"rounds": rounds}),
         evaluation=trial.evaluation.model_copy(update={"every": rounds}),
         probe=Probe(),
+        faults=trial.faults.model_copy(update={"min_clients": min(1, trial.faults.min_clients)}),
     )
     network = Network(mine, trial.pick_device())
     start = None
@@ -289,7 +291,10 @@ def train_expert(run: Run, group: Group, rounds: int, body: Weights | None = Non
         fresh = weights_of(network.student)
         warm = Weights(_where_alike(body.params, fresh.params), _where_alike(body.buffers, fresh.buffers))
         start = begin(Method(), warm)
-    trained = run.train(f"expert {'/'.join(map(str, group))}", Method(), mine, start=start, aside=True)
+    try:
+        trained = run.train(f"expert {'/'.join(map(str, group))}", Method(), mine, start=start, aside=True)
+    except DivergedError:
+        return None
     weights = trained.served
     if not all(bool(torch.isfinite(value).all()) for value in weights.params.values()):
         return None
