@@ -330,10 +330,11 @@ def aggregate(
         )
     server, received = state.server, state.server.weights
     updates = _gather(trial, received, state.round, [fit for _, fit in done])
-    params, memory = method.server.move(server, method.server.combine(server, updates))
-    averaged = trial.statistics == "average"
-    after = Weights(params, average_buffers(received.buffers, updates) if averaged else received.buffers)
-    noted = method.server.note(server, after, updates)
+    revised = method.server.revise(server, updates)
+    params, memory = method.server.move(server, method.server.combine(server, revised))
+    averaged, combine_buffers = trial.statistics == "average", method.server.buffers or average_buffers
+    after = Weights(params, combine_buffers(received.buffers, revised) if averaged else received.buffers)
+    noted = method.server.note(server, after, revised)
     following = ServerState(after, {**server.memory, **memory, **noted}, server.round)
     loss = torch.stack([fit.loss for _, fit in done]).double() @ updates.weight
     tallies = {name: torch.stack([fit.tallies[name] for _, fit in done]).sum() for name in done[0][1].tallies}

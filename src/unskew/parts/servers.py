@@ -28,6 +28,11 @@ def squared_norms(rows: Params) -> Tensor:
     return torch.stack([value.flatten(1).square().sum(1).double() for value in rows.values()]).sum(0)
 
 
+def scaled_rows(rows: Params, scale: Tensor) -> Params:
+    """Each client's rows times its own number."""
+    return {name: scale.to(value).view(-1, *[1] * (value.ndim - 1)) * value for name, value in rows.items()}
+
+
 def blend(first: Weights, second: Weights, share: float) -> Weights:
     """A model between the first (share 0) and the second (share 1). Counters are the second's."""
 
