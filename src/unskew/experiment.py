@@ -15,6 +15,7 @@ import tomli_w
 from pydantic import ConfigDict, Field
 
 from unskew import engines, models
+from unskew.attacks import Attack
 from unskew.data import load
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset
@@ -110,6 +111,8 @@ class Experiment(Spec):
     precision: Precision = "fp32"
     fast: bool = False
     """Whether a GPU may take its fastest kernels; last bits then differ from run to run."""
+    attack: str = "none"
+    """What some clients do instead of training honestly, such as sign-flip:fraction=0.2,scale=10."""
     data: DataSpec = DataSpec()
     skew: SkewSpec = SkewSpec()
     model: ModelSpec = ModelSpec()
@@ -131,8 +134,9 @@ class Experiment(Spec):
     def title(self) -> str:
         """The conditions in one line."""
         cohort = "" if self.budget.cohort == "all" else f", {self.budget.cohort} per round"
+        attack = "" if self.attack == "none" else f", attack {self.attack}"
         return (
-            f"{self.data.name}, {brief_skew(self.skew.recipe)}, {self.skew.clients} clients{cohort}, "
+            f"{self.data.name}, {brief_skew(self.skew.recipe)}, {self.skew.clients} clients{cohort}{attack}, "
             f"{self.model.name}, {self.budget.rounds} round{'s' * (self.budget.rounds > 1)}"
         )
 
@@ -231,11 +235,13 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         trace=experiment.trace,
         precision=experiment.precision,
         fast=experiment.fast,
+        attack=Attack.parse(experiment.attack),
     )
     resolved = experiment.model_copy(
         update={
             "engine": engines.choose(trial),
             "device": str(trial.pick_device()),
+            "attack": str(trial.attack),
             "data": DataSpec(
                 name=absolute(experiment.data.name),
                 folder=str(Path(experiment.data.folder).resolve()) if experiment.data.folder else "",

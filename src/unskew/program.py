@@ -258,7 +258,7 @@ class Run:
             counts=federation.counts.numpy(),
             seconds=time.perf_counter() - self._began,
             state=state,
-            notes=(*federation.partition.notes, *self.base.notes, *notes, *divergence(weights)),
+            notes=(*self.trial.notes, *self.base.notes, *notes, *divergence(weights)),
             beside=sum((stage.traffic for stage in self.stages), traffic),
             cost=sum(known) if len(known) == len(costs) else None,
             tallies=tuple(self._tallies | dict.fromkeys(self.base.tallies)),

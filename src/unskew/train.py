@@ -178,7 +178,7 @@ def train(
         classes=trial.federation.dataset.classes,
         counts=trial.federation.counts.numpy(),
         seconds=time.perf_counter() - began,
-        notes=(*trial.federation.partition.notes, *method.notes, *divergence(weights)),
+        notes=(*trial.notes, *method.notes, *divergence(weights)),
         state=state,
         cost=rounds_cost(trial, method, state.round - done),
         tallies=method.tallies,
@@ -257,7 +257,7 @@ def begin_round(
     received, t = state.server.weights, state.round
 
     tasks = sample(trial, t)
-    jobs = [recall(method, engine, state, task) for task in tasks]
+    jobs = [recall(trial, method, engine, state, task) for task in tasks]
     shared = method.server.share(state.server)
 
     # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
@@ -265,6 +265,7 @@ def begin_round(
     fits = completed(engine.fit(method, received, shared, jobs, upcoming))
 
     with engine.deterministic():
+        fits = attacked(trial, received, t, tasks, fits)
         state, summary = aggregate(trial, method, state, jobs, fits)
 
     due = trial.evaluation.due(state.round, trial.budget.rounds)
@@ -304,6 +305,18 @@ def begin_round(
         )
 
     return state, Pending(record)
+
+
+def attacked(trial: Trial, received: Weights, t: int, tasks: list[Task], fits: list[Fit]) -> list[Fit]:
+    """What the clients send, where the trial has some that attack."""
+    sent = {task.client: fit.weights for task, fit in zip(tasks, fits, strict=True) if fit.steps}
+    lies = trial.attack.changed(trial.seed, t, trial.federation.clients, received, sent)
+    if trial.statistics == "local":  # buffers are not sent: a client keeps its own
+        lies = {client: Weights(lie.params, sent[client].buffers) for client, lie in lies.items()}
+    return [
+        replace(fit, weights=lies.get(task.client, fit.weights))
+        for task, fit in zip(tasks, fits, strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,12 +369,13 @@ def _following(trial: Trial, state: State, server: ServerState, done: list[tuple
     )
 
 
-def recall(method: Method, engine: engines.Engine, state: State, task: Task) -> Job:
+def recall(trial: Trial, method: Method, engine: engines.Engine, state: State, task: Task) -> Job:
     """A client's task with what it remembers, or what the method begins with."""
     client = task.client
     memory = state.memories.get(client, {})
     if client not in state.memories and method.memory.init is not FORGETFUL.init:
-        memory = method.memory.init(engine.initial, upload(task.holding.counts, _device(engine.initial)))
+        counts = trial.counts_of(client, task.holding.counts)
+        memory = method.memory.init(engine.initial, upload(counts, _device(engine.initial)))
     return Job(task, memory, state.buffers.get(client), state.optimizers.get(client, {}))
 
 

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from unskew import models
+from unskew.attacks import Attack
 from unskew.data.augment import Augment
 from unskew.data.federation import Federation
 from unskew.errors import UserError, unknown
@@ -120,6 +121,8 @@ class Trial:
     """Whether a GPU may take its fastest kernels: steps compiled as a whole, and of cuDNN's kernels those
     that win a race. Last bits then differ from run to run."""
     probe: Probe = Probe()
+    attack: Attack = Attack()
+    """What some clients do instead of what they are asked to."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.federation, Federation):
@@ -138,6 +141,16 @@ class Trial:
                 "lower the cohort or raise the number of clients."
             )
         self.augment.check(self.federation.dataset.inputs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of its results should know of the conditions."""
+        attack = self.attack.notes(self.seed, self.federation.clients)
+        return (*self.federation.partition.notes, *attack)
+
+    def counts_of(self, client: int, counts: Tensor) -> Tensor:
+        """A client's label counts as it claims them: true, unless an attack says otherwise."""
+        return self.attack.counts(self.seed, self.federation.clients, client, counts)
 
     @property
     def cohort(self) -> int:

@@ -23,7 +23,8 @@ class Samples:
         self.trial, self.device, self.drop_single = trial, device, drop_single
         self.dataset = trial.federation.dataset
         train = self.dataset.train
-        self.inputs, self.labels = train.inputs.to(device), train.labels.to(device)
+        self.inputs = train.inputs.to(device)
+        self.labels = trial.attack.labels(trial.federation, trial.seed).to(device)
 
     def plan(self, task: Task) -> Iterator[Epoch]:
         """The passes of a client over its samples in a round."""

@@ -116,7 +116,7 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
         stop_timer = engine.start_timer()
         losses, counted = [], Counter[str]()
         for client, state in states.items():
-            job = recall(base, engine, state, Task(client, t, federation.holding(client)))
+            job = recall(trial, base, engine, state, Task(client, t, federation.holding(client)))
             [fit] = completed(engine.fit(base, state.server.weights, {}, [job]))
             states[client] = State(
                 ServerState(fit.weights, {}, t + 1), {client: fit.memory}, {}, {client: fit.optimizer}
