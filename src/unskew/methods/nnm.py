@@ -15,6 +15,8 @@ the number of samples. Alone it bounds nothing: nnm+trimmed-mean does.
 
 Deviations:
 - The paper has f as a number; here it is a fraction of the clients that trained, since cohorts vary.
+- An update that is not finite becomes the mean of all others, where the run has not left its client out
+  already.
 - BatchNorm statistics, where the run averages them, are the clients' median by coordinate, which distances
   between parameters know nothing of. What a method reports beside the update is not mixed.
 """

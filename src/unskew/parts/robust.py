@@ -68,7 +68,7 @@ def _along(mask: Tensor, value: Tensor) -> Tensor:
 def squared_distances(rows: Params, sound: Tensor) -> Tensor:
     """Between the clients' rows over all tensors, float64 [m, m]: infinite from and to a row that is not
     sound, and 0 from each to itself."""
-    flat = [value.flatten(1) for value in without_unsound(rows, sound).values()]
+    flat = [value.reshape(len(value), -1) for value in without_unsound(rows, sound).values()]
     products = torch.stack([(value @ value.T).double() for value in flat]).sum(0)
     norms = products.diagonal()
     distances = (norms[:, None] + norms - 2 * products).clamp(min=0).nan_to_num(nan=math.inf)
@@ -91,7 +91,7 @@ def median_buffers(before: Tensors, updates: Updates) -> Tensors:
 
 
 def _median_buffer(before: Tensor, value: Tensor) -> Tensor:
-    sound = value.flatten(1).isfinite().all(dim=1)
+    sound = value.reshape(len(value), -1).isfinite().all(dim=1)
     return torch.where(sound.any(), median(value, sound), before)
 
 
