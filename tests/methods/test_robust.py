@@ -398,6 +398,6 @@ def test_epsilon_is_printed_and_in_the_summary(unskew):
     assert answer.code == 0, answer.err
     note = next(note for note in json.loads(answer.out.splitlines()[-1])["notes"] if "ε" in note)
     assert "at δ = 1e-05" in note
-    assert "over 2 rounds of 10 of 10 clients" in note
+    assert "over 2 rounds of all 10 clients;" in note
     shown = unskew("run", "--method", "dp", "--rounds", "1", "--epochs", "1")
     assert "ε = " in shown.out

@@ -75,11 +75,12 @@ def dp(*, clip: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5)
                 delta=delta,
                 amplified=_keeps_nothing(trial, base),
             )
+            who = f"all {clients}" if cohort == clients else f"{cohort} of {clients}"
+            drawn = "" if cohort == clients else ", drawn without replacement"
             note = (
                 f"dp: ε = {spent:.4g} at δ = {delta:g} for any one client's data replaced by others, over "
-                f"{rounds} rounds of {cohort} of {clients} clients, drawn without replacement; it covers the "
-                "global models, not the training losses, tallies and probes of the run folder, nor who knows "
-                "the seed."
+                f"{rounds} rounds of {who} clients{drawn}; it covers the global models, not the training "
+                "losses, tallies and probes of the run folder, and nothing against someone who knows the seed."
             )
 
         def protected(state: ServerState, updates: Updates) -> Updates:
