@@ -80,7 +80,7 @@ def dp(*, clip: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5)
             note = (
                 f"dp: ε = {spent:.4g} at δ = {delta:g} for any one client's data replaced by others, over "
                 f"{rounds} rounds of {who} clients{drawn}; it covers the global models, not the training "
-                "losses, tallies and probes of the run folder, and nothing against someone who knows the seed."
+                "losses, tallies and probes of the run folder, and not against someone who knows the seed."
             )
 
         def protected(state: ServerState, updates: Updates) -> Updates:
