@@ -1,10 +1,11 @@
 """Server rules under attack: accuracy on digits, by rule and attack, with and without label skew.
 
-python -m benchmarks.robust > table.md
+python -m benchmarks.robust [SKEW ...] > table.md
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from itertools import product
 from statistics import mean
@@ -67,8 +68,8 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def main() -> None:
-    for skew in SKEWS:
+def main(skews: Iterable[str]) -> None:
+    for skew in skews:
         seen = {
             (attack, rule): [
                 shown(of) for of in zip(*(measured(rule, skew, attack, s) for s in SEEDS), strict=True)
@@ -86,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or SKEWS)

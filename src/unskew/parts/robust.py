@@ -85,7 +85,9 @@ def median_buffers(before: Tensors, updates: Updates) -> Tensors:
     """The median of the clients' buffers by coordinate, every client alike: no client alone can move them
     far, however well its parameters look. Of counters it is the smaller one in the middle."""
     return {
-        name: _median_buffer(before[name], value) if value.is_floating_point() else value.median(dim=0).values
+        name: _median_buffer(before[name], value)
+        if value.is_floating_point()
+        else value.sort(dim=0).values[(len(value) - 1) // 2]  # torch.median is not deterministic on CUDA
         for name, value in updates.buffers.items()
     }
 
