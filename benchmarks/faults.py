@@ -28,7 +28,8 @@ from unskew.engines.cuda.graphs import Graphs
 from unskew.engines.job import Task
 from unskew.faults import sort_out
 from unskew.methods import METHODS
-from unskew.train import State, begin, recall, sample_cohort, step
+from unskew.result import State
+from unskew.rounds import begin, recall, sample_cohort, step
 from unskew.types import End, Memory, Params, Scope, Tensors
 
 Harm = Callable[[Params, Tensors, Tensors], None]

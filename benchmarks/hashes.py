@@ -5,12 +5,12 @@ compared line by line. `python -m benchmarks.hashes > before.txt`
 from __future__ import annotations
 
 import torch
-from unskew.train import train
 
 from unskew import Budget, Trial, federate, load
 from unskew.methods import METHODS
 from unskew.runs import weights_sha256
 from unskew.testing import hard_trial, normed_model
+from unskew.train import train
 
 
 def main() -> None:

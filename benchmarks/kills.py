@@ -1,9 +1,9 @@
 """Runs that are killed again and again, at random moments and at the worst ones, and gone on with.
 
-`python -m benchmarks.kills --kills 100` trains every method in turn: once undisturbed, and once with kill -9 at
-several moments, each time gone on with by an engine and a number of workers of its own. In the end both folders
-have to hold the same: model, records and summary, times aside. Each run is a process of its own, forked from
-one that has imported everything.
+`python -m benchmarks.kills --kills 100` trains every method in turn: once undisturbed, and once with kill -9
+at several moments, each time gone on with by an engine and a number of workers of its own. In the end both
+folders have to hold the same: model, records and summary, times aside. Each run is a process of its own,
+forked from one that has imported everything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import tempfile

@@ -9,6 +9,7 @@ from torch import nn
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.engines import Job, Task
+from unskew.trial import Statistics
 from unskew.types import Params, Tensors, Weights
 
 
@@ -16,6 +17,11 @@ def split(dataset, *clients) -> Federation:
     """A federation whose clients hold exactly these samples."""
     indices = [np.asarray(mine, np.int64) for mine in clients]
     return Federation(dataset, partition_of(indices, dataset, recipe="test"))
+
+
+def statistics_for(method: str) -> Statistics:
+    """What becomes of BatchNorm statistics in tests of every method: dp does not let them be averaged."""
+    return "batch" if method == "dp" else "average"
 
 
 def flat(weights: Weights | Params) -> torch.Tensor:

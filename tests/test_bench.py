@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from unskew.train import train
 
 from unskew.bench import Settings, measure, suited
 from unskew.bench.bare import round_batches
@@ -23,6 +22,7 @@ from unskew.data import federate
 from unskew.engines.loop import Loop
 from unskew.methods import METHODS
 from unskew.models import MODELS, count_parameters
+from unskew.train import train
 
 
 @pytest.fixture(autouse=True)

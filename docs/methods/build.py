@@ -96,7 +96,8 @@ def main(names: list[str]) -> None:
     index += [
         "",
         "Several can be put together with `+`, on the command line and in Python: `fedlmd+fedprox+fedavgm`,",
-        "`fedvls+fedexp`, `fedlc+scaffold`, `fedlmd+ema`. [Your own](../own-method.md) takes one file.",
+        "`fedvls+fedexp`, `fedlc+scaffold`, `fedlmd+ema`, `fedvls+nnm+median`.",
+        "[Your own](../own-method.md) takes one file.",
         "",
     ]
     (HERE / "README.md").write_text("\n".join(index))

@@ -15,6 +15,7 @@ import tomli_w
 from pydantic import ConfigDict, Field
 
 from unskew import engines, models
+from unskew.attacks import Attack
 from unskew.data import load
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset
@@ -114,6 +115,8 @@ class Experiment(Spec):
     """GB of what clients keep between rounds that may stay in memory; the rest goes to disk."""
     checkpoint: str = "auto"
     """When a run writes down what it takes to go on: every=ROUNDS, a time such as 30s, auto or never."""
+    attack: str = "none"
+    """What some clients do instead of training honestly, such as sign-flip:fraction=0.2,scale=10."""
     data: DataSpec = DataSpec()
     skew: SkewSpec = SkewSpec()
     model: ModelSpec = ModelSpec()
@@ -143,8 +146,9 @@ class Experiment(Spec):
     def title(self) -> str:
         """The conditions in one line."""
         cohort = "" if self.budget.cohort == "all" else f", {self.budget.cohort} per round"
+        attack = "" if self.attack == "none" else f", attack {self.attack}"
         return (
-            f"{self.data.name}, {brief_skew(self.skew.recipe)}, {self.skew.clients} clients{cohort}, "
+            f"{self.data.name}, {brief_skew(self.skew.recipe)}, {self.skew.clients} clients{cohort}{attack}, "
             f"{self.model.name}, {self.budget.rounds} round{'s' * (self.budget.rounds > 1)}"
         )
 
@@ -245,6 +249,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         precision=experiment.precision,
         fast=experiment.fast,
         client_memory=None if experiment.client_memory == "auto" else experiment.client_memory,
+        attack=Attack.parse(experiment.attack),
     )
     if trial.faults.min_clients > trial.cohort:
         least = trial.faults.min_clients
@@ -253,6 +258,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         update={
             "engine": engines.choose(trial),
             "device": str(trial.pick_device()),
+            "attack": str(trial.attack),
             "data": DataSpec(
                 name=absolute(experiment.data.name),
                 folder=str(Path(experiment.data.folder).resolve()) if experiment.data.folder else "",

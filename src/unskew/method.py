@@ -89,7 +89,7 @@ class Method:
     that methods compared in one trial get the same budget.
 
     Methods are put together with `+`. A slot that holds one thing may be replaced by one of them; the others
-    add up: terms, corrections, memories, and what the server notes and shares.
+    add up: terms, corrections, memories, and what the server notes, shares and revises.
     """
 
     loss: Objective = plain_loss
@@ -178,7 +178,7 @@ def _clash(what: str) -> UserError:
 
 
 def _one_of(what: str, plain: T, first: T, second: T) -> T:
-    if first is not plain and second is not plain:
+    if first is not plain and second is not plain and first is not second:
         raise _clash(what)
     return second if first is plain else first
 
@@ -228,6 +228,9 @@ def _both_servers(first: Server, second: Server) -> Server:
     def share(state: ServerState) -> Tensors:
         return _union(first.share(state), second.share(state))
 
+    def revise(state: ServerState, updates: Updates) -> Updates:
+        return second.revise(state, first.revise(state, updates))
+
     return Server(
         combine=_one_of("way to combine updates", plain.combine, first.combine, second.combine),
         move=_one_of("server optimiser", plain.move, first.move, second.move),
@@ -235,4 +238,6 @@ def _both_servers(first: Server, second: Server) -> Server:
         note=note,
         share=share,
         serve=_one_of("served model", plain.serve, first.serve, second.serve),
+        revise=plain.revise if first.revise is second.revise is plain.revise else revise,
+        buffers=_one_of("way to combine buffers", plain.buffers, first.buffers, second.buffers),
     )

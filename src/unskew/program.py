@@ -325,7 +325,7 @@ class Run:
             seconds=time.perf_counter() - self._began,
             state=state,
             notes=(
-                *federation.partition.notes,
+                *self.trial.notes,
                 *self.base.notes,
                 *notes,
                 *notes_of_faults(trained),

@@ -19,6 +19,8 @@ class Purpose(IntEnum):
     SERVER = 5
     QUERY = 6
     LOOK_ORDER = 7
+    NOISE = 8
+    ATTACK = 9
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

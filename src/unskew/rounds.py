@@ -12,7 +12,7 @@ from torch import Tensor
 from unskew import engines, metrics
 from unskew.client_tensors import ClientStore, ClientTensors, client_store
 from unskew.engines.check import Answer, ValueCheck
-from unskew.engines.job import Fit, Job, Pending, Task
+from unskew.engines.job import Fit, Job, Outcome, Pending, Task
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
 from unskew.faults import accept, require_enough, sort_out, without
@@ -154,10 +154,12 @@ def fit_cohort(trial: Trial, method: Method, engine: engines.Engine, state: Stat
     stop_timer = engine.start_timer()
     received, t, ahead = state.server.weights, state.round, engine.rounds_ahead > 0
     tasks = sample(trial, t)
-    jobs = [recall(method, engine, state, task) for task in tasks]
+    jobs = [recall(trial, method, engine, state, task) for task in tasks]
     # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
     upcoming = sample(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
     outcomes = engine.fit(method, received, method.server.share(state.server), jobs, upcoming)
+    with engine.deterministic():
+        outcomes = attacked(trial, received, t, tasks, outcomes)
 
     answers, faults = sort_out(trial.faults, t, jobs, outcomes, received)
     check = ValueCheck(answers, received, trial.faults.max_norm)
@@ -238,6 +240,25 @@ def begin_round(
     return following, Pending(record)
 
 
+def attacked(
+    trial: Trial, received: Weights, t: int, tasks: list[Task], outcomes: list[Outcome]
+) -> list[Outcome]:
+    """What the clients send, where the trial has some that attack."""
+    trained = {
+        task.client: fit
+        for task, fit in zip(tasks, outcomes, strict=True)
+        if isinstance(fit, Fit) and fit.steps
+    }
+    sent = {client: fit.weights for client, fit in trained.items()}
+    lies = trial.attack.changed(trial.seed, t, trial.federation.clients, received, sent)
+    if trial.statistics == "local":  # buffers are not sent: a client keeps its own
+        lies = {client: Weights(lie.params, sent[client].buffers) for client, lie in lies.items()}
+    return [
+        replace(trained[task.client], weights=lies[task.client]) if task.client in lies else outcome
+        for task, outcome in zip(tasks, outcomes, strict=True)
+    ]
+
+
 @dataclass(frozen=True, eq=False)
 class RoundSummary:
     """What a round came to, beside the next state."""
@@ -259,10 +280,11 @@ def aggregate(trial: Trial, method: Method, state: State, done: list[Answer]) ->
         )
     server, received = state.server, state.server.weights
     updates = _gather(trial, received, state.round, [fit for _, fit in done])
-    params, memory = method.server.move(server, method.server.combine(server, updates))
-    averaged = trial.statistics == "average"
-    after = Weights(params, average_buffers(received.buffers, updates) if averaged else received.buffers)
-    noted = method.server.note(server, after, updates)
+    revised = method.server.revise(server, updates)
+    params, memory = method.server.move(server, method.server.combine(server, revised))
+    averaged, combine_buffers = trial.statistics == "average", method.server.buffers or average_buffers
+    after = Weights(params, combine_buffers(received.buffers, revised) if averaged else received.buffers)
+    noted = method.server.note(server, after, revised)
     following = ServerState(after, {**server.memory, **memory, **noted}, server.round)
     loss = torch.stack([fit.loss for _, fit in done]).double() @ updates.weight
     tallies = {name: torch.stack([fit.tallies[name] for _, fit in done]).sum() for name in done[0][1].tallies}
@@ -291,12 +313,13 @@ def store_of(trial: Trial) -> ClientStore:
     return client_store(trial.pick_device(), limit, trial.client_files)
 
 
-def recall(method: Method, engine: engines.Engine, state: State, task: Task) -> Job:
+def recall(trial: Trial, method: Method, engine: engines.Engine, state: State, task: Task) -> Job:
     """A client's task with what it remembers, or what the method begins with."""
     client = task.client
     memory = state.memories.get(client, {})
     if client not in state.memories and method.memory.init is not FORGETFUL.init:
-        memory = method.memory.init(engine.initial, upload(task.holding.counts, _device(engine.initial)))
+        counts = trial.counts_of(client, task.holding.counts)
+        memory = method.memory.init(engine.initial, upload(counts, _device(engine.initial)))
     return Job(task, memory, state.buffers.get(client), state.optimizers.get(client, {}))
 
 

@@ -23,7 +23,7 @@ from unskew.program import Program
 from unskew.result import Result, Round
 from unskew.rounds import begin, step
 from unskew.train import train
-from unskew.trial import Budget, Trial
+from unskew.trial import Budget, Statistics, Trial
 from unskew.types import Updates, Weights
 
 HARD_COUNTS = (
@@ -43,10 +43,11 @@ def check_method(
     draws: bool = False,
     engine: str = "loop",
     device: str = "cpu",
+    statistics: Statistics = "average",
 ) -> None:
     """Raise an AssertionError that names the first law broken by a method, or by what a constructor makes.
     `draws`: it draws random numbers, which depend on the number of the client, so clients cannot be
-    renumbered.
+    renumbered. `statistics`: what becomes of BatchNorm statistics, where it cannot have them averaged.
 
     Every method: weights stay finite on hard clients, also with two classes and under BatchNorm; the same
     trial gives the same bits, and so does one that was stopped and gone on with. Methods that are not
@@ -56,7 +57,7 @@ def check_method(
     """
     if not isinstance(method, Method | Program):
         method = method()
-    make = partial(hard_trial, engine=engine, device=device)
+    make = partial(hard_trial, engine=engine, device=device, statistics=statistics)
     _law("weights stay finite on hard clients", _finite(train(make(), method)))
     two = [counts[:2] for counts in HARD_COUNTS]
     _law("weights stay finite with two classes", _finite(train(make(counts=two), method)))
@@ -212,6 +213,7 @@ def hard_trial(
     full_batch: bool = False,
     engine: str = "loop",
     device: str = "cpu",
+    statistics: Statistics = "average",
 ) -> Trial:
     """Clients that break careless methods: Gaussian clouds, one per class, in five dimensions."""
     rng = np.random.default_rng(0)
@@ -233,7 +235,7 @@ def hard_trial(
     clients = [np.flatnonzero(holder == client) for client in range(len(counts))]
     budget = Budget(rounds=3, epochs=1 if full_batch else 2, batch_size=100 if full_batch else 4, lr=0.05)
     federation = Federation(dataset, partition_of(clients, dataset, recipe="laws"))
-    return Trial(federation, model, budget=budget, engine=engine, device=device)
+    return Trial(federation, model, budget=budget, engine=engine, device=device, statistics=statistics)
 
 
 def normed_model() -> nn.Module:

@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from unskew import models
+from unskew.attacks import Attack
 from unskew.data.augment import Augment
 from unskew.data.federation import Federation
 from unskew.errors import UserError, unknown
@@ -141,6 +142,8 @@ class Trial:
     of the machine's. No result depends on it."""
     client_files: Path | None = None
     """The folder for that rest; None: files without a name, which go with the process."""
+    attack: Attack = Attack()
+    """What some clients do instead of what they are asked to."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.federation, Federation):
@@ -161,6 +164,18 @@ class Trial:
                 "lower the cohort or raise the number of clients."
             )
         self.augment.check(self.federation.dataset.inputs)
+        if self.attack.kind == "label-flip" and self.federation.dataset.train.drawn:
+            raise UserError("label-flip needs data that is there: clients that are drawn keep their labels.")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of its results should know of the conditions."""
+        attack = self.attack.notes(self.seed, self.federation.clients)
+        return (*self.federation.partition.notes, *attack)
+
+    def counts_of(self, client: int, counts: Tensor) -> Tensor:
+        """A client's label counts as it claims them: true, unless an attack says otherwise."""
+        return self.attack.counts(self.seed, self.federation.clients, client, counts)
 
     @property
     def cohort(self) -> int:

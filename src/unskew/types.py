@@ -268,10 +268,14 @@ def _trained(state: ServerState) -> Weights:
     return state.weights
 
 
+def _as_sent(state: ServerState, updates: Updates) -> Updates:
+    return updates
+
+
 @dataclass(frozen=True)
 class Server:
     """How the server turns updates into the next model. It sets parameters only: what becomes of the buffers
-    is one policy of the run, the same for every method."""
+    is one policy of the run, the same for every method but those that trust no single client."""
 
     combine: Callable[[ServerState, Updates], Params] = _mean
     """The cohort's one update."""
@@ -285,3 +289,9 @@ class Server:
     """What is broadcast beside the model."""
     serve: Callable[[ServerState], Weights] = _trained
     """The model to evaluate, save and deploy, where it is not the one the next round trains from."""
+    revise: Callable[[ServerState, Updates], Updates] = _as_sent
+    """What the cohort sent as `combine` and `note` see it, such as with norms that are bounded. Those of
+    methods put together follow each other in the order in which they are written."""
+    buffers: Callable[[Tensors, Updates], Tensors] | None = None
+    """Where the run averages buffers, what takes the mean's place: from the buffers before and the updates to
+    the buffers after."""

@@ -22,7 +22,7 @@ from unskew.engines.ray.engine import RemoteJob
 from unskew.engines.ray.fleet import RayWorker
 from unskew.engines.ray.payload import pack, pack_code
 from unskew.methods.assemble import assemble
-from unskew.train import begin, sample_cohort, step
+from unskew.rounds import begin, sample_cohort, step
 from unskew.types import Memory
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from federations import flat
+from federations import flat, statistics_for
 from unskew import train
 from unskew.engines.cuda import captured_step
 from unskew.methods import METHODS
@@ -50,7 +50,7 @@ def trial_of(images, model, precision) -> Trial:
 def test_every_method_trains(images, monkeypatch, name, model, precision):
     # The compiler takes half a minute for each: it has tests of its own. All else of `fast` is as it is.
     monkeypatch.setattr(captured_step, "compile_step", lambda step, *_: step)
-    trial = trial_of(images, model, precision)
+    trial = replace(trial_of(images, model, precision), statistics=statistics_for(name))
     for fast in (False, True):
         result = train(replace(trial, fast=fast), METHODS[name]())
         assert bool(flat(result.weights).isfinite().all())

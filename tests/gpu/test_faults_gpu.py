@@ -12,7 +12,7 @@ from unskew.engines.check import ValueCheck
 from unskew.engines.job import Fit, Job, Task
 from unskew.method import plain_loss
 from unskew.methods import METHODS
-from unskew.train import begin, sample_cohort, step
+from unskew.rounds import begin, sample_cohort, step
 from unskew.types import Memory, Weights
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

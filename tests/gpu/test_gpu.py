@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from federations import depthwise_model, flat
+from federations import depthwise_model, flat, statistics_for
 from unskew import Method, train
 from unskew.data import Augment
 from unskew.engines.cuda import captured_step
@@ -51,12 +51,19 @@ def assert_fast_stays_close(trial) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_captured_and_equals_the_loop(name):
-    assert_close(hard_trial(normed_model, device="cuda"), METHODS[name]())
+    trial = hard_trial(normed_model, device="cuda", statistics=statistics_for(name))
+    assert_close(trial, METHODS[name]())
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_keeps_the_laws(name):
-    check_method(METHODS[name](), draws=name == "balancefl", engine="graphs", device="cuda")
+    check_method(
+        METHODS[name](),
+        draws=name == "balancefl",
+        engine="graphs",
+        device="cuda",
+        statistics=statistics_for(name),
+    )
 
 
 @pytest.mark.parametrize("model", ["lenet5", "cnn", "resnet8", "resnet18", "cnn-pfl", "vgg9-mnist"])

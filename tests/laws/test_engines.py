@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from unskew.train import train
 
-from federations import flat
+from federations import flat, statistics_for
 from pools import eager_pool
 from unskew import engines
 from unskew.engines.cpu.pool import Pool, check
@@ -14,6 +13,7 @@ from unskew.engines.cuda.graphs import Graphs
 from unskew.methods import METHODS
 from unskew.result import Result
 from unskew.testing import hard_trial, normed_model
+from unskew.train import train
 from unskew.trial import Trial
 
 NOT_REPLAYED = {
@@ -23,8 +23,9 @@ NOT_REPLAYED = {
 """The methods of which no step is replayed on `pool`, and why."""
 
 
-def trial(engine: str) -> Trial:
-    return replace(hard_trial(normed_model, engine=engine), workers=2)
+def train_by(name: str, engine: str) -> Result:
+    trial = hard_trial(normed_model, engine=engine, statistics=statistics_for(name))
+    return train(replace(trial, workers=2), METHODS[name]())
 
 
 def assert_same_bits(one: Result, other: Result) -> None:
@@ -48,11 +49,11 @@ def test_pool_gives_the_bits_of_the_loop_by_replayed_steps(name, monkeypatch):
         return pools[-1]
 
     monkeypatch.setitem(engines.ENGINES, "pool", engines.EngineType(start, check))
-    assert_same_bits(train(trial("loop"), METHODS[name]()), train(trial("pool"), METHODS[name]()))
+    assert_same_bits(train_by(name, "loop"), train_by(name, "pool"))
     assert (sum(pool.replayed for pool in pools) == 0) == (name in NOT_REPLAYED)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_graphs_gives_the_bits_of_the_loop(name, monkeypatch):
     monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
-    assert_same_bits(train(trial("loop"), METHODS[name]()), train(trial("graphs"), METHODS[name]()))
+    assert_same_bits(train_by(name, "loop"), train_by(name, "graphs"))

@@ -57,6 +57,10 @@ Lr = Annotated[str | None, option("--lr", "NUMBER", "Learning rate of the first 
 Augment = Annotated[
     str | None, option("--augment", "STEPS", "Such as crop:4,flip,cutout:16.", DEFAULT.data.augment)
 ]
+Attack = Annotated[
+    str | None,
+    option("--attack", "ATTACK", "What some clients do, such as sign-flip:fraction=0.2.", DEFAULT.attack),
+]
 Seed = Annotated[
     str | None,
     option("--seed", "NUMBER", "Of initial weights, cohorts, batches and the partition.", DEFAULT.seed),
@@ -116,6 +120,7 @@ PATHS = {
     "method": "method",
     "dataset": "data.name",
     "augment": "data.augment",
+    "attack": "attack",
     "skew": "skew.recipe",
     "clients": "skew.clients",
     "model": "model.name",

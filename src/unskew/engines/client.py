@@ -104,4 +104,4 @@ class Clients:
         return Scope(job.received(sent), self._counts(job.task), job.memory, shared)
 
     def _counts(self, task: Task) -> Tensor:
-        return upload(task.holding.counts, self.device)
+        return upload(self.trial.counts_of(task.client, task.holding.counts), self.device)

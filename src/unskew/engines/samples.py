@@ -25,7 +25,11 @@ class Samples:
         self.trial, self.device, self.drop_single = trial, device, drop_single
         self.dataset = trial.federation.dataset
         train = self.dataset.train
-        self.split = train if train.drawn else Split(train.inputs.to(device), train.labels.to(device))
+        if train.drawn:
+            self.split = train
+        else:
+            labels = trial.attack.labels(trial.federation, trial.seed)
+            self.split = Split(train.inputs.to(device), labels.to(device))
 
     def plan(self, task: Task) -> Iterator[Epoch]:
         """The passes of a client over its samples in a round."""

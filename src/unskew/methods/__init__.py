@@ -39,6 +39,13 @@ from unskew.methods.fedopt import fedadam as fedadam, fedyogi as fedyogi, fedada
 from unskew.methods.fednova import fednova as fednova
 from unskew.methods.fedexp import fedexp as fedexp
 from unskew.methods.ema import ema as ema
+from unskew.methods.clip import clip as clip
+from unskew.methods.nnm import nnm as nnm
+from unskew.methods.median import median as median
+from unskew.methods.trimmed_mean import trimmed_mean as trimmed_mean
+from unskew.methods.krum import krum as krum
+from unskew.methods.geometric_median import geometric_median as geometric_median
+from unskew.methods.dp import dp as dp
 from unskew.methods.scaffold import scaffold as scaffold
 from unskew.methods.feddyn import feddyn as feddyn
 from unskew.methods.fedcurv import fedcurv as fedcurv

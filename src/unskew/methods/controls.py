@@ -132,7 +132,7 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
         stop_timer = engine.start_timer()
         losses, counted, faults, samples = [], Counter[str](), list[Fault](), 0
         for client, state in states.items():
-            job = recall(base, engine, state, Task(client, t, federation.holding(client)))
+            job = recall(trial, base, engine, state, Task(client, t, federation.holding(client)))
             sent = state.server.weights
             answers, bad = sort_out(trial.faults, t, [job], engine.fit(base, sent, {}, [job]), sent)
             for _, fit in answers:

@@ -25,7 +25,14 @@ def combine_equally(state: ServerState, updates: Updates) -> Params:
 
 def squared_norms(rows: Params) -> Tensor:
     """Each client's squared norm over all its tensors, float64 [m]."""
-    return torch.stack([value.flatten(1).square().sum(1).double() for value in rows.values()]).sum(0)
+    return torch.stack(
+        [value.reshape(len(value), -1).square().sum(1).double() for value in rows.values()]
+    ).sum(0)
+
+
+def scaled_rows(rows: Params, scale: Tensor) -> Params:
+    """Each client's rows times its own number."""
+    return {name: scale.to(value).view(-1, *[1] * (value.ndim - 1)) * value for name, value in rows.items()}
 
 
 def blend(first: Weights, second: Weights, share: float) -> Weights:
