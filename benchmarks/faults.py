@@ -180,7 +180,7 @@ def cost() -> None:
             method, engine = METHODS[name](), engines.start(trial)
             state = begin(method, engine.initial)
             sent, shared = state.server.weights, method.server.share(state.server)
-            jobs = [recall(method, engine, state, task) for task in sample_cohort(trial, 0)]
+            jobs = [recall(trial, method, engine, state, task) for task in sample_cohort(trial, 0)]
             fits, looks = list[float](), list[float]()
             for _ in range(20):
                 began = time.perf_counter()

@@ -39,5 +39,6 @@ def test_a_run_loads_nothing_of_the_other_commands_and_the_extras(tmp_path):
     assert "torch" in loaded
     assert not loaded & {
         "sklearn", "scipy", "matplotlib", "plotly", "ray", "mlflow", "wandb", "tensorboard", "torch._dynamo",
-        "torch._inductor", "unskew.bench", "unskew.report",
+        "torch._inductor", "unskew.bench", "unskew.report.figures", "unskew.report.page",
+        "unskew.report.table",
     }  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unskew import data, losses, methods, metrics, models
+    from unskew.checkpoints import Checkpoints
     from unskew.data import Dataset, Federation, federate, load
     from unskew.data.augment import Augment
     from unskew.errors import UserError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Augment",
     "Budget",
+    "Checkpoints",
     "Dataset",
     "Evaluation",
     "Faults",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "checkpoints": ("Checkpoints",),
     "data": ("Dataset", "Federation", "federate", "load"),
     "data.augment": ("Augment",),
     "errors": ("UserError",),

@@ -158,11 +158,9 @@ class Checkpoints:
     # Writing
 
     def _due(self) -> bool:
-        if self._writer is not None and self._writer.is_alive():
-            return False
         if self.period.rounds is not None:
             return self._rounds >= self.period.rounds
-        if self.period.seconds is None:
+        if self.period.seconds is None or (self._writer is not None and self._writer.is_alive()):
             return False
         least = (
             max(self.period.seconds, self._cost / MOST_COST) if self.period.adapts else self.period.seconds

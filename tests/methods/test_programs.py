@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 import unskew
 from federations import flat, split, task
-from unskew import Budget, Method, Trial, UserError, engines
+from unskew import Budget, Checkpoints, Method, Trial, UserError, engines
 from unskew.data.augment import normalise
 from unskew.data.federation import Federation
 from unskew.engines.cpu.pool import Pool
@@ -209,24 +209,22 @@ class KilledError(Exception):
 
 
 @pytest.mark.parametrize("options", [{"groups": "1/2;3/5/8"}, {"rule": "topm", "looks": 2}])
-def test_a_killed_pkd_goes_on_in_its_last_stage(options, skewed, monkeypatch):
+def test_a_killed_pkd_goes_on_in_its_last_stage(options, skewed, monkeypatch, tmp_path):
     """It gives what an undisturbed run gives, bit for bit, without another round of warm-up or experts."""
     budget = SHORT.model_copy(update={"rounds": 5})
     trial = Trial(skewed, "mlp-small", budget, engine="loop")
     program = pkd(warmup=2, expert_rounds=2, **options)
     whole = unskew.train(trial, program)
-    kept, trained = {}, []
 
     def stop_in_round_four(round):
         if round.number == 4:
             raise KilledError
 
+    first = Checkpoints(tmp_path, trial, every="every=1")
     with pytest.raises(KilledError):
-        program.train_in_stages(trial, stop_in_round_four, kept)
-    stages = set(kept)
-    assert any(name.startswith("warm-up") for name in stages)
-    assert any(name.startswith("expert") for name in stages)
-    assert "distillation" not in stages
+        unskew.train(trial, program, on_round=stop_in_round_four, keeper=first)
+    first.wait()
+    trained = []
 
     class Watched(Loop):
         def fit(self, method, anchor, shared, jobs, upcoming=()):
@@ -235,9 +233,9 @@ def test_a_killed_pkd_goes_on_in_its_last_stage(options, skewed, monkeypatch):
 
     monkeypatch.setitem(engines.ENGINES, "loop", engines.EngineType(Watched))
     told = []
-    again = program.train_in_stages(trial, told.append, kept)
-    assert trained == ["digits"] * 3
-    assert [round.number for round in told] == [3, 4, 5]
+    again = unskew.train(trial, program, on_round=told.append, keeper=Checkpoints(tmp_path, trial))
+    assert trained == ["digits"] * 2
+    assert [round.number for round in told] == [1, 2, 3, 4, 5]
     assert same(again.weights, whole.weights)
     assert same(again.state.server.weights, whole.state.server.weights)
     assert [round.number for round in again.rounds] == [1, 2, 3, 4, 5]
@@ -249,21 +247,6 @@ def test_a_killed_pkd_goes_on_in_its_last_stage(options, skewed, monkeypatch):
             theirs.tallies,
         )
     assert (again.traffic, again.cost, again.notes) == (whole.traffic, whole.cost, whole.notes)
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_run_whose_stages_are_all_kept_trains_nothing(name, skewed, monkeypatch):
-    trial, kept = Trial(skewed, "mlp-small", SHORT, engine="loop"), {}
-    first = make(name).train_in_stages(trial, kept=kept)
-
-    class Idle(Loop):
-        def fit(self, method, anchor, shared, jobs, upcoming=()):
-            raise AssertionError("nothing is left to train")
-
-    monkeypatch.setitem(engines.ENGINES, "loop", engines.EngineType(Idle))
-    again = make(name).train_in_stages(trial, kept=kept)
-    assert same(first.weights, again.weights)
-    assert (again.traffic, again.cost, again.notes) == (first.traffic, first.cost, first.notes)
 
 
 @pytest.mark.parametrize("engine", [Loop, Pool, Graphs])

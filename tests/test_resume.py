@@ -1,0 +1,407 @@
+"""Runs that are stopped in every way, and gone on with: nothing is lost, and no bit differs."""
+
+import json
+import os
+import random
+import re
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from benchmarks import kills
+from torch import nn
+
+import unskew as package
+from unskew import Budget, Checkpoints, Trial, UserError, methods
+from unskew.checkpoints import Period
+from unskew.lock import locked
+from unskew.methods import METHODS
+from unskew.testing import hard_trial, normed_model
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks")
+
+BRIEF = (
+    "--dataset", "digits", "--skew", "dirichlet:0.3", "--clients", "4", "--rounds", "4", "--epochs", "1",
+    "--model", "logistic", "--quiet",
+)  # fmt: skip
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop_after(checkpoints: Checkpoints, offers: int) -> Checkpoints:
+    """Stop when so many rounds, of any stage, have ended."""
+    whole, seen = checkpoints.after_round, 0
+
+    def after_round(name, stage):
+        nonlocal seen
+        seen += 1
+        whole(name, stage)
+        if seen == offers:
+            checkpoints.wait()
+            raise StoppedError
+
+    checkpoints.after_round = after_round
+    return checkpoints
+
+
+def same(first, second) -> bool:
+    """Whether two results are the same in all but their times."""
+    return (
+        all(
+            torch.equal(value, (second.weights.params | second.weights.buffers)[name])
+            for name, value in (first.weights.params | first.weights.buffers).items()
+        )
+        and [round.train_loss for round in first.rounds] == [round.train_loss for round in second.rounds]
+        and [round.traffic for round in first.rounds] == [round.traffic for round in second.rounds]
+        and all(
+            (one.test.confusion == other.test.confusion).all() and one.test.loss == other.test.loss
+            for one, other in zip(first.rounds, second.rounds, strict=True)
+        )
+        and (first.notes, first.cost, first.traffic) == (second.notes, second.cost, second.traffic)
+    )
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(lambda: methods.pkd(warmup=1, expert_rounds=2, groups="0/1,2/3"), id="pkd"),
+        pytest.param(lambda: methods.fedconcat(clusters=2, encoder_rounds=1), id="fedconcat"),
+        pytest.param(lambda: methods.local_only() + methods.moon(), id="local-only"),
+        pytest.param(methods.ccvr, id="ccvr"),
+        pytest.param(methods.moon, id="moon"),
+    ],
+)
+def test_a_run_goes_on_from_wherever_it_was_stopped(method, tmp_path):
+    """After any round of any stage, by another engine than before, and with what clients keep on disk."""
+    trial = hard_trial(normed_model)
+    whole = package.train(trial, method())
+    for offers in range(1, 30):
+        folder = tmp_path / str(offers)
+        first = replace(trial, client_files=folder / "clients", client_memory=0.0)
+        try:
+            package.train(
+                first, method(), keeper=stop_after(Checkpoints(folder, first, every="every=1"), offers)
+            )
+        except StoppedError:
+            pass
+        else:
+            assert offers > trial.budget.rounds
+            return
+        other = replace(first, engine="pool", workers=2)
+        assert same(whole, package.train(other, method(), keeper=Checkpoints(folder, other)))
+
+
+def test_kept_optimisers_local_statistics_and_strides_come_back(tmp_path):
+    rng = np.random.default_rng(0)
+    images, labels = rng.random((60, 3, 8, 8), dtype=np.float32), np.arange(60) % 4
+    dataset = package.data.from_arrays(images, labels)
+    budget = Budget(rounds=3, epochs=1, batch_size=8, optimizer="kept")
+    federation = package.federate(dataset, "iid", clients=3, seed=1)
+    trial = Trial(federation, channels_last, budget=budget, statistics="local", engine="loop")
+    whole = package.train(trial)
+    checkpoints = stop_after(Checkpoints(tmp_path, trial, every="every=1"), 2)
+    with pytest.raises(StoppedError):
+        package.train(trial, keeper=checkpoints)
+    found = Checkpoints(tmp_path, trial).find("training").stage.states[0]
+    weight = found.server.weights.params["0.weight"]
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert len(found.optimizers) == len(found.buffers) == 3
+    assert same(whole, package.train(trial, keeper=Checkpoints(tmp_path, trial)))
+
+
+def channels_last() -> nn.Module:
+    layers = [nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4)]
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)
+
+
+# By the command line
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory) -> kills.Tally:
+    """Runs that were killed at moments of all kinds, and gone on with to their end."""
+    kills.prepare()
+    tally, rng = kills.Tally(), random.Random(0)
+    for name in ("scaffold", kills.STAGES):
+        kills.try_method(name, 4, rng, tmp_path_factory.mktemp("kills"), tally)
+    return tally
+
+
+def test_kill_9_at_any_moment_costs_no_bit(killed):
+    assert sum(killed.kills.values()) >= 4
+    assert killed.unequal == []
+
+
+def end(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def wait_for(path: Path, lines: int) -> None:
+    deadline = time.monotonic() + 120  # only so that a broken command does not hang the tests
+    while not path.exists() or path.read_bytes().count(b"\n") < lines:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_the_round_and_says_how_to_go_on(number, unskew, tmp_path):
+    long = [*BRIEF, "--rounds", "40", "--method", "scaffold"]
+    child = kills.fork(["run", *long, "--out", "run"], tmp_path / "log")  # in this folder: unskew went there
+    wait_for(tmp_path / "run/rounds.jsonl", 2)
+    os.kill(child, number)
+    assert end(child) == 130
+    done = (tmp_path / "run/rounds.jsonl").read_bytes().count(b"\n")
+    said = (tmp_path / "log").read_text()
+    assert said == f"unskew: stopped after round {done} of 40; go on with: unskew resume run\n"
+    assert (tmp_path / "run/checkpoints").is_dir()
+    assert unskew("resume", "run", "--quiet", "--engine", "loop").code == 0
+    assert unskew("run", *long, "--out", "whole").code == 0
+    assert kills.fingerprint(tmp_path / "run") == kills.fingerprint(tmp_path / "whole")
+    assert not (tmp_path / "run/checkpoints").exists()
+
+
+def test_an_unfinished_folder_is_gone_on_with_only_by_the_same_experiment(unskew, tmp_path, monkeypatch):
+    stop_in_round(monkeypatch, 3)
+    answer = unskew("run", *BRIEF, "--out", "run", "--checkpoint", "every=1")
+    assert answer.code == 2
+    assert "RuntimeError" not in answer.err
+    assert json.loads((tmp_path / "run/error.json").read_text())["error"] == "no more."
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    answer = unskew("run", *BRIEF, "--out", "run", "--lr", "0.5", "--set", "model.norm=none")
+    assert (answer.code, answer.err) == (
+        2,
+        "unskew: the unfinished run in run is another experiment (budget.lr is 0.01 there and 0.5 here): "
+        "choose another folder with --out, or ask for the same.\n",
+    )
+    answer = unskew("run", *BRIEF, "--out", "run", "--engine", "loop", "--json")
+    assert answer.code == 0
+    assert json.loads(answer.out)["rounds"] == 4
+    assert not (tmp_path / "run/error.json").exists()
+    assert len((tmp_path / "run/resumed.jsonl").read_text().splitlines()) == 1
+    assert unskew("run", *BRIEF, "--out", "whole").code == 0
+    assert kills.fingerprint(tmp_path / "run") == kills.fingerprint(tmp_path / "whole")
+    again = unskew("run", *BRIEF, "--out", "run")
+    assert (again.code, again.err) == (
+        2,
+        "unskew: the output folder run holds a finished run: choose another with --out, or remove it.\n",
+    )
+    shown = unskew("resume", "run", "--json")
+    assert shown.code == 0
+    assert json.loads(shown.out)["identity"] == json.loads(answer.out)["identity"]
+
+
+def stop_in_round(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    from unskew.runs import RunFolder
+
+    whole = RunFolder.append
+
+    def append(folder, round):
+        if round.number == number:
+            raise UserError("no more.")
+        return whole(folder, round)
+
+    monkeypatch.setattr(RunFolder, "append", append)
+
+
+# Damage
+
+
+def damage_truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def damage_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def damage_flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def damage_header(path: Path) -> None:
+    path.write_bytes(re.sub(rb'"rounds": \d', b'"rounds": 9', path.read_bytes(), count=1))
+
+
+def damage_version(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"version": 1', b'"version": 9', 1))
+
+
+def damage_text(path: Path) -> None:
+    path.write_bytes(b'{"format": "unskew checkpoint", ' + b"[" * 10_000 + b"\n")
+
+
+def damage_clients(path: Path) -> None:
+    (segment,) = (path.parent.parent / "clients").iterdir()
+    content = bytearray(segment.read_bytes())
+    content[-9] ^= 1
+    segment.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (damage_truncate, "bytes in the place of"),
+        (damage_empty, "it is empty"),
+        (damage_flip, "its checksum is another"),
+        (damage_header, "its checksum is another"),
+        (damage_version, "it is of version 9, this is 1"),
+        (damage_text, "its header is damaged"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_and_the_older_one_used(damage, reason, tmp_path):
+    trial = hard_trial(normed_model)
+    whole = package.train(trial, methods.scaffold())
+    files = replace(trial, client_files=tmp_path / "clients")
+    stopped = stop_after(Checkpoints(tmp_path / "checkpoints", files, every="every=1"), 3)
+    with pytest.raises(StoppedError):
+        package.train(files, methods.scaffold(), keeper=stopped)
+    older, newer = sorted((tmp_path / "checkpoints").iterdir())
+    damage(newer)
+    said: list[str] = []
+    kept = Checkpoints(tmp_path / "checkpoints", files, said=said.append)
+    assert kept.find("training").stage.states[0].round == 2
+    (sentence,) = said
+    assert str(newer) in sentence
+    assert reason in sentence
+    again = Checkpoints(tmp_path / "checkpoints", files)
+    assert same(whole, package.train(files, methods.scaffold(), keeper=again))
+    damage(older)
+    told: list[str] = []
+    assert Checkpoints(tmp_path / "checkpoints", files, said=told.append).find("training") is None
+    assert len(told) == 2
+
+
+def test_damage_to_what_clients_keep_is_found_before_it_is_used(tmp_path):
+    trial = replace(hard_trial(), client_files=tmp_path / "clients")
+    stopped = stop_after(Checkpoints(tmp_path / "checkpoints", trial, every="every=1"), 3)
+    with pytest.raises(StoppedError):
+        package.train(trial, methods.scaffold(), keeper=stopped)
+    damage_clients(max((tmp_path / "checkpoints").iterdir()))
+    said: list[str] = []
+    del stopped
+    kept = Checkpoints(tmp_path / "checkpoints", replace(trial, client_memory=1.0), said=said.append)
+    whole = package.train(hard_trial(), methods.scaffold())
+    assert any("checksum" in sentence for sentence in said)
+    assert same(whole, package.train(trial, methods.scaffold(), keeper=kept))
+
+
+def test_a_checkpoint_of_another_experiment_is_not_used(tmp_path):
+    trial = hard_trial()
+    first = stop_after(Checkpoints(tmp_path, trial, identity="one", every="every=1"), 2)
+    with pytest.raises(StoppedError):
+        package.train(trial, keeper=first)
+    said: list[str] = []
+    assert Checkpoints(tmp_path, trial, identity="two", said=said.append).find("training") is None
+    assert all("it is of another experiment" in sentence for sentence in said)
+
+
+# A full disk, two at once
+
+
+def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(unskew, tmp_path):
+    ask = " ".join([*BRIEF, "--method", "scaffold", "--model", "mlp-small", "--checkpoint", "every=1"])
+    room = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (300_000, 300_000))
+    child = kills.fork(["run", *ask.split(), "--out", "run"], tmp_path / "log", room)
+    assert end(child) == 2
+    said = (tmp_path / "log").read_text()
+    assert said.count("\n") == 1
+    assert "File too large" in said
+    assert unskew("resume", "run", "--quiet").code == 0
+    assert unskew("run", *ask.split(), "--out", "whole").code == 0
+    assert kills.fingerprint(tmp_path / "run") == kills.fingerprint(tmp_path / "whole")
+
+
+def test_a_second_run_in_the_folder_is_refused_and_a_lock_left_behind_is_not(unskew, tmp_path):
+    child = kills.fork(["run", *BRIEF, "--rounds", "100000", "--out", "run"], tmp_path / "log")
+    wait_for(tmp_path / "run/rounds.jsonl", 1)
+    for command in (["run", *BRIEF, "--rounds", "100000", "--out", "run"], ["resume", "run"]):
+        answer = unskew(*command)
+        assert answer.code == 2
+        assert f"run is being written by process {child} on " in answer.err
+        assert answer.err.endswith(" ago): wait for it, stop it, or choose another folder with --out.\n")
+    os.kill(child, signal.SIGKILL)
+    end(child)
+    assert (tmp_path / "run/.lock").exists()
+    with locked(tmp_path / "run"):
+        pass
+
+
+def test_one_process_does_not_write_to_a_folder_twice(tmp_path):
+    with locked(tmp_path), pytest.raises(UserError, match="this process is writing to"), locked(tmp_path):
+        pass
+    held = threading.Event()
+
+    def hold():
+        with locked(tmp_path):
+            held.set()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    thread.join()
+    assert held.is_set()
+
+
+# compare
+
+
+def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
+    ask = ["compare", "fedavg", "fedprox:mu=0.1", *BRIEF, "--rounds", "25", "--seeds", "1,2"]
+    child = kills.fork([*ask, "--out", "broken", "--checkpoint", "every=1"], tmp_path / "log")
+    wait_for(tmp_path / "broken/fedprox-mu=0.1-seed1/rounds.jsonl", 2)
+    os.kill(child, signal.SIGKILL)
+    end(child)
+    first = (tmp_path / "broken/fedavg-seed1/summary.json").read_bytes()
+    answer = unskew("resume", "broken", "--json")
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "broken/fedavg-seed1/summary.json").read_bytes() == first
+    assert unskew(*ask, "--out", "whole").code == 0
+    told = [json.loads((tmp_path / each / "compare.json").read_text()) for each in ("broken", "whole")]
+    assert kills._timeless(told[0]) == kills._timeless(told[1])
+    for cell in ("fedavg-seed1", "fedavg-seed2", "fedprox-mu=0.1-seed1", "fedprox-mu=0.1-seed2"):
+        assert kills.fingerprint(tmp_path / "broken" / cell) == kills.fingerprint(tmp_path / "whole" / cell)
+    again = unskew(*ask, "--out", "whole")
+    assert again.code == 2
+    assert "holds this compare, finished" in again.err
+    other = unskew(*ask[:2], *BRIEF, "--rounds", "25", "--seeds", "1,2", "--out", "whole")
+    assert "holds another compare (with fedprox-mu=0.1-seed1)" in other.err
+
+
+def test_what_resume_cannot_go_on_with_is_said(unskew, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "nowhere is not there" in unskew("resume", "nowhere").err
+    assert "empty is no folder of a run" in unskew("resume", "empty").err
+    assert "but should be every=ROUNDS" in unskew("run", *BRIEF, "--checkpoint", "often").err
+
+
+@pytest.mark.parametrize(
+    ("text", "period"),
+    [
+        ("every=5", Period(rounds=5, seconds=None, adapts=False)),
+        ("30s", Period(seconds=30, adapts=False)),
+        ("1.5h", Period(seconds=5400, adapts=False)),
+        ("never", Period(seconds=None)),
+        ("auto", Period()),
+    ],
+)
+def test_when_a_checkpoint_is_due(text, period):
+    assert Period.parse(text) == period
+
+
+@pytest.mark.parametrize("text", ["0", "every=0", "-1s", "5d", "", "every=x", "1e3s"])
+def test_other_words_for_a_checkpoint_are_refused(text):
+    with pytest.raises(UserError, match="but should be every=ROUNDS"):
+        Period.parse(text)
+
+
+def test_every_method_can_be_asked_for_in_the_benchmark_of_kills():
+    assert len(kills.names()) == len(METHODS)
