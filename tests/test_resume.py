@@ -4,10 +4,12 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
