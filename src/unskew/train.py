@@ -258,7 +258,8 @@ def begin_round(
     received, t = state.server.weights, state.round
 
     tasks = sample(trial, t)
-    jobs = [recall(method, engine, state, task) for task in tasks]
+    with engine.deterministic():  # also on its number of threads: workers want the cores
+        jobs = [recall(method, engine, state, task) for task in tasks]
     shared = method.server.share(state.server)
 
     # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
