@@ -105,7 +105,7 @@ def cells(rounds: int, largest: int) -> list[Cell]:
     by_clients = [Cell(name, n, cohort, rounds, client_memory=LITTLE) for name in methods for n in grow]
     by_cohort = [
         Cell("scaffold", most, n, max(rounds * cohort // n, 2), client_memory=LITTLE)
-        for n in (cohort // 10, cohort * 10)
+        for n in (cohort // 10, min(cohort * 10, most))
     ]
     default = [Cell(name, most, cohort, rounds, "cnn") for name in methods[1:]]
     drawn = [Cell(name, 100 * most, cohort, rounds, "logistic", drawn=True) for name in methods[:2]]

@@ -185,14 +185,20 @@ class ClientStore:
         """The mapping in which no client keeps anything yet."""
         return ClientTensors(self)
 
+    @property
+    def used(self) -> dict[str, int]:
+        """How many bytes are kept on the device, in host memory and on disk alone."""
+        with self._lock:
+            while self._freed:
+                tier, freed = self._freed.popleft()
+                self._used[tier] -= freed
+            return dict(self._used)
+
     def keep(self, tensors: Tensors) -> _Entry:
         """Put away what a client keeps."""
         tensors = self._own(tensors)
         size = _bytes(tensors)
         with self._lock:
-            while self._freed:
-                tier, freed = self._freed.popleft()
-                self._used[tier] -= freed
             tier = self._tier(size)
             self._used[tier] += size
             if tier == "disk":
@@ -299,12 +305,13 @@ class ClientStore:
                         path.unlink(missing_ok=True)
 
     def _tier(self, size: int) -> str:
+        used = self.used
         if self.device.type == "cuda":
             if self.device_limit is None:
                 self.device_limit = int(DEVICE_SHARE * torch.cuda.mem_get_info(self.device)[0])
-            if self._used["device"] + size <= self.device_limit:
+            if used["device"] + size <= self.device_limit:
                 return "device"
-        return "host" if self.limit is None or self._used["host"] + size <= self.limit else "disk"
+        return "host" if self.limit is None or used["host"] + size <= self.limit else "disk"
 
     def _own(self, tensors: Tensors) -> Tensors:
         """The tensors on the device, none of them a part of something much larger, without gaps, and where a
