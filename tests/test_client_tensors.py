@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -230,3 +231,20 @@ def test_a_run_from_the_command_line_draws_its_clients(unskew, tmp_path):
         "99900 more clients: drawn when they are needed"
         in unskew("skew", "--dataset", data, "--skew", "natural").out
     )
+
+
+def test_another_thread_writes_while_training_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(client_tensors, "SEGMENT_BYTES", 20_000)
+    store = ClientStore(CPU, limit=30_000, folder=tmp_path)
+    mappings = [store.empty().updated({k: some(k) for k in range(12)})]
+    with ThreadPoolExecutor(1) as other:
+        for round in range(1, 25):
+            synced = other.submit(mappings[-1].sync)
+            mappings.append(mappings[-1].updated({round * 5 % 12: some(100 + round), 0: some(200 + round)}))
+            synced.result()
+            if round > 3:
+                mappings.pop(0)
+    for mapping in mappings[:-1]:
+        again = ClientStore(CPU, limit=0, folder=tmp_path).open(mapping.index())
+        for client, kept in mapping.items():
+            assert_same(kept, again[client])

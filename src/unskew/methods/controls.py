@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unskew.client_tensors import ClientTensors
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.engines.job import Task, completed
@@ -39,7 +38,7 @@ from unskew.method import Work
 from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic
 from unskew.program import Program, Run, Stage
-from unskew.train import NOTHING_SENT, Result, Round, State, recall, rounds_cost
+from unskew.train import NOTHING_SENT, Result, Round, State, recall, rounds_cost, store_of
 from unskew.trial import Probe
 from unskew.types import Server, ServerState, Tensors, Weights
 
@@ -97,11 +96,15 @@ def local_only() -> Program:
         ]
         if trial.probe.every:
             notes.append("local-only: there is no global model to probe the clients' models against.")
-        memories = ClientTensors().updated(
-            {
-                client: state.memories.get(client, {})
-                for client, state in zip(clients, stage.states, strict=True)
-            }
+        memories = (
+            store_of(trial)
+            .empty()
+            .updated(
+                {
+                    client: state.memories.get(client, {})
+                    for client, state in zip(clients, stage.states, strict=True)
+                }
+            )
         )
         state = State(ServerState(weights, {}, trial.budget.rounds), memories)
         return run.result(weights, state, stage.rounds, notes=notes)
@@ -113,7 +116,8 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
     """Every client's own model, round by round."""
     trial, base, engine = run.trial, run.base, run.engine()
     federation, budget = trial.federation, trial.budget
-    states = {client: State(ServerState(engine.initial, {})) for client in clients}
+    none = store_of(trial).empty()
+    states = {client: State(ServerState(engine.initial, {}), none, none, none) for client in clients}
     told: list[Round] = []
     for t in range(budget.rounds):
         stop_timer = engine.start_timer()
