@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from benchmarks import ablation
 from benchmarks.ablation import ALL, Timed
+from benchmarks.memory import Cell, cells, in_a_process, row
 from benchmarks.table import Bar, Competitor, Run, judge, markdown, rows, timed
 
 from unskew.bench.race import Entry
@@ -139,3 +140,13 @@ def test_an_ablation_knows_what_can_be_left_out():
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
     assert done.returncode == 1
     assert done.stderr.strip().endswith("'batchnorm': did you mean 'batch_norm'?")
+
+
+def test_peak_memory_is_that_of_a_process_of_its_own():
+    cell = Cell("scaffold", clients=40, cohort=4, rounds=2, client_memory=0)
+    found = in_a_process(cell)
+    assert 4 <= found.keep <= 8
+    assert found.kept == pytest.approx(found.keep * 4 * 55_210 / 1e9)
+    assert 0.05 < found.peak < 4
+    assert row(cell, found)[:6] == ["scaffold", "mlp", "40", "4", "2", "0"]
+    assert {each.clients for each in cells(100, 10_000)} == {100, 1_000, 10_000, 1_000_000}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -195,8 +196,55 @@ def test_training_from_disk_gives_the_same_bits(federation, tmp_path, engine, me
     disk = trained(client_memory=0, client_files=tmp_path / "clients")
     memory = trained(client_memory=1)
     assert list((tmp_path / "clients").iterdir())
+    assert disk.state.memories.store.used["host"] == 0
     for name, value in memory.weights.params.items():
         assert torch.equal(value, disk.weights.params[name])
     assert list(memory.state.memories) == list(disk.state.memories)
     for client, kept in memory.state.memories.items():
         assert_same(kept, disk.state.memories[client])
+
+
+def test_a_run_leaves_the_model_and_not_what_its_clients_kept(unskew, tmp_path):
+    small = ["run", "--method", "scaffold", "--rounds", "2", "--epochs", "1", "--json", "--quiet"]
+    told = [
+        json.loads(unskew(*small, "--out", name, "--set", f"client_memory={limit}").out)
+        for name, limit in (("disk", 0), ("memory", 1))
+    ]
+    assert told[0]["weights_sha256"] == told[1]["weights_sha256"]
+    assert told[0]["identity"] == told[1]["identity"]
+    assert not (tmp_path / "disk" / "clients").exists()
+
+
+def test_a_run_from_the_command_line_draws_its_clients(unskew, tmp_path):
+    data = "synthetic:1,1,clients=100000,cap=60,drawn=true"
+    small = ["--rounds", "2", "--epochs", "1", "--cohort", "5", "--probe", "1", "--quiet", "--json"]
+    told = json.loads(unskew("run", "--dataset", data, "--skew", "natural", *small, "--out", "drawn").out)
+    assert told["clients"] == 100_000
+    assert "of the first 1,000 of 100,000" in told["notes"][0]
+    assert unskew("report", "drawn", "--out", "page.html").code == 0
+    assert "100000 clients, 5 per round" in (tmp_path / "page.html").read_text()
+    assert unskew("figure", "predictions", "drawn", "--out", "answers.png").code == 0
+    answer = unskew("figure", "updates", "drawn", "--out", "updates.png")
+    assert answer.code == 2
+    assert "clients were drawn when they were needed" in answer.err
+    assert (
+        "99900 more clients: drawn when they are needed"
+        in unskew("skew", "--dataset", data, "--skew", "natural").out
+    )
+
+
+def test_another_thread_writes_while_training_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(client_tensors, "SEGMENT_BYTES", 20_000)
+    store = ClientStore(CPU, limit=30_000, folder=tmp_path)
+    mappings = [store.empty().updated({k: some(k) for k in range(12)})]
+    with ThreadPoolExecutor(1) as other:
+        for round in range(1, 25):
+            synced = other.submit(mappings[-1].sync)
+            mappings.append(mappings[-1].updated({round * 5 % 12: some(100 + round), 0: some(200 + round)}))
+            synced.result()
+            if round > 3:
+                mappings.pop(0)
+    for mapping in mappings[:-1]:
+        again = ClientStore(CPU, limit=0, folder=tmp_path).open(mapping.index())
+        for client, kept in mapping.items():
+            assert_same(kept, again[client])

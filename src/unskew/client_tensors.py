@@ -14,7 +14,7 @@ import tempfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from unskew.errors import UserError
+from unskew.files import sync_folder
 from unskew.tensor_files import dump, load
 from unskew.types import Tensors
 
@@ -57,9 +58,12 @@ class ClientTensors(Mapping[int, Tensors]):
         """Without a store nothing is kept yet, and what comes stays in memory."""
         self.store = store
         self._entries = entries or {}
+        self._index: Index | None = None
 
     def __getitem__(self, client: int) -> Tensors:
-        return self._used_store().read(client, self._entries[client])
+        entry = self._entries[client]
+        assert self.store is not None  # who has an entry has one
+        return self.store.read(client, entry)
 
     def __contains__(self, client: object) -> bool:
         return client in self._entries
@@ -74,21 +78,21 @@ class ClientTensors(Mapping[int, Tensors]):
         """The mapping in which these clients keep these tensors."""
         if not changes:
             return self
-        store = self._used_store()
+        store = self.store or ClientStore(_device_of(changes), limit=None)
         new = {client: store.keep(tensors) for client, tensors in changes.items()}
         return ClientTensors(store, {**self._entries, **new})
 
     def sync(self) -> None:
-        """Write to the store's folder what is not there yet, and wait until the disk has it."""
-        self._used_store().write(self._entries.values())
+        """Write to the store's folder what is not there yet, and wait until the disk has it. Another thread
+        may do so while training goes on."""
+        self._index = self.store.write(self, self._entries) if self.store else {}
 
     def index(self) -> Index:
-        """Where each client's tensors lie in the store's folder, after `sync`. As long as this mapping is
-        alive they stay there, whatever becomes of the mappings after it."""
-        return self._used_store().index(self, self._entries) if self else {}
-
-    def _used_store(self) -> ClientStore:
-        return self.store or ClientStore(torch.device("cpu"), limit=None)
+        """Where each client's tensors lie in the store's folder, as `sync` has put them there. They stay as
+        long as this mapping is alive, whatever becomes of the mappings after it."""
+        if self and self._index is None:
+            raise ValueError("what clients keep is not on disk yet: call sync first")
+        return self._index or {}
 
 
 @dataclass(frozen=True)
@@ -157,8 +161,12 @@ class _Segment:
 
     def sync(self) -> None:
         if not self.synced:
-            os.fsync(self._file)
-            self.synced = True
+            self.synced = True  # before: what another thread appends meanwhile is for the next time
+            try:
+                os.fsync(self._file)
+            except OSError:
+                self.synced = False
+                raise
 
     def remove(self) -> None:
         if self.path is not None:
@@ -185,14 +193,20 @@ class ClientStore:
         """The mapping in which no client keeps anything yet."""
         return ClientTensors(self)
 
+    @property
+    def used(self) -> dict[str, int]:
+        """How many bytes are kept on the device, in host memory and on disk alone."""
+        with self._lock:
+            while self._freed:
+                tier, freed = self._freed.popleft()
+                self._used[tier] -= freed
+            return dict(self._used)
+
     def keep(self, tensors: Tensors) -> _Entry:
         """Put away what a client keeps."""
         tensors = self._own(tensors)
         size = _bytes(tensors)
         with self._lock:
-            while self._freed:
-                tier, freed = self._freed.popleft()
-                self._used[tier] -= freed
             tier = self._tier(size)
             self._used[tier] += size
             if tier == "disk":
@@ -225,35 +239,30 @@ class ClientStore:
             }
         return {name: _aligned(value) for name, value in tensors.items()}
 
-    def write(self, entries: Iterable[_Entry]) -> None:
-        """Bring to disk what of these entries is not there yet."""
-        with self._lock, self._writing():
-            for entry in entries:
+    def write(self, mapping: ClientTensors, entries: Mapping[int, _Entry]) -> Index:
+        """Bring to disk what of a mapping's entries is not there yet, and say where all of them lie, which
+        they do as long as the mapping is alive."""
+        if self.folder is None:
+            raise ValueError("tensors in files without a name cannot be found again: give the store a folder")
+        for entry in entries.values():
+            with self._lock:  # not for all of them at once: training waits for it
                 if entry.place is None:
                     assert entry.tensors is not None
                     self._write(entry, entry.tensors)
-            for segment in self._segments.values():
-                segment.sync()
-            if self.folder is not None and self._segments and hasattr(os, "O_DIRECTORY"):
-                there = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-                try:
-                    os.fsync(there)
-                finally:
-                    os.close(there)
-
-    def index(self, mapping: ClientTensors, entries: Mapping[int, _Entry]) -> Index:
-        """Where entries lie, which stay there as long as the mapping that has them is alive."""
-        if self.folder is None:
-            raise ValueError("tensors in files without a name cannot be found again: give the store a folder")
+        told: Index = {}
         with self._lock:
-            told: Index = {}
             for client, entry in entries.items():
                 place = entry.place
-                if place is None or not place.segment.synced:
-                    raise ValueError("not all of it is on disk: call sync first")
+                assert place is not None
                 place.segment.indexed.add(mapping)
                 told[str(client)] = [place.segment.number, place.offset, place.length, place.checksum]
-            return told
+            new = [segment for segment in self._segments.values() if mapping in segment.indexed]
+        with self._writing():
+            for segment in new:
+                segment.sync()
+            if new:
+                sync_folder(self.folder)
+        return told
 
     def open(self, index: Mapping[str, Any]) -> ClientTensors:
         """The mapping that `index` tells of, from the store's folder. Nothing is read before it is asked for,
@@ -282,6 +291,7 @@ class ClientStore:
                 segment.entries.add(entry)
                 entries[client] = entry
             mapping = ClientTensors(self, entries)
+            mapping._index = dict(index)
             for entry in entries.values():
                 assert entry.place is not None
                 entry.place.segment.indexed.add(mapping)
@@ -299,12 +309,13 @@ class ClientStore:
                         path.unlink(missing_ok=True)
 
     def _tier(self, size: int) -> str:
+        used = self.used
         if self.device.type == "cuda":
             if self.device_limit is None:
                 self.device_limit = int(DEVICE_SHARE * torch.cuda.mem_get_info(self.device)[0])
-            if self._used["device"] + size <= self.device_limit:
+            if used["device"] + size <= self.device_limit:
                 return "device"
-        return "host" if self.limit is None or self._used["host"] + size <= self.limit else "disk"
+        return "host" if self.limit is None or used["host"] + size <= self.limit else "disk"
 
     def _own(self, tensors: Tensors) -> Tensors:
         """The tensors on the device, none of them a part of something much larger, without gaps, and where a
@@ -443,6 +454,11 @@ def temporary_folder() -> Path:
     return disk if not named and os.access(disk, os.W_OK) else Path(tempfile.gettempdir())
 
 
+def _device_of(kept: Mapping[int, Tensors]) -> torch.device:
+    found = (value.device for tensors in kept.values() for value in tensors.values())
+    return next(found, torch.device("cpu"))
+
+
 def _bytes(tensors: Tensors) -> int:
     return sum(value.numel() * value.element_size() for value in tensors.values())
 
@@ -458,7 +474,7 @@ def _aligned(value: Tensor) -> Tensor:
 
 
 def _checksum(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return hashlib.sha256(data).hexdigest()[:32]
 
 
 def _read_checked(place: _Place, client: int) -> bytes:

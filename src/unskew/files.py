@@ -39,8 +39,13 @@ def put(ready: Path, path: Path) -> None:
         with ready.open("r+b") as file:
             os.fsync(file.fileno())
     ready.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Let the names of a folder's files reach the disk."""
     with contextlib.suppress(OSError):  # not every system lets a folder be opened or synchronised
-        folder = os.open(path.parent, os.O_RDONLY)
+        folder = os.open(path, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:

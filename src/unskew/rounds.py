@@ -154,7 +154,8 @@ def fit_cohort(trial: Trial, method: Method, engine: engines.Engine, state: Stat
     stop_timer = engine.start_timer()
     received, t, ahead = state.server.weights, state.round, engine.rounds_ahead > 0
     tasks = sample(trial, t)
-    jobs = [recall(trial, method, engine, state, task) for task in tasks]
+    with engine.deterministic():  # also on its number of threads: workers want the cores
+        jobs = [recall(trial, method, engine, state, task) for task in tasks]
     # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
     upcoming = sample(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
     outcomes = engine.fit(method, received, method.server.share(state.server), jobs, upcoming)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from clusters import free_port, has, running, until
-from unskew import Budget, Evaluation, Method, Trial, UserError, federate, methods, train
+from unskew import Budget, Evaluation, Method, Trial, UserError, federate, load, methods, train
 from unskew.data.federation import holding_of
 from unskew.engines import Failed, Job, Task, start
 from unskew.engines.ray.engine import RemoteJob
@@ -70,6 +70,14 @@ def assert_same(trial: Trial, method) -> None:
         assert mine.test.loss == other.test.loss
         for name in ("confusion", "mean_probability", "mean_features"):
             assert (getattr(mine.test, name) == getattr(other.test, name)).all()
+
+
+@needs_ray
+def test_clients_drawn_when_they_are_needed_are_drawn_there(fleet, trial):
+    data = load("synthetic:1,1,clients=3000,cap=60,drawn=true")
+    federation = federate(data, "natural", clients=0, seed=0)
+    budget = BUDGET.model_copy(update={"cohort": 4})
+    assert_same(replace(trial, federation=federation, model="logistic", budget=budget), methods.scaffold())
 
 
 @needs_ray

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import conv2d
 
 from federations import depthwise_model, flat, statistics_for
-from unskew import Method, train
+from unskew import Method, client_tensors, federate, load, train
 from unskew.data import Augment
 from unskew.engines.cuda import captured_step
 from unskew.engines.cuda.compile import compile_step
@@ -89,6 +89,28 @@ def test_engines_that_are_gone_leave_no_memory(images):
         assert taken() <= first
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(("client_memory", "tier"), [(10, "host"), (0, "disk")])
+def test_what_clients_keep_leaves_the_gpu_where_it_would_not_fit(images, monkeypatch, client_memory, tier):
+    trial = replace(trial_of(images, "resnet8", engine="graphs"), budget=Budget(rounds=4, cohort=2, epochs=1))
+    one = train(trial, METHODS["moon"]())
+    assert one.state.memories.store.used["device"] > 0
+    monkeypatch.setattr(client_tensors, "DEVICE_SHARE", 0.0)
+    other = train(replace(trial, client_memory=client_memory), METHODS["moon"]())
+    used = other.state.memories.store.used
+    assert used.pop(tier) > 0
+    assert not any(used.values())
+    assert torch.equal(flat(one.weights), flat(other.weights))
+    for client, kept in one.state.memories.items():
+        there = other.state.memories[client]
+        assert all(torch.equal(value, there[name]) for name, value in kept.items())
+        assert all(value.is_cuda and value.stride() == kept[name].stride() for name, value in there.items())
+
+
+def test_clients_drawn_when_they_are_needed_equal_the_loop():
+    data = load("synthetic:1,1,clients=50,cap=150,drawn=true")
+    assert_close(trial_of(federate(data, "natural", clients=0, seed=0), "logistic"), METHODS["scaffold"]())
 
 
 def test_every_round_is_timed_by_itself(images):

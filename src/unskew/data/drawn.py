@@ -49,6 +49,30 @@ class Ranges(Sequence[Ints]):
         return (self[client] for client in range(len(self)))
 
 
+class _Recent:
+    """The clients that were drawn last, as many as there is memory for, and at least one."""
+
+    def __init__(self) -> None:
+        self._samples: OrderedDict[int, Samples] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, client: int) -> Samples | None:
+        if client in self._samples:
+            self._samples.move_to_end(client)
+        return self._samples.get(client)
+
+    def add(self, client: int, samples: Samples) -> Samples:
+        self._samples[client] = samples
+        self._bytes += _bytes(samples)
+        while self._bytes > MOST_BYTES and len(self._samples) > 1:
+            self._bytes -= _bytes(self._samples.popitem(last=False)[1])
+        return samples
+
+
+def _bytes(samples: Samples) -> int:
+    return sum(value.nbytes for value in samples)
+
+
 class DrawnSplit(Split):
     """Clients' samples one client after the other, of which only those that are asked for exist. A client's
     are a function of its number alone, whoever else was drawn before."""
@@ -56,20 +80,19 @@ class DrawnSplit(Split):
     def __init__(self, recipe: str, sizes: Ints, draw: Callable[[int], Samples], counts: Ints) -> None:
         """`recipe` says how samples are drawn, `sizes` how many each client has, and `counts` how many of
         each class the first ones have."""
-        rows, drawn = Ranges(sizes), OrderedDict[int, Samples]()
-        vars(self).update(recipe=recipe, rows=rows, draw=draw, counts=counts, _drawn=drawn)
+        vars(self).update(recipe=recipe, rows=Ranges(sizes), draw=draw, counts=counts, _drawn=_Recent())
 
     recipe: str
     rows: Ranges
     draw: Callable[[int], Samples]
     counts: Ints
-    _drawn: OrderedDict[int, Samples]
+    _drawn: _Recent
 
     def __len__(self) -> int:
         return int(self.rows.sizes.sum())
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_drawn": OrderedDict()}
+        return vars(self) | {"_drawn": _Recent()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -95,12 +118,13 @@ class DrawnSplit(Split):
     def take(self, rows: Tensor) -> Samples:
         wanted = rows.numpy(force=True)
         owners = np.searchsorted(self.rows.starts, wanted, side="right") - 1
-        parts = [(np.flatnonzero(owners == client), int(client)) for client in np.unique(owners)]
-        if len(parts) == 1:
-            ((_, client),) = parts
-            return self._taken(client, wanted)
-        taken = [self._taken(client, wanted[places]) for places, client in parts]
-        back = torch.from_numpy(np.argsort(np.concatenate([places for places, _ in parts])))
+        clients, sizes = np.unique(owners, return_counts=True)
+        if len(clients) == 1:
+            return self._taken(int(clients[0]), wanted)
+        order = np.argsort(owners, kind="stable")
+        parts = zip(clients, np.split(wanted[order], np.cumsum(sizes)[:-1]), strict=True)
+        taken = [self._taken(int(client), mine) for client, mine in parts]
+        back = torch.from_numpy(np.argsort(order))
         x, y = (torch.cat(each)[back] for each in zip(*taken, strict=True))
         return x, y
 
@@ -111,13 +135,7 @@ class DrawnSplit(Split):
 
     def of_client(self, client: int) -> Samples:
         """All samples of a client, in the order of its rows. Those that were drawn last lie ready."""
-        found = self._drawn.pop(client, None) or self.draw(client)
-        self._drawn[client] = found
-        held = sum(x.nbytes + y.nbytes for x, y in self._drawn.values())
-        while held > MOST_BYTES and len(self._drawn) > 1:
-            _, (x, y) = self._drawn.popitem(last=False)
-            held -= x.nbytes + y.nbytes
-        return found
+        return self._drawn.get(client) or self._drawn.add(client, self.draw(client))
 
     def digest(self, into: hashlib._Hash) -> None:
         into.update(self.recipe.encode())
