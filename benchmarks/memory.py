@@ -21,7 +21,8 @@ from unskew import Budget, Dataset, Evaluation, Trial, federate, load
 from unskew.bench.memory import peak
 from unskew.data.dataset import Split
 from unskew.methods import METHODS
-from unskew.train import Round, train
+from unskew.result import Round
+from unskew.train import train
 
 SAMPLES = 16
 """Of each client."""
