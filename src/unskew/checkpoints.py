@@ -96,7 +96,7 @@ class Checkpoints:
         self._files: dict[Path, Stage] = {}
         """What is on disk: as long as these are alive, so is what their clients keep."""
         self._writer: threading.Thread | None = None
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self._stop: Callable[[], BaseException] | None = None
         self._rounds = 0
         self._cost = 0.0
@@ -142,12 +142,14 @@ class Checkpoints:
         if self._writer is not None:
             self._writer.join()
             self._writer = None
-        if self._error is not None:
-            error, self._error = self._error, None
+        error, self._error = self._error, None
+        if isinstance(error, OSError):
             raise UserError(
                 f"a checkpoint cannot be written to {self.folder} ({error.strerror}): make room there, and "
                 "go on with unskew resume."
             ) from None
+        if error is not None:
+            raise error
 
     def remove(self) -> None:
         """Remove the folder: the run is done."""
@@ -188,7 +190,7 @@ class Checkpoints:
                     _read(path, self.identity)  # as it lies there now
                     self._files[path] = value
                     self._prune(path)
-            except OSError as error:
+            except Exception as error:  # for the thread that waits
                 self._error = error
             self._cost, self._saved = here + time.monotonic() - began, time.monotonic()
 
@@ -246,15 +248,22 @@ class Checkpoints:
 def _file(header: Mapping[str, Any], tensors: Tensors) -> bytes:
     """A line of JSON, and tensors behind it."""
     value = {**header, "value": None}
+    text = json.dumps(header["value"], default=_index)
     tensors = {
         **tensors,
-        "value": torch.frombuffer(bytearray(json.dumps(header["value"]).encode()), dtype=torch.uint8),
+        "value": torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8),
     }
     body = dump(tensors)
     first = {"format": "unskew checkpoint", "version": VERSION, **value, "bytes": len(body)}
     line = json.dumps(first, sort_keys=True).encode()
     digest = hashlib.sha256(line + b"\n" + body).hexdigest()
     return json.dumps({**first, "sha256": digest}, sort_keys=True).encode() + b"\n" + body
+
+
+def _index(kept: ClientTensors) -> Any:
+    """Where what clients keep lies on disk, from when it does."""
+    kept.sync()
+    return kept.index()
 
 
 def _read(path: Path, identity: str) -> tuple[dict[str, Any], Tensors]:
@@ -289,8 +298,8 @@ def _read(path: Path, identity: str) -> tuple[dict[str, Any], Tensors]:
 
 
 def pack(value: Any, tensors: Tensors, store: ClientStore) -> Any:
-    """A value as JSON. Its tensors are put into `tensors`, copied to host memory; what clients keep is
-    brought into the store's files."""
+    """A value as JSON. Its tensors are put into `tensors`, copied to host memory. What clients keep and the
+    store has files for is left as it is, for `_index`."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
         tensors[name] = value.detach().to("cpu", copy=True)
@@ -301,8 +310,9 @@ def pack(value: Any, tensors: Tensors, store: ClientStore) -> Any:
         return [name, "numpy"]
     if isinstance(value, ClientTensors):
         if value.store is store and store.folder is not None:
-            value.sync()
-            return {"index": value.index()}
+            if store.device.type == "cuda":  # another thread must not touch it while a graph is captured
+                value.sync()
+            return {"index": value}
         return {"clients": {str(client): pack(value[client], tensors, store) for client in value}}
     if is_dataclass(value):
         return {each.name: pack(getattr(value, each.name), tensors, store) for each in fields(value)}
