@@ -1,30 +1,54 @@
-"""The weights of short runs on the `loop` engine, as hashes: one line a method, so that two commits can be
-compared line by line. `python -m benchmarks.hashes > before.txt`
+"""The weights of short runs, as hashes: one line a method, so that two commits, engines or processes can be
+compared line by line. `python -m benchmarks.hashes > before.txt`, `--engine pool --workers 4`
 """
 
 from __future__ import annotations
 
+import argparse
+from dataclasses import replace
+
 import torch
 
 from unskew import Budget, Trial, federate, load
+from unskew.errors import UserError
+from unskew.method import Method
 from unskew.methods import METHODS
+from unskew.program import Program
 from unskew.runs import weights_sha256
 from unskew.testing import hard_trial, normed_model
 from unskew.train import train
 
 
-def main() -> None:
-    torch.set_num_threads(1)
+def trials() -> dict[str, Trial]:
+    """What is trained, by name."""
     digits = federate(load("digits"), "dirichlet:0.1", clients=6, seed=1)
     budget = Budget(rounds=5, cohort=3, epochs=1, batch_size=32, lr=0.05)
-    trials = {
+    return {
         "hard": hard_trial(normed_model),
-        "mlp": Trial(digits, "mlp", budget=budget, engine="loop", device="cpu"),
-        "resnet8": Trial(digits, "resnet8", budget=budget, engine="loop", device="cpu"),
+        "mlp": Trial(digits, "mlp", budget=budget, device="cpu"),
+        "resnet8": Trial(digits, "resnet8", budget=budget, device="cpu"),
     }
+
+
+def hash_of(trial: Trial, method: Method | Program) -> str:
+    """The weights after training; without BatchNorm statistics where the method refuses to average them."""
+    try:
+        result = train(trial, method)
+    except UserError:
+        result = train(replace(trial, statistics="batch"), method)
+    return weights_sha256(result.weights.params)[:16]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", default="loop")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--trials", nargs="+", default=list(trials()))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = [replace(trials()[name], engine=given.engine, workers=given.workers) for name in given.trials]
     for name in METHODS:
-        runs = (train(trial, METHODS[name]()) for trial in trials.values())
-        print(name, *(weights_sha256(run.weights.params)[:16] for run in runs), flush=True)
+        print(name, *(hash_of(trial, METHODS[name]()) for trial in chosen), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,10 @@
 """Every method gives the same bits on every engine that runs on a CPU."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,3 +61,18 @@ def test_pool_gives_the_bits_of_the_loop_by_replayed_steps(name, monkeypatch):
 def test_graphs_gives_the_bits_of_the_loop(name, monkeypatch):
     monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
     assert_same_bits(train_by(name, "loop"), train_by(name, "graphs"))
+
+
+def test_every_method_gives_the_same_bits_in_fresh_processes():
+    """By one client after another and by four workers, and whatever order Python's sets have."""
+
+    def start(hash_seed: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "benchmarks.hashes", "--trials", "hard", *arguments]
+        root = Path(__file__).parents[2]
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
+
+    both = start("1"), start("2", "--engine", "pool", "--workers", "4")
+    first, second = (process.communicate()[0] for process in both)
+    assert first == second
+    assert len(first.splitlines()) == len(METHODS)
