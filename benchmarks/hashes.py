@@ -44,10 +44,11 @@ def main() -> None:
     parser.add_argument("--engine", default="loop")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--trials", nargs="+", default=list(trials()))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
     given = parser.parse_args()
     torch.set_num_threads(1)
     chosen = [replace(trials()[name], engine=given.engine, workers=given.workers) for name in given.trials]
-    for name in METHODS:
+    for name in given.methods:
         print(name, *(hash_of(trial, METHODS[name]()) for trial in chosen), flush=True)
 
 

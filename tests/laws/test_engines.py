@@ -63,11 +63,13 @@ def test_graphs_gives_the_bits_of_the_loop(name, monkeypatch):
     assert_same_bits(train_by(name, "loop"), train_by(name, "graphs"))
 
 
-def test_every_method_gives_the_same_bits_in_fresh_processes():
-    """By one client after another and by four workers, and whatever order Python's sets have."""
+def test_methods_give_the_same_bits_in_fresh_processes():
+    """By one client after another and by four workers, and whatever order Python's sets have. Without names
+    `benchmarks.hashes` tries all of them."""
+    some = ["balancefl", "fedconcat", "moon", "pkd", "scaffold"]
 
     def start(hash_seed: str, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "benchmarks.hashes", "--trials", "hard", *arguments]
+        command = [sys.executable, "-m", "benchmarks.hashes", "--trials", "hard", *arguments, "--methods", *some]
         root = Path(__file__).parents[2]
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
         return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
@@ -75,4 +77,4 @@ def test_every_method_gives_the_same_bits_in_fresh_processes():
     both = start("1"), start("2", "--engine", "pool", "--workers", "4")
     first, second = (process.communicate()[0] for process in both)
     assert first == second
-    assert len(first.splitlines()) == len(METHODS)
+    assert len(first.splitlines()) == len(some)
