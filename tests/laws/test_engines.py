@@ -69,9 +69,10 @@ def test_methods_give_the_same_bits_in_fresh_processes():
     some = ["balancefl", "fedconcat", "moon", "pkd", "scaffold"]
 
     def start(hash_seed: str, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "benchmarks.hashes", "--trials", "hard", *arguments, "--methods", *some]
+        ask = ["--trials", "hard", *arguments, "--methods", *some]
         root = Path(__file__).parents[2]
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-m", "benchmarks.hashes", *ask]
         return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
 
     both = start("1"), start("2", "--engine", "pool", "--workers", "4")
