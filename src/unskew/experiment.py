@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
-from unskew.notation import named
+from unskew.notation import named, path_of
 from unskew.program import Program
 from unskew.spec import Spec
 from unskew.trial import Budget, Evaluation, Precision, Probe, Statistics, Teacher, Trial
@@ -170,6 +170,20 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"the experiment file {path} is not text: write it as UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"the experiment file {path} is not valid TOML, mend it: {error}.") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, or tables in tables without end
+        raise UserError(f"the experiment file {path} holds what no setting is: mend it.") from None
+
+
+def refuse_code(settings: Mapping[str, Any], path: Path) -> None:
+    """That the method in an experiment file is one of unskew's own: a file that somebody else wrote must not
+    choose what code runs here. Whoever runs it has to name such a method."""
+    table = settings.get("method")
+    name = table.get("name") if isinstance(table, dict) else None
+    if isinstance(name, str) and (own := [part for part in map(str.strip, name.split("+")) if "." in part]):
+        raise UserError(
+            f"{path} names the method '{own[0]}', whose code would run: if you trust it, give it yourself, "
+            f"with its hyperparameters, as --method {own[0]}."
+        )
 
 
 def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -183,7 +197,7 @@ def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, An
         text = text.strip()
         try:
             (value,) = tomllib.loads(f"value = {text}").values()
-        except (tomllib.TOMLDecodeError, ValueError):  # not TOML, or more than one value
+        except (ValueError, RecursionError):  # not TOML, or more than one value
             value = text
         *parents, key = path.strip().split(".")
         table = settings
@@ -269,7 +283,7 @@ def _absolute_method(name: str) -> str:
 
 def _absolute_recipe(recipe: str) -> str:
     skew = parse_skew(recipe)
-    return f"{skew.kind}:{Path(skew.path).expanduser().resolve()}" if isinstance(skew, Import) else recipe
+    return f"{skew.kind}:{path_of(skew.path).resolve()}" if isinstance(skew, Import) else recipe
 
 
 def partition(experiment: Experiment, dataset: Dataset) -> Federation:

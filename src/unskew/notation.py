@@ -36,6 +36,14 @@ class Option:
     required: bool
 
 
+def path_of(text: str) -> Path:
+    """A path as it is typed, where ~ is the home folder."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise UserError(f"'{text}' names the home folder of nobody: write the path out.") from None
+
+
 def joined(text: str) -> list[str]:
     """The parts of a text that are joined by plus signs, each before a letter: the sign of 1e+3 belongs to
     the number, and that of c++/data to the path."""
@@ -94,7 +102,7 @@ def _value(what: str, kind: object, text: str) -> object:
     if free is str:
         return text
     if free is Path:
-        return Path(text).expanduser()
+        return path_of(text)
     if free is bool and text.lower() in BOOLS:
         return BOOLS[text.lower()]
     words = {bool: "true or false", int: "a whole number", float: "a number"}

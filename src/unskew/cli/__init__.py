@@ -60,6 +60,8 @@ def main() -> None:
         sys.stdout.flush()
     except UserError as error:
         _say(error, 2)
+    except MemoryError:
+        _say("there is not enough memory for this: choose less data, a smaller model or fewer clients.", 2)
     except UsageError as error:
         _say(explain(error), 2)
     except KeyboardInterrupt as error:
@@ -78,5 +80,7 @@ def _invoke() -> None:
 
 
 def _say(sentence: object, code: int) -> None:
-    print("unskew:", " ".join(str(sentence).split()), file=sys.stderr)
+    words = " ".join(str(sentence).split())
+    # What a file says must not reach the terminal as a command to it.
+    print("unskew:", "".join(each if each.isprintable() else "?" for each in words), file=sys.stderr)
     sys.exit(code)

@@ -103,7 +103,10 @@ def _weights(run: Run, like: Weights) -> Weights:
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} is damaged ({error}): give another run, or run it again.") from None
     wanted = like.params | like.buffers
-    if {name: value.shape for name, value in tensors.items()} != {n: v.shape for n, v in wanted.items()}:
+    kinds, wanted_kinds = (
+        {name: (value.shape, value.dtype) for name, value in each.items()} for each in (tensors, wanted)
+    )
+    if kinds != wanted_kinds:
         raise UserError(
             f"{path} is not the {run.experiment['model']['name']} of its experiment, as where a method such "
             "as fedconcat builds its own model: leave this run out."

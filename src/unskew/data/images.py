@@ -99,8 +99,7 @@ def check_size(image: Image.Image) -> None:
 def read_images(files: Sequence[Path], channels: int | None = None, size: int | None = None) -> Pixels:
     """Image files, decoded by several threads, as [n, channels, height, width]. All must be of one shape."""
     with warnings.catch_warnings():
-        # Pillow warns from a number of pixels on that is refused here.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        warnings.simplefilter("ignore")  # Pillow's, of damage that it reads over
         return _read_images(files, channels, size)
 
 

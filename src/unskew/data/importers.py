@@ -33,6 +33,7 @@ from unskew.data.images import channel_stats
 from unskew.data.manifest import Ints, Partition, integers, load, partition_of
 from unskew.data.pickles import unpickle
 from unskew.errors import UserError
+from unskew.notation import path_of
 
 Pixels = npt.NDArray[np.uint8]
 Samples = Pixels | npt.NDArray[np.float32]
@@ -56,7 +57,7 @@ class Import:
 
     def load(self, dataset: Dataset, clients: int = 0) -> Partition:
         """The partition, which must have so many clients (0: as many as it has)."""
-        partition = IMPORTERS[self.kind](Path(self.path).expanduser(), dataset)
+        partition = IMPORTERS[self.kind](path_of(self.path), dataset)
         if clients not in (0, partition.clients):
             raise UserError(
                 f"{self.path} divides among {partition.clients} clients, but {clients} are asked for: ask "

@@ -133,7 +133,7 @@ def coming(paths: Iterable[Path]) -> list[int]:
     for path in paths:
         if (file := path / "plan.json").is_file():
             plan = _parse(record.PLAN, file)
-            begun = [(path / run.folder / "rounds.jsonl").exists() for run in plan.runs]
+            begun = [_exists(path / Path(run.folder).name / "rounds.jsonl") for run in plan.runs]
             found += [plan.rounds] * begun.count(False)
     return found
 
@@ -218,6 +218,13 @@ def _started(path: Path) -> str:
     return _parse(record.ENVIRONMENT, path / "environment.json").started
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # no file can have such a name
+        return False
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -234,7 +241,7 @@ def _text(path: Path) -> str:
 def _toml(path: Path) -> record.Experiment:
     try:
         return record.EXPERIMENT.check(tomllib.loads(_text(path)))
-    except (tomllib.TOMLDecodeError, record.DamagedError) as error:
+    except (ValueError, RecursionError) as error:  # also tomllib.TOMLDecodeError and record.DamagedError
         raise _damaged(path, str(error)) from None
 
 

@@ -50,10 +50,13 @@ def read(path: Path) -> bytes:
 
 def check_labels(labels: npt.NDArray[Any], classes: int, path: Path, first: int = 0) -> Labels:
     """Labels first..first+classes-1 of a publisher's file as int64 0..classes-1."""
+    strange = damaged(path, "has labels that are no numbers of classes")
+    if labels.dtype.kind == "f" and not (np.abs(labels) < 1 << 53).all():
+        raise strange
     try:
         shifted = labels.astype(np.int64).reshape(-1) - first
     except (OverflowError, ValueError, TypeError):
-        raise damaged(path, "has labels that are no numbers of classes") from None
+        raise strange from None
     wrong = np.flatnonzero((shifted < 0) | (shifted >= classes))
     if len(wrong):
         value = int(shifted[wrong[0]]) + first
