@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
-from unskew.notation import named, path_of
+from unskew.notation import named, path_of, write_method
 from unskew.program import Program
 from unskew.spec import Spec
 from unskew.trial import Budget, Evaluation, Precision, Probe, Statistics, Teacher, Trial
@@ -182,7 +183,7 @@ def refuse_code(settings: Mapping[str, Any], path: Path) -> None:
     if isinstance(name, str) and (own := [part for part in map(str.strip, name.split("+")) if "." in part]):
         raise UserError(
             f"{path} names the method '{own[0]}', whose code would run: if you trust it, give it yourself, "
-            f"with its hyperparameters, as --method {own[0]}."
+            f"as --method {shlex.quote(write_method(settings['method']))}."
         )
 
 

@@ -131,3 +131,16 @@ def _alternatives(kind: object) -> tuple[dict[str, object], type | None]:
         else:
             free = each
     return fixed, free
+
+
+def write_method(method: Mapping[str, typing.Any]) -> str:
+    """A method's table as it can be typed: name:option=value, parts joined by +."""
+    names = method["name"].split("+")
+    given = {key: value for key, value in method.items() if key != "name"}
+    parts = {names[0]: given} if len(names) == 1 else {name: given.get(name, {}) for name in names}
+    return "+".join(
+        f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}"
+        if options and isinstance(options, dict)
+        else name
+        for name, options in parts.items()
+    )

@@ -69,6 +69,10 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes there
         sys.exit(1)
+    except OSError as error:  # of a path that is too long, not ours, or on a full disk
+        if error.filename is None:
+            raise
+        _say(f"{error.filename} cannot be used ({error.strerror}): check the path.", 2)
     sys.exit(0)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 from unskew.data import Dataset, federate
 from unskew.data.augment import normalise
@@ -97,7 +97,7 @@ def _weights(run: Run, like: Weights) -> Weights:
     finished(run)
     path = run.path / "model.safetensors"
     try:
-        tensors = load_file(path)
+        tensors = load(path.read_bytes())  # not mapped: a file may be cut short while it is
     except FileNotFoundError:
         raise UserError(f"{run.path} lacks model.safetensors: give another run, or run it again.") from None
     except (OSError, SafetensorError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import zipfile
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -108,6 +109,8 @@ def read_npy_data(
             raise EOFError("an array breaks off")
         values[done : done + len(block)] = np.frombuffer(block, np.uint8)
         done += len(block)
+    if dtype.kind == "U" and whole and values.view(f"{dtype.byteorder}u4").max() > sys.maxunicode:
+        raise ValueError("a text holds what is no letter")
     array = values.view(dtype)
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
 

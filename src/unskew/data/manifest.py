@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from unskew.data.bounded import check_regular
 from unskew.data.dataset import Dataset
 from unskew.errors import UserError
 from unskew.files import write_file
@@ -232,7 +233,10 @@ def load(path: Path, dataset: Dataset) -> Partition:
 
 def _read(path: Path) -> _Manifest:
     try:
+        check_regular(path)
         content = json.loads(path.read_text(encoding="utf-8"))
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"there is no partition file {path}: check the path.") from None
     except (OSError, UnicodeDecodeError) as error:

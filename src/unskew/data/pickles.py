@@ -184,7 +184,7 @@ class _Unpickler(pickle._Unpickler):
 
     def _range(self, *ends: int) -> range:
         made = range(*ends)
-        self._spend(8 * len(made))
+        self._spend(64 * len(made))  # what its numbers take one by one
         return made
 
     def _encode(self, text: str, _: object) -> bytes:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from unskew import record
 from unskew.errors import UserError
+from unskew.notation import write_method
 
 T = TypeVar("T")
 
@@ -102,7 +103,7 @@ def read_run(path: Path) -> Run:
     probes, summary, failure = (path / name for name in ("probes.jsonl", "summary.json", "error.json"))
     run = Run(
         path=path,
-        label=_spell(cast(dict[str, Any], experiment["method"])),
+        label=write_method(cast(dict[str, Any], experiment["method"])),
         seed=experiment["seed"],
         experiment=cast(dict[str, Any], experiment),
         environment=_parse(record.ENVIRONMENT, path / "environment.json"),
@@ -121,7 +122,12 @@ def read_run(path: Path) -> Run:
 def read_runs(paths: Iterable[Path]) -> list[Run]:
     """The runs in these folders, each once. A folder of run folders, as compare makes it, stands for all of
     them."""
-    folders = [folder for path in paths for folder in _folders(path)]
+    folders: list[Path] = []
+    for path in paths:
+        try:
+            folders += _folders(path)
+        except OSError as error:  # such as a name that is too long
+            raise UserError(f"{path} cannot be read ({error.strerror}): check the path.") from None
     if not folders:
         raise UserError("no run is given: name the folder of at least one.")
     return [read_run(path) for path in {folder.resolve(): folder for folder in folders}.values()]
@@ -184,17 +190,6 @@ def _flatten(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, o
             yield from _flatten(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
-
-
-def _spell(method: Mapping[str, Any]) -> str:
-    """A method's table as it can be typed: name:option=value, parts joined by +."""
-    names = method["name"].split("+")
-    given = {key: value for key, value in method.items() if key != "name"}
-    parts = {names[0]: given} if len(names) == 1 else {name: given.get(name, {}) for name in names}
-    return "+".join(
-        f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}" if options else name
-        for name, options in parts.items()
-    )
 
 
 def _folders(path: Path) -> list[Path]:
