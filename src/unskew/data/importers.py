@@ -326,7 +326,8 @@ def _fedml(path: Path) -> object:
     with _open(path) as file:
         text = file.read().decode("ascii", errors="replace")
     entry = re.compile(r"(\d+)\s*:\s*\[([\d\s,]*)\]")
-    if not re.fullmatch(r"[\s{},]*", entry.sub("", text)):
+    # Beyond 18 digits no number is an index, and Python reads only some thousands.
+    if re.search(r"\d{19}", text) or not re.fullmatch(r"[\s{},]*", entry.sub("", text)):
         raise UserError(
             f"{path} is not a net_dataidx_map of FedML: entries such as '0: [4, 7, 9]' are expected."
         )
