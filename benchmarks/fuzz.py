@@ -17,7 +17,9 @@ from __future__ import annotations
 import argparse
 import bz2
 import contextlib
+import copy
 import faulthandler
+import gc
 import gzip
 import io
 import json
@@ -39,7 +41,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, Literal
 
 import hypothesis
@@ -604,17 +606,16 @@ VALUES: tuple[Any, ...] = (
     "@raw " + "[" * 60 + "]" * 60, "@raw 1979-05-27T07:32:00Z", "@raw nan", "@raw 0x10",
 )  # fmt: skip
 
-Edit = tuple[int, int, int, Any]
-BYTE_EDITS = st.tuples(
-    st.integers(0, 8), st.integers(0, 2**16 - 1), st.integers(0, 2**16 - 1), st.sampled_from(TOKENS)
-)
-VALUE_EDITS = st.tuples(
-    st.integers(0, 6), st.integers(0, 2**16 - 1), st.integers(0, 2**16 - 1), st.sampled_from(VALUES)
-)
+Edit = tuple[int, int, int, int]
+"""What is done, two numbers that say where and how, and the number of a token or a value."""
+PLACES = st.integers(0, 2**16 - 1)
+BYTE_EDITS = st.tuples(st.integers(0, 8), PLACES, PLACES, st.integers(0, len(TOKENS) - 1))
+VALUE_EDITS = st.tuples(st.integers(0, 6), PLACES, PLACES, st.integers(0, len(VALUES) - 1))
 
 
 def edit_bytes(content: bytes, edit: Edit) -> bytes:
-    kind, first, second, token = edit
+    kind, first, second, chosen_token = edit
+    token = TOKENS[chosen_token]
     at = first * (len(content) + 1) >> 16
     if first & 1:  # headers are short, and worth more
         at = min(at, (first >> 1) % 64)
@@ -661,7 +662,8 @@ def places(value: Any) -> Iterator[Place]:
 
 
 def edit_value(whole: Any, edit: Edit) -> Any:
-    kind, first, second, value = edit
+    kind, first, second, chosen_value = edit
+    value = copy.deepcopy(VALUES[chosen_value])
     found = list(places(whole))
     if not found:
         return value
@@ -883,8 +885,12 @@ def with_atheris(kind: str, arguments: list[str]) -> None:
             attempt(target, drawn, tally)
             assert not tally.failures, tally.failures
 
-        atheris.instrument_all()
-        atheris.Setup([sys.argv[0], *arguments], run.hypothesis.fuzz_one_input)
+        for each in gc.get_objects():
+            if type(each) is FunctionType and str(each.__module__).startswith("unskew."):
+                atheris.instrument_func(each)
+        atheris.Setup(
+            [sys.argv[0], "-max_len=4096", "-len_control=0", *arguments], run.hypothesis.fuzz_one_input
+        )
         atheris.Fuzz()
 
 

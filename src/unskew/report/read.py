@@ -100,6 +100,8 @@ def read_run(path: Path) -> Run:
     classes, counts = partition["dataset"]["classes"], partition["counts"]
     if not counts or any(len(row) != len(classes) for row in counts):
         raise _damaged(path / "partition.json", "its counts do not fit its classes")
+    if not all(0 <= number < 1 << 53 for row in counts for number in row):
+        raise _damaged(path / "partition.json", "its counts are no numbers of samples")
     probes, summary, failure = (path / name for name in ("probes.jsonl", "summary.json", "error.json"))
     run = Run(
         path=path,

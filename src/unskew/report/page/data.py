@@ -337,4 +337,5 @@ def _whole(value: float | None) -> int | None:
 
 
 def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
+    short = None if value is None else float(f"{value:.4g}")
+    return None if short is None or not math.isfinite(short) else short
