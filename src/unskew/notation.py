@@ -38,6 +38,8 @@ class Option:
 
 def path_of(text: str) -> Path:
     """A path as it is typed, where ~ is the home folder."""
+    if "\0" in text:
+        raise UserError(f"{text!r} is no path: no name of a file has a null character.")
     try:
         return Path(text).expanduser()
     except RuntimeError:
