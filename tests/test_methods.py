@@ -6,6 +6,7 @@ import importlib
 import json
 import pickle
 import random
+import shlex
 import statistics
 import sys
 from dataclasses import replace
@@ -149,6 +150,9 @@ def test_a_run_of_ones_own_files_repeats_from_another_folder(unskew, tmp_path, m
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     answer = unskew("run", str(tmp_path / "first" / "experiment.toml"), "--quiet", "--json")
+    assert answer.code == 2
+    named = shlex.split(answer.err.removesuffix(".\n"))[-2:]  # what the answer says to add
+    answer = unskew("run", str(tmp_path / "first" / "experiment.toml"), *named, "--quiet", "--json")
     assert answer.code == 0, answer.err
     assert json.loads(answer.out)["weights_sha256"] == first["weights_sha256"]
 
@@ -184,7 +188,8 @@ def test_hyperparameters_of_methods_put_together_are_written_to_the_file(unskew)
     text = (Path(both["run_dir"]) / "experiment.toml").read_text()
     assert "mu = 0.5" in text
     assert "beta = 0.1" in text
-    answer = unskew("run", str(Path(both["run_dir"]) / "experiment.toml"), "--quiet", "--json")
+    again = ["run", str(Path(both["run_dir"]) / "experiment.toml"), "--method", f"fedprox:mu=0.5+{EXAMPLE}"]
+    answer = unskew(*again, "--quiet", "--json")
     assert json.loads(answer.out)["weights_sha256"] == both["weights_sha256"]
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
+import shlex
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,7 +29,7 @@ from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
-from unskew.notation import named
+from unskew.notation import named, path_of, write_method
 from unskew.program import Program
 from unskew.spec import Spec
 from unskew.trial import Budget, Evaluation, Faults, Precision, Probe, Statistics, Teacher, Trial
@@ -186,6 +188,23 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"the experiment file {path} is not text: write it as UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"the experiment file {path} is not valid TOML, mend it: {error}.") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, or tables in tables without end
+        raise UserError(f"the experiment file {path} holds what no setting is: mend it.") from None
+
+
+def refuse_code(settings: Mapping[str, Any], path: Path, trusted: Iterable[str] = ()) -> None:
+    """That the method in an experiment file is one of unskew's own, or one that was named as trusted: a file
+    that somebody else wrote must not choose what code runs here."""
+    known = {_absolute_method(named(each)[0]) for text in trusted for each in re.split(r"\+(?!\d)", text)}
+    table = settings.get("method")
+    name = table.get("name") if isinstance(table, dict) else None
+    if isinstance(name, str) and (
+        own := [part for part in map(str.strip, name.split("+")) if "." in part and part not in known]
+    ):
+        raise UserError(
+            f"{path} names the method '{own[0]}', whose code would run: if you trust it, give it yourself, "
+            f"as --method {shlex.quote(write_method(settings['method']))}."
+        )
 
 
 def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -199,7 +218,7 @@ def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, An
         text = text.strip()
         try:
             (value,) = tomllib.loads(f"value = {text}").values()
-        except (tomllib.TOMLDecodeError, ValueError):  # not TOML, or more than one value
+        except (ValueError, RecursionError):  # not TOML, or more than one value
             value = text
         *parents, key = path.strip().split(".")
         table = settings
@@ -292,7 +311,7 @@ def _absolute_method(name: str) -> str:
 
 def _absolute_recipe(recipe: str) -> str:
     skew = parse_skew(recipe)
-    return f"{skew.kind}:{Path(skew.path).expanduser().resolve()}" if isinstance(skew, Import) else recipe
+    return f"{skew.kind}:{path_of(skew.path).resolve()}" if isinstance(skew, Import) else recipe
 
 
 def partition(experiment: Experiment, dataset: Dataset) -> Federation:

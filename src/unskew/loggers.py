@@ -24,6 +24,7 @@ import numpy as np
 from unskew import metrics
 from unskew.errors import UserError, unknown
 from unskew.record import Json, Probe, Round, Summary, plain
+from unskew.report.table import escape_csv
 
 Setting = bool | int | float | str
 
@@ -315,6 +316,7 @@ def _code(text: str) -> str:
 def _csv(classes: Sequence[str], confusion: metrics.Counts) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([CORNER, *classes])
-    writer.writerows([name, *row] for name, row in zip(classes, confusion.tolist(), strict=True))
+    names = [escape_csv(name) for name in classes]
+    writer.writerow([CORNER, *names])
+    writer.writerows([name, *row] for name, row in zip(names, confusion.tolist(), strict=True))
     return file.getvalue()

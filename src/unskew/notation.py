@@ -36,6 +36,16 @@ class Option:
     required: bool
 
 
+def path_of(text: str) -> Path:
+    """A path as it is typed, where ~ is the home folder."""
+    if "\0" in text:
+        raise UserError(f"{text!r} is no path: no name of a file has a null character.")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise UserError(f"'{text}' names the home folder of nobody: write the path out.") from None
+
+
 def joined(text: str) -> list[str]:
     """The parts of a text that are joined by plus signs, each before a letter: the sign of 1e+3 belongs to
     the number, and that of c++/data to the path."""
@@ -94,7 +104,7 @@ def _value(what: str, kind: object, text: str) -> object:
     if free is str:
         return text
     if free is Path:
-        return Path(text).expanduser()
+        return path_of(text)
     if free is bool and text.lower() in BOOLS:
         return BOOLS[text.lower()]
     words = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -123,3 +133,16 @@ def _alternatives(kind: object) -> tuple[dict[str, object], type | None]:
         else:
             free = each
     return fixed, free
+
+
+def write_method(method: Mapping[str, typing.Any]) -> str:
+    """A method's table as it can be typed: name:option=value, parts joined by +."""
+    names = method["name"].split("+")
+    given = {key: value for key, value in method.items() if key != "name"}
+    parts = {names[0]: given} if len(names) == 1 else {name: given.get(name, {}) for name in names}
+    return "+".join(
+        f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}"
+        if options and isinstance(options, dict)
+        else name
+        for name, options in parts.items()
+    )

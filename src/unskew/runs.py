@@ -443,16 +443,23 @@ def _cpu_name() -> str:
 
 
 def _git_commit(folder: Path) -> str | None:
-    """The commit checked out in `folder`, with '+' where tracked files differ from it; None outside git."""
+    """The commit checked out in `folder`, with '+' where tracked files differ from it; None outside git.
+    A repository may name programs in its settings, and may be a stranger's: none of them runs."""
+    quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0"}
+    ask = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
+
+    def answer(*words: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | quiet
+        return subprocess.run([*ask, *words], capture_output=True, text=True, timeout=10, env=environment)
+
     try:
-        ask = ["git", "-C", str(folder)]
-        commit = subprocess.run([*ask, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
-        changed = subprocess.run(
-            [*ask, "status", "--porcelain", "--untracked-files=no"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        commit = answer("rev-parse", "HEAD")
+        filters = answer("config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
+        for name in filters.stdout.splitlines():
+            if "=" in name:  # cannot be given another value
+                return None
+            ask += ["-c", f"{name}="]
+        changed = answer("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return commit.stdout.strip() + ("+" if changed.stdout.strip() else "") if commit.returncode == 0 else None

@@ -60,6 +60,8 @@ def main() -> None:
         sys.stdout.flush()
     except UserError as error:
         _say(error, 2)
+    except MemoryError:
+        _say("there is not enough memory for this: choose less data, a smaller model or fewer clients.", 2)
     except UsageError as error:
         _say(explain(error), 2)
     except KeyboardInterrupt as error:
@@ -67,6 +69,10 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes there
         sys.exit(1)
+    except OSError as error:  # of a path that is too long, not ours, or on a full disk
+        if error.filename is None:
+            raise
+        _say(f"{error.filename} cannot be used ({error.strerror}): check the path.", 2)
     sys.exit(0)
 
 
@@ -78,5 +84,7 @@ def _invoke() -> None:
 
 
 def _say(sentence: object, code: int) -> None:
-    print("unskew:", " ".join(str(sentence).split()), file=sys.stderr)
+    words = " ".join(str(sentence).split())
+    # What a file says must not reach the terminal as a command to it.
+    print("unskew:", "".join(each if each.isprintable() else "?" for each in words), file=sys.stderr)
     sys.exit(code)

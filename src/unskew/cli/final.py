@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 from unskew.data import Dataset, federate
 from unskew.data.augment import normalise
@@ -97,13 +97,16 @@ def _weights(run: Run, like: Weights) -> Weights:
     finished(run)
     path = run.path / "model.safetensors"
     try:
-        tensors = load_file(path)
+        tensors = load(path.read_bytes())  # not mapped: a file may be cut short while it is
     except FileNotFoundError:
         raise UserError(f"{run.path} lacks model.safetensors: give another run, or run it again.") from None
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} is damaged ({error}): give another run, or run it again.") from None
     wanted = like.params | like.buffers
-    if {name: value.shape for name, value in tensors.items()} != {n: v.shape for n, v in wanted.items()}:
+    kinds, wanted_kinds = (
+        {name: (value.shape, value.dtype) for name, value in each.items()} for each in (tensors, wanted)
+    )
+    if kinds != wanted_kinds:
         raise UserError(
             f"{path} is not the {run.experiment['model']['name']} of its experiment, as where a method such "
             "as fedconcat builds its own model: leave this run out."

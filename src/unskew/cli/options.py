@@ -10,7 +10,7 @@ import typer
 
 from unskew.engines import ENGINES
 from unskew.errors import UserError
-from unskew.experiment import Experiment, assign, read
+from unskew.experiment import Experiment, assign, read, refuse_code
 from unskew.loggers import find
 from unskew.notation import items, named
 
@@ -148,6 +148,9 @@ def settings(file: Path | None, assignments: list[str] | None, **flags: Any) -> 
     base = read(file) if file else {}
     if file and not base:
         raise UserError(f"the experiment file {file} is empty: write settings into it, or leave it out.")
+    named_here = any(each.partition("=")[0].strip() == "method.name" for each in assignments or [])
+    if file and "method" in flags and flags["method"] is None and not named_here:
+        refuse_code(base, file)
     return assign(changed(base, file, **flags), assignments or [])
 
 

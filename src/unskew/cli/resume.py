@@ -13,7 +13,7 @@ from unskew.cli.progress import Watch
 from unskew.cli.run import answer
 from unskew.clock import Clock, process_age
 from unskew.errors import UserError
-from unskew.experiment import Experiment, load_data, partition, prepare
+from unskew.experiment import Experiment, load_data, partition, prepare, refuse_code
 from unskew.experiment import read as read_experiment
 from unskew.report.read import read_run
 from unskew.runs import check_same
@@ -25,6 +25,10 @@ def resume(
         Path,
         typer.Argument(metavar="RUN", help="A folder that `unskew run` or `unskew compare` has written."),
     ],
+    method: Annotated[
+        list[str] | None,
+        options.option("--method", "NAME", "Of the run's own method, whose code is to run again: its file."),
+    ] = None,
     engine: options.Engine = None,
     workers: options.Workers = None,
     checkpoint: options.Checkpoint = None,
@@ -41,13 +45,15 @@ def resume(
     loggers = options.loggers(log)
     changes: dict[str, Any] = {"engine": engine, "workers": workers, "checkpoint": checkpoint, "data": data}
     if (run / "plan.json").is_file():
-        cells = _cells(run, changes, clock)
+        cells = _cells(run, changes, clock, method or [])
         finish(run, cells, clock, loggers, json=json, quiet=quiet, table=table)
         return
     if not (run / "experiment.toml").is_file():
         what = "is no folder of a run" if run.exists() else "is not there"
         raise UserError(f"{run} {what}: give a folder that unskew run or compare has written.")
-    spec = Experiment(**options.changed(read_experiment(run / "experiment.toml"), **changes))
+    settings = read_experiment(run / "experiment.toml")
+    refuse_code(settings, run / "experiment.toml", method or [])
+    spec = Experiment(**options.changed(settings, **changes))
     if (run / "summary.json").is_file():
         answer(read_run(run), spec, clock, json=json, quiet=True)
         return
@@ -63,7 +69,7 @@ def resume(
     answer(finished, prepared.experiment, clock, json=json, quiet=quiet)
 
 
-def _cells(folder: Path, changes: dict[str, Any], clock: Clock) -> Cells:
+def _cells(folder: Path, changes: dict[str, Any], clock: Clock, trusted: list[str]) -> Cells:
     """What a compare was going to run, prepared again."""
     datasets: dict[str, Any] = {}
     federations: dict[str, Any] = {}
@@ -73,6 +79,7 @@ def _cells(folder: Path, changes: dict[str, Any], clock: Clock) -> Cells:
             raise UserError(
                 f"{folder} was written by a version that could not resume: run the compare again."
             )
+        refuse_code(planned.experiment, folder / "plan.json", trusted)
         spec = Experiment(**options.changed(planned.experiment, **changes))
         key = str(spec.data)
         if key not in datasets:

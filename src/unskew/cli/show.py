@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +21,8 @@ from unskew.record import Json, Summary, SweepTime, Time
 from unskew.report.read import Run
 
 Record = Mapping[str, Json]
+COMMANDS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+"""Characters to which a terminal does more than show them."""
 
 GROUPS = ("majority", "minority", "vacant")
 LONGEST_BAR = 20
@@ -68,11 +72,22 @@ def _part(name: str, spent: float) -> str:
     return f"{what} {spent:.1f}{bracket}{inside}"
 
 
+class Screen(Console):
+    """A terminal that shows names and notes, whatever their file says, as text alone: a character that would
+    be a command to the terminal becomes a question mark."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text
+            shown = text if segment.control or text.isprintable() else COMMANDS.sub("?", text)
+            yield Segment(shown, segment.style, segment.control)
+
+
 def console() -> Console:
     """Standard output: as wide as the terminal, and wide enough for a table elsewhere."""
     width = None if sys.stdout.isatty() else 140
     # No markup: names and paths may hold square brackets.
-    return Console(highlight=False, markup=False, emoji=False, width=width)
+    return Screen(highlight=False, markup=False, emoji=False, width=width)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 
+from unskew.data.bounded import read_npz
 from unskew.files import replacing
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -54,8 +55,8 @@ def signature(files: Sequence[Path]) -> str:
 def kept(path: Path) -> Arrays | None:
     """The arrays in a file that `keep` wrote; None where there is no such file or it is damaged."""
     # What a damaged file raises is not documented: it depends on where the damage is.
-    with contextlib.suppress(Exception), path.open("rb") as file:
-        return dict(np.load(file))
+    with contextlib.suppress(Exception):
+        return read_npz(path)
     return None
 
 

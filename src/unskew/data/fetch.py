@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import http.client
-import shutil
 import ssl
+import stat
 import tarfile
 import tempfile
 import urllib.error
@@ -30,6 +29,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from unskew.data.bounded import TooLargeError, most_unpacked, open_zip
 from unskew.data.sources import SOURCES, data_folder
 from unskew.errors import UserError, unknown
 from unskew.files import put
@@ -38,6 +38,10 @@ Report = Callable[[str, int, int | None], None]
 """Told of progress: the file's name, bytes so far, and bytes in all where the server says so."""
 
 TIMEOUT = 60  # seconds without a byte
+MOST_BYTES = 4 << 30
+"""Of one download: the largest file here has 1.3 GB."""
+MOST_MEMBERS = 1_000_000
+"""Of one archive: the largest here holds 270,000 files."""
 CHUNK = 1 << 18
 
 
@@ -235,6 +239,9 @@ def receive(url: str, target: Path, md5: str, report: Report) -> None:
         raise UserError(
             f"the connection to {url} broke off: run the command again to go on from byte {kept}."
         ) from error
+    except UserError:  # too much
+        part.unlink(missing_ok=True)
+        raise
     except ValueError as error:  # "unknown url type"
         raise UserError(f"{url} is not a URL that can be fetched ({error}).") from error
     found = md5_of(part)
@@ -272,15 +279,25 @@ def store(answer: Any, part: Path, report: Report) -> None:
     """Write an answer to `part`: after what is there if it goes on from it, else from the beginning."""
     done = part.stat().st_size if answer.status == 206 else 0
     length = answer.headers.get("Content-Length")
-    total = None if length is None else done + int(length)
+    total = done + int(length) if length and length.isdecimal() else None
+    if (total or 0) > MOST_BYTES:
+        raise too_large(answer.url)
     with part.open("ab" if done else "wb") as file:
         report(part.stem, done, total)
         while block := answer.read(CHUNK):
             file.write(block)
             done += len(block)
+            if done > MOST_BYTES:
+                raise too_large(answer.url)
             report(part.stem, done, total)
     if total is not None and done < total:  # read(n) ends quietly where the connection was cut
         raise http.client.IncompleteRead(b"", total - done)
+
+
+def too_large(url: str) -> UserError:
+    return UserError(
+        f"{url} gives more than {MOST_BYTES:,} bytes, which no dataset here has: fetch it later."
+    )
 
 
 def md5_of(path: Path) -> str:
@@ -303,16 +320,32 @@ def unpack(archive: Path, target: Path, names: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
         content = Path(temporary) / "content"  # only its owner may read the temporary folder itself
         content.mkdir()
+        limit, done = most_unpacked(archive.stat().st_size), 0
         try:
-            for name, file in members(archive):
+            for number, (name, file) in enumerate(members(archive)):
+                if number >= MOST_MEMBERS:
+                    raise TooLargeError(f"it holds more than {MOST_MEMBERS:,} files")
                 path = inside(content, name, archive)
                 if file is None:
                     path.mkdir(parents=True, exist_ok=True)
                     continue
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("wb") as out:
-                    shutil.copyfileobj(file, out)
-        except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
+                    while block := file.read(CHUNK):
+                        done += len(block)
+                        if done > limit:
+                            raise TooLargeError(f"it unpacks to more than {limit:,} bytes")
+                        out.write(block)
+        except UserError:
+            raise
+        except (
+            tarfile.TarError,
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            ValueError,
+            RuntimeError,
+        ) as error:
             raise UserError(f"{archive} cannot be unpacked ({error}): delete it and fetch again.") from error
         for top in (content, *sorted(path for path in content.iterdir() if path.is_dir())):
             if all((top / name).exists() for name in names):
@@ -326,8 +359,10 @@ def unpack(archive: Path, target: Path, names: tuple[str, ...]) -> None:
 def members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
     """Names and contents of an archive's files; folders come with None, anything else is refused."""
     if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as packed:
+        with open_zip(archive) as packed:
             for info in packed.infolist():
+                if stat.S_ISLNK(info.external_attr >> 16):
+                    raise UserError(f"{archive} holds '{info.filename}', a link: it is not unpacked.")
                 if info.is_dir():
                     yield info.filename, None
                 else:
@@ -336,13 +371,15 @@ def members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
         return
     with tarfile.open(archive) as tar:
         for member in tar:
-            if not (member.isfile() or member.isdir()):
+            if not (member.isfile() or member.isdir()) or member.issparse():
                 raise UserError(f"{archive} holds '{member.name}', a link or device: it is not unpacked.")
             yield member.name, tar.extractfile(member) if member.isfile() else None
 
 
 def inside(folder: Path, name: str, archive: Path) -> Path:
     pure = PurePosixPath(name)
+    if not name.isprintable() or PureWindowsPath(name).is_reserved():
+        raise UserError(f"{archive} holds {name!r}, which is no file name everywhere: it is not unpacked.")
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or PureWindowsPath(name).drive:
         raise UserError(f"{archive} holds '{name}', which leads out of its folder: it is not unpacked.")
     return folder / pure

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import struct
+import threading
+import warnings
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +25,15 @@ Pixels = npt.NDArray[np.uint8]
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 GREY = frozenset({"1", "L", "LA"})
 DEEP = ("I", "F")  # Pillow's modes of 16-bit, 32-bit and float images begin with these
+FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
+"""Those of the suffixes above: Pillow would also know by their content files that it hands to other programs,
+such as PostScript."""
 CHUNK = 256  # images per task: large enough that a task costs more than its hand-over
+MOST_PIXELS = 1 << 26
+"""Of one image: 8192x8192. A file of a few kilobytes can claim any number."""
+LARGE = 1 << 22
+"""Pixels from which on images are decoded one after the other."""
+_one_by_one = threading.Lock()
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -53,17 +67,43 @@ def pixels(image: Image.Image, channels: int | None = None, size: int | None = N
 def read_image(path: Path, channels: int | None = None, size: int | None = None) -> Pixels:
     """An image file as [channels, height, width]; see `pixels`."""
     try:
-        with Image.open(path) as image:
-            return pixels(image, channels, size)
+        with Image.open(path, formats=FORMATS) as image:
+            check_size(image)
+            with _one_by_one if math.prod(image.size) > LARGE else contextlib.nullcontext():
+                return pixels(image, channels, size)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     # Pillow's decoders report damage as any of these.
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+    except (
+        *(OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError),
+        *(
+            TypeError,
+            KeyError,
+            IndexError,
+            OverflowError,
+            MemoryError,
+            RuntimeError,
+            struct.error,
+            zlib.error,
+        ),
+    ) as error:
         raise UserError(f"{path} cannot be read as an image: replace or remove it.") from error
+
+
+def check_size(image: Image.Image) -> None:
+    """Before any pixel is decoded."""
+    if math.prod(image.size) > MOST_PIXELS:
+        raise UserError(f"an image of {image.width}x{image.height} pixels is too large: make it smaller.")
 
 
 def read_images(files: Sequence[Path], channels: int | None = None, size: int | None = None) -> Pixels:
     """Image files, decoded by several threads, as [n, channels, height, width]. All must be of one shape."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, of damage that it reads over
+        return _read_images(files, channels, size)
+
+
+def _read_images(files: Sequence[Path], channels: int | None, size: int | None) -> Pixels:
     first = read_image(files[0], channels, size)
     out = np.empty((len(files), *first.shape), np.uint8)
 

@@ -9,24 +9,31 @@ import hashlib
 import importlib
 import json
 import re
-import zipfile
-import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unskew.data.bounded import (
+    DAMAGED,
+    TooLargeError,
+    check_regular,
+    open_zip,
+    read_npy_data,
+    read_npy_header,
+)
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import channel_stats
-from unskew.data.manifest import Ints, Partition, load, partition_of
+from unskew.data.manifest import Ints, Partition, integers, load, partition_of
 from unskew.data.pickles import unpickle
 from unskew.errors import UserError
+from unskew.notation import path_of
 
 Pixels = npt.NDArray[np.uint8]
 Samples = Pixels | npt.NDArray[np.float32]
@@ -50,7 +57,7 @@ class Import:
 
     def load(self, dataset: Dataset, clients: int = 0) -> Partition:
         """The partition, which must have so many clients (0: as many as it has)."""
-        partition = IMPORTERS[self.kind](Path(self.path).expanduser(), dataset)
+        partition = IMPORTERS[self.kind](path_of(self.path), dataset)
         if clients not in (0, partition.clients):
             raise UserError(
                 f"{self.path} divides among {partition.clients} clients, but {clients} are asked for: ask "
@@ -164,19 +171,26 @@ def _flbench(path: Path, dataset: Dataset) -> list[tuple[Ints, Ints]]:
         )
     total = len(dataset.train) + len(dataset.test)
 
-    def indices(values: npt.ArrayLike) -> Ints:
-        array = np.asarray(values)
-        if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= total):
+    told = 0
+
+    def indices(values: npt.ArrayLike, client: int) -> Ints:
+        nonlocal told
+        array = integers(values, f"flbench:{path}", client)
+        told += len(array)
+        if told > total:
+            raise UserError(f"{path} names more than the {total} samples of '{dataset.name}': make it again.")
+        if array.size and (array.min() < 0 or array.max() >= total):
             raise UserError(
                 f"{path} has indices outside 0..{total - 1}, which number the training and test samples of "
                 f"'{dataset.name}': use the dataset that was divided."
             )
-        return array.astype(np.int64)
+        return array
 
-    return [
-        (indices(mine["train"]), np.concatenate([indices(mine.get(key, [])) for key in ("val", "test")]))
-        for mine in clients
-    ]
+    found = []
+    for number, mine in enumerate(clients):
+        train, val, test = (indices(mine.get(key, []), number) for key in ("train", "val", "test"))
+        found.append((train, np.concatenate([val, test])))
+    return found
 
 
 def pfllib(path: Path, dataset: Dataset) -> Partition:
@@ -290,8 +304,9 @@ def _lists(content: object, path: Path) -> Lists:
     raise UserError(f"{path} does not hold {{client: [indices]}}: save the map itself.")
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> BinaryIO:
     try:
+        check_regular(path)
         return path.open("rb")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
@@ -301,7 +316,7 @@ def _json(path: Path) -> object:
     with _open(path) as file:
         try:
             content: object = json.load(file)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UserError(f"{path} is not valid JSON: copy or make it again.") from None
     return content
 
@@ -311,7 +326,8 @@ def _fedml(path: Path) -> object:
     with _open(path) as file:
         text = file.read().decode("ascii", errors="replace")
     entry = re.compile(r"(\d+)\s*:\s*\[([\d\s,]*)\]")
-    if not re.fullmatch(r"[\s{},]*", entry.sub("", text)):
+    # Beyond 18 digits no number is an index, and Python reads only some thousands.
+    if re.search(r"\d{19}", text) or not re.fullmatch(r"[\s{},]*", entry.sub("", text)):
         raise UserError(
             f"{path} is not a net_dataidx_map of FedML: entries such as '0: [4, 7, 9]' are expected."
         )
@@ -325,34 +341,36 @@ def _pickle(path: Path) -> object:
 
 def _npy(path: Path) -> object:
     with _open(path) as file:
-        return _array(file, path)
+        try:
+            return _array(file, path, path.stat().st_size)
+        except DAMAGED as error:
+            raise _damaged(path, error) from None
 
 
 def _npz(path: Path) -> object:
     contents = {}
     with _open(path) as file:
         try:
-            with zipfile.ZipFile(file) as archive:
-                for name in archive.namelist():
-                    with archive.open(name) as member:
-                        contents[name.removesuffix(".npy")] = _array(member, path)
-        except (zipfile.BadZipFile, zlib.error, EOFError):
-            raise UserError(f"{path} breaks off or is damaged: copy or make it again.") from None
+            with open_zip(file) as archive:
+                for info in archive.infolist():
+                    with archive.open(info) as member:
+                        contents[info.filename.removesuffix(".npy")] = _array(member, path, info.file_size)
+        except DAMAGED as error:
+            raise _damaged(path, error) from None
     return contents
 
 
-def _array(file: IO[bytes], path: Path) -> object:
+def _array(file: IO[bytes], path: Path, size: int) -> object:
     """The array in an .npy stream; one of objects goes through the same gate as a pickle."""
-    try:
-        major = np.lib.format.read_magic(file)[0]
-        header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = header(file)
-        if not dtype.hasobject:
-            array = np.frombuffer(file.read(), dtype=dtype)
-            return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
-    except ValueError:
-        raise UserError(f"{path} is no NumPy file, or breaks off: copy or make it again.") from None
-    return unpickle(file, path)
+    shape, fortran, dtype = read_npy_header(file)
+    return unpickle(file, path) if dtype.hasobject else read_npy_data(file, shape, fortran, dtype, size)
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    if isinstance(error, UserError):
+        return error
+    why = str(error) if isinstance(error, TooLargeError) else "is no NumPy file, or breaks off"
+    return UserError(f"{path} {why}: copy or make it again.")
 
 
 IMPORTERS: Mapping[str, Callable[[Path, Dataset], Partition]] = {

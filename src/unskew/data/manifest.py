@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from unskew.data.bounded import check_regular
 from unskew.data.dataset import Dataset
 from unskew.data.drawn import DrawnSplit, Ranges
 from unskew.errors import UserError
@@ -94,12 +95,13 @@ def partition_of(
 ) -> Partition:
     """The partition of the training split with these indices: checked to lie in it and to be disjoint."""
     labels: Ints = dataset.train.labels.numpy()
-    C, arrays = len(dataset.classes), tuple(_integers(mine, recipe, k) for k, mine in enumerate(indices))
-    if not arrays:
+    C, arrays = len(dataset.classes), list[Ints]()
+    if not len(indices):
         raise UserError(f"'{recipe}' names no client: at least one is needed.")
-    counts = np.zeros((len(arrays), C), dtype=np.int64)
+    counts = np.zeros((len(indices), C), dtype=np.int64)
     holder = np.full(len(labels), -1, dtype=np.int64)
-    for k, mine in enumerate(arrays):
+    for k, given in enumerate(indices):
+        arrays.append(mine := integers(given, recipe, k))
         if len(mine) and (mine.min() < 0 or mine.max() >= len(labels)):
             raise UserError(
                 f"'{recipe}' gives client {k} the index {mine.max() if mine.min() >= 0 else mine.min()}, but "
@@ -117,7 +119,7 @@ def partition_of(
         if len(np.unique(mine)) != len(mine):
             raise UserError(f"'{recipe}' gives client {k} a sample twice: name each once.")
     dropped = int((holder < 0).sum())
-    return Partition(arrays, counts, recipe, seed, notes, dropped, tries)
+    return Partition(tuple(arrays), counts, recipe, seed, notes, dropped, tries)
 
 
 def drawn_partition(split: DrawnSplit, *, recipe: str, seed: int | None = None) -> Partition:
@@ -130,8 +132,11 @@ def drawn_partition(split: DrawnSplit, *, recipe: str, seed: int | None = None) 
     return Partition(split.rows, split.counts, recipe, seed, (note,) if known < clients else ())
 
 
-def _integers(values: npt.ArrayLike, recipe: str, client: int) -> Ints:
-    array = np.asarray(values)
+def integers(values: npt.ArrayLike, recipe: str, client: int) -> Ints:
+    """A client's sample indices as an array."""
+    # NumPy would make as much room for every part of a list as the longest text in it takes.
+    plain = not isinstance(values, list | tuple) or all(isinstance(each, int | np.integer) for each in values)
+    array = np.asarray(values) if plain else np.array(None)
     if array.size == 0:
         return np.zeros(0, dtype=np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -249,7 +254,10 @@ def load(path: Path, dataset: Dataset) -> Partition:
 
 def _read(path: Path) -> _Manifest:
     try:
+        check_regular(path)
         content = json.loads(path.read_text(encoding="utf-8"))
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"there is no partition file {path}: check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -259,6 +267,8 @@ def _read(path: Path) -> _Manifest:
             f"{path} is not a whole partition file (it breaks off or is damaged at line {error.lineno}): "
             "copy it again."
         ) from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists without end
+        raise UserError(f"{path} is not a partition file: make it again with `unskew skew --out`.") from None
     try:
         return _Manifest.model_validate(content)
     except ValidationError as error:

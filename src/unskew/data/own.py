@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from unskew.data.bounded import DAMAGED, TooLargeError, check_regular, read_npz
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import channel_stats, list_images, pixels, read_images
 from unskew.errors import UserError, unknown
@@ -71,12 +71,15 @@ def from_npz(
     """An .npz file with x_train, y_train, x_test, y_test, or with x, y; see `from_arrays`."""
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            content = np.load(file)
-            arrays = {key: content[key] for key in content.files}
+        check_regular(path)
+        arrays = read_npz(path)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give the path of an .npz file.") from None
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except UserError:
+        raise
+    except TooLargeError as error:
+        raise UserError(f"{path} {error}: give a smaller one.") from None
+    except DAMAGED as error:
         raise UserError(
             f"{path} is not a readable .npz file of plain arrays: write it with numpy.savez."
         ) from error
@@ -224,7 +227,7 @@ def from_csv(
         if tables[1][0] != tables[0][0]:
             raise UserError(f"{test} and {path} have different columns: make them alike, in the same order.")
     values = {text for _, _, texts in tables for text in texts}
-    whole = all(text.removeprefix("-").isdecimal() for text in values)
+    whole = all(len(text) < 20 and text.removeprefix("-").isdecimal() for text in values)
     names = sorted(values, key=lambda text: (int(text), text)) if whole else sorted(values)
     number = {text: i for i, text in enumerate(names)}
     rows = [x for _, x, _ in tables]
@@ -243,6 +246,7 @@ def read_table(path: Path, label: str) -> tuple[list[str], npt.NDArray[np.float6
     features: list[list[float]] = []
     labels: list[str] = []
     try:
+        check_regular(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
             header = [name.strip() for name in next(reader, [])]

@@ -105,7 +105,7 @@ def _from_import(name: str) -> Make:
     module_name, _, function = name.rpartition(".")
     try:
         make = getattr(importlib.import_module(module_name), function)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever the module does when it is imported
         raise UserError(f"method '{name}' cannot be imported: {error}.") from None
     try:
         plain = inspect.signature(make).parameters.values()

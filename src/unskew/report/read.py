@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from unskew import record
 from unskew.errors import UserError
+from unskew.notation import write_method
 
 T = TypeVar("T")
 
@@ -104,10 +105,12 @@ def read_run(path: Path) -> Run:
     classes, counts = partition["dataset"]["classes"], partition["counts"]
     if not counts or any(len(row) != len(classes) for row in counts):
         raise _damaged(path / "partition.json", "its counts do not fit its classes")
+    if not all(0 <= number < 1 << 53 for row in counts for number in row):
+        raise _damaged(path / "partition.json", "its counts are no numbers of samples")
     probes, summary, failure = (path / name for name in ("probes.jsonl", "summary.json", "error.json"))
     run = Run(
         path=path,
-        label=_spell(cast(dict[str, Any], experiment["method"])),
+        label=write_method(cast(dict[str, Any], experiment["method"])),
         seed=experiment["seed"],
         experiment=cast(dict[str, Any], experiment),
         environment=_parse(record.ENVIRONMENT, path / "environment.json"),
@@ -126,7 +129,12 @@ def read_run(path: Path) -> Run:
 def read_runs(paths: Iterable[Path]) -> list[Run]:
     """The runs in these folders, each once. A folder of run folders, as compare makes it, stands for all of
     them."""
-    folders = [folder for path in paths for folder in _folders(path)]
+    folders: list[Path] = []
+    for path in paths:
+        try:
+            folders += _folders(path)
+        except OSError as error:  # such as a name that is too long
+            raise UserError(f"{path} cannot be read ({error.strerror}): check the path.") from None
     if not folders:
         raise UserError("no run is given: name the folder of at least one.")
     return [read_run(path) for path in {folder.resolve(): folder for folder in folders}.values()]
@@ -138,7 +146,7 @@ def coming(paths: Iterable[Path]) -> list[int]:
     for path in paths:
         if (file := path / "plan.json").is_file():
             plan = _parse(record.PLAN, file)
-            begun = [(path / run.folder / "rounds.jsonl").exists() for run in plan.runs]
+            begun = [_exists(path / Path(run.folder).name / "rounds.jsonl") for run in plan.runs]
             found += [plan.rounds] * begun.count(False)
     return found
 
@@ -191,17 +199,6 @@ def _flatten(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, o
             yield f"{above}{key}", value
 
 
-def _spell(method: Mapping[str, Any]) -> str:
-    """A method's table as it can be typed: name:option=value, parts joined by +."""
-    names = method["name"].split("+")
-    given = {key: value for key, value in method.items() if key != "name"}
-    parts = {names[0]: given} if len(names) == 1 else {name: given.get(name, {}) for name in names}
-    return "+".join(
-        f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}" if options else name
-        for name, options in parts.items()
-    )
-
-
 def _folders(path: Path) -> list[Path]:
     if (path / "experiment.toml").is_file() or not path.is_dir():
         return [path]  # a run, or for read_run to complain about
@@ -223,6 +220,13 @@ def _started(path: Path) -> str:
     return _parse(record.ENVIRONMENT, path / "environment.json").started
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # no file can have such a name
+        return False
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -239,7 +243,7 @@ def _text(path: Path) -> str:
 def _toml(path: Path) -> record.Experiment:
     try:
         return record.EXPERIMENT.check(tomllib.loads(_text(path)))
-    except (tomllib.TOMLDecodeError, record.DamagedError) as error:
+    except (ValueError, RecursionError) as error:  # also tomllib.TOMLDecodeError and record.DamagedError
         raise _damaged(path, str(error)) from None
 
 

@@ -48,6 +48,11 @@ class Shards:
 
     def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
         enough(pool, clients)
+        if clients * self.shards > len(pool.labels):
+            raise UserError(
+                f"{self.shards} shards for each of {clients} clients are more than the {len(pool.labels)} "
+                "samples: ask for fewer."
+            )
         each = per_class("shards", self.shards, clients, pool.classes)
         if self.variant == "fedntd":
             return self._divide_as_published(pool, clients, each, seed)

@@ -25,7 +25,7 @@ from unskew.data.sources.source import Source, data_folder
 from unskew.data.sources.synthetic import leaf_synthetic, synthetic
 from unskew.data.sources.usps import usps
 from unskew.errors import UserError, unknown
-from unskew.notation import Item, Option, items, named, read_options
+from unskew.notation import Item, Option, items, named, path_of, read_options
 
 __all__ = ["OWN", "SOURCES", "Found", "Source", "absolute", "available", "data_folder", "load"]
 
@@ -263,13 +263,20 @@ def load(spec: str, folder: Path | None = None, *, seed: int | None = None) -> D
     """The dataset that `spec` names, read from the data folder (see `data_folder`).
 
     seed: for what draws (generated data, a test split cut off the user's data), unless the spec has seed=…"""
+    try:
+        return _load(spec, folder, seed)
+    except OSError as error:  # such as a name that is too long, or a folder that may not be read
+        raise UserError(f"the dataset '{spec}' cannot be read ({error.strerror}): check its path.") from None
+
+
+def _load(spec: str, folder: Path | None, seed: int | None) -> Dataset:
     name, rest = named(spec)
     name, given = name.replace("-", "_"), items(rest)  # fashion-mnist, tiny-imagenet: as their folders
     if name in OWN:
         if not given or not given[0].text:
             raise UserError(f"'{spec}' has no path: write {name}:PATH.")
         options = _read(name, OWN[name], given[1:], seed, "PATH,")
-        return OWN[name](Path(given[0].text).expanduser(), **options)
+        return OWN[name](path_of(given[0].text), **options)
     if name not in SOURCES:
         raise _not_a_dataset(spec, name)
     source = SOURCES[name]
@@ -295,7 +302,7 @@ def _options_of(load: Callable[..., Dataset]) -> dict[str, Option]:
 
 
 def _not_a_dataset(spec: str, name: str) -> UserError:
-    path = Path(spec.strip()).expanduser()
+    path = path_of(spec.strip())
     kinds = {".csv": f"csv:{spec},label=COLUMN", ".npz": f"npz:{spec}"}
     if name and path.is_dir():
         return UserError(f"'{spec}' is a folder: write folder:{spec} for images in one folder per class.")
@@ -310,7 +317,7 @@ def absolute(spec: str) -> str:
     if name not in OWN or rest is None:
         return spec
     path, comma, options = rest.partition(",")
-    return f"{name}:{Path(path).expanduser().resolve()}{comma}{options}"
+    return f"{name}:{path_of(path).resolve()}{comma}{options}"
 
 
 def locate(source: Source, root: Path) -> Path:

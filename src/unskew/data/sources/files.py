@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from unskew.data.bounded import TooLargeError, read_all
 from unskew.data.dataset import Split
 from unskew.errors import UserError
 
@@ -35,7 +36,9 @@ def read(path: Path) -> bytes:
     opened: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
     try:
         with opened(path, "rb") as file:
-            data: bytes = file.read()
+            data = read_all(file, path.stat().st_size)
+    except TooLargeError as error:
+        raise damaged(path, str(error)) from None
     except (EOFError, zlib.error) as error:
         raise damaged(path, "is cut short or damaged") from error
     except OSError as error:  # also gzip.BadGzipFile and bz2's "Invalid data stream"
@@ -47,7 +50,13 @@ def read(path: Path) -> bytes:
 
 def check_labels(labels: npt.NDArray[Any], classes: int, path: Path, first: int = 0) -> Labels:
     """Labels first..first+classes-1 of a publisher's file as int64 0..classes-1."""
-    shifted = labels.astype(np.int64).reshape(-1) - first
+    strange = damaged(path, "has labels that are no numbers of classes")
+    if labels.dtype.kind == "f" and not (np.abs(labels) < 1 << 53).all():
+        raise strange
+    try:
+        shifted = labels.astype(np.int64).reshape(-1) - first
+    except (OverflowError, ValueError, TypeError):
+        raise strange from None
     wrong = np.flatnonzero((shifted < 0) | (shifted >= classes))
     if len(wrong):
         value = int(shifted[wrong[0]]) + first

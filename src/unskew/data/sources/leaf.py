@@ -111,6 +111,6 @@ def users_of(path: Path) -> list[tuple[str, npt.NDArray[np.uint8], Labels]]:
             if len(x) != y.size or (len(x) and not (x.min() >= 0 and x.max() <= 1)):
                 raise ValueError(user)
             out.append((str(user), np.rint(x * 255).astype(np.uint8).reshape(-1, 1, 28, 28), y))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise damaged(path, "does not hold LEAF's users with 28x28 images in 0..1 and labels") from error
     return [(user, x, check_labels(y, len(CLASSES), path)) for user, x, y in out]

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from unskew.data.bounded import CHUNK, TooLargeError, most_unpacked
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import channel_stats
 from unskew.data.sources.files import Labels, check_labels, damaged, find_file, to_split
 from unskew.data.sources.idx import DIGITS
 from unskew.errors import UserError
+
+COMPRESSED = 15
+"""The type of a compressed part of a Matlab file."""
+LARGE = 64 << 20
+"""Bytes of a file from which on no part of it, of 4 GB at most, is many times as large as the file."""
 
 
 def svhn(folder: Path, *, extra: bool = False) -> Dataset:
@@ -41,12 +48,36 @@ def read_digits(*paths: Path) -> Split:
     return to_split(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
+def check_unpacked(path: Path) -> None:
+    """That the parts of a Matlab file, each a tag of type and size and then its content, do not unpack to
+    more than they should."""
+    packed = path.stat().st_size
+    if packed > LARGE:
+        return
+    with path.open("rb") as file:
+        order: Literal["little", "big"] = "little" if file.read(128)[126:] == b"IM" else "big"
+        while len(tag := file.read(8)) == 8:
+            kind, size = (int.from_bytes(tag[at : at + 4], order) for at in (0, 4))
+            if kind != COMPRESSED:
+                file.seek(size, 1)
+                continue
+            unpacking, content, done = zlib.decompressobj(), file.read(size), 0
+            while content:
+                done += len(unpacking.decompress(content, CHUNK))
+                content = unpacking.unconsumed_tail
+                if done > most_unpacked(packed):
+                    raise TooLargeError(f"unpacks to more than {most_unpacked(packed):,} bytes")
+
+
 def read_mat(path: Path) -> tuple[npt.NDArray[np.uint8], Labels]:
     from scipy.io import loadmat  # slow to import, and few runs need it
     from scipy.io.matlab import MatReadError
 
     try:
+        check_unpacked(path)
         content = loadmat(path, variable_names=("X", "y"))
+    except TooLargeError as error:
+        raise damaged(path, str(error)) from None
     # What scipy raises on damaged files; NotImplementedError is for Matlab 7.3 files, which these are not.
     except (
         *(MatReadError, NotImplementedError, ValueError, TypeError, KeyError, IndexError),
@@ -54,6 +85,12 @@ def read_mat(path: Path) -> tuple[npt.NDArray[np.uint8], Labels]:
     ) as error:
         raise damaged(path, "is not a readable Matlab file") from error
     x, y = content.get("X"), content.get("y")
-    if x is None or y is None or x.dtype != np.uint8 or x.shape != (32, 32, 3, y.size):
+    if (
+        not isinstance(x, np.ndarray)
+        or not isinstance(y, np.ndarray)
+        or x.dtype != np.uint8
+        or y.dtype.kind not in "buif"
+        or x.shape != (32, 32, 3, y.size)
+    ):
         raise damaged(path, "does not hold X [32, 32, 3, n] and y [n, 1]")
     return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), check_labels(y, 11, path) % 10

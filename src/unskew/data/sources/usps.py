@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
+from unskew.data.bounded import DAMAGED
+from unskew.data.bounded import read_npz as read_npz_file
 from unskew.data.dataset import Dataset, Split
 from unskew.data.sources.files import check_labels, damaged, find_file, read, to_split
 from unskew.data.sources.idx import DIGITS
@@ -25,10 +26,9 @@ def usps(folder: Path) -> Dataset:
 
 def read_npz(path: Path) -> tuple[Split, Split]:
     try:
-        with path.open("rb") as file:
-            content = np.load(file)
-            arrays = {key: content[key] for key in ("x_train", "y_train", "x_test", "y_test")}
-    except (OSError, ValueError, EOFError, KeyError, TypeError, IndexError, zipfile.BadZipFile) as error:
+        content = read_npz_file(path)
+        arrays = {key: content[key] for key in ("x_train", "y_train", "x_test", "y_test")}
+    except DAMAGED as error:
         raise damaged(path, "is not an .npz file with x_train, y_train, x_test and y_test") from error
     splits = []
     for which in ("train", "test"):

@@ -185,8 +185,15 @@ def shades() -> Colormap:
     return colormaps["Blues"]
 
 
+LONGEST_TEXT = 300
+"""Letters: more would not fit on a page."""
+
+
 def clean(text: str) -> str:
-    """Text from a run without the characters that no figure can hold: of control, or half of a pair."""
+    """Text from a run without the characters that no figure can hold: of control, or half of a pair. Of a
+    long one the beginning and the end, which are all that could be shown."""
+    if len(text) > LONGEST_TEXT:
+        text = f"{text[: 2 * LONGEST_TEXT // 3]}…{text[-LONGEST_TEXT // 3 :]}"
     return "".join(" " if unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") else each for each in text)
 
 

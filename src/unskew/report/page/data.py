@@ -76,7 +76,7 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
                 "finished": run.finished,
                 "failed": run.failure is not None,
                 **_curves(run, keep),
-                "probe_every": int(run.experiment.get("probe", {}).get("every", 0)),
+                "probe_every": _probe_every(run),
                 "probes": [_probe(probe) for probe in _every(run.probes, keep_probes)],
                 "confusion": plain(run.summary.confusion)
                 if run.summary and cells <= MOST_CONFUSIONS
@@ -105,6 +105,12 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
         "notes": _notes(runs),
         "progress": progress(runs, coming),
     }
+
+
+def _probe_every(run: Run) -> int:
+    table = run.experiment.get("probe")
+    every = table.get("every", 0) if isinstance(table, dict) else 0
+    return every if isinstance(every, int) else 0
 
 
 def _notes(runs: Iterable[Run]) -> list[Json]:
@@ -331,8 +337,10 @@ def _every(lines: Sequence[T], step: int) -> list[T]:
 
 
 def _whole(value: float | None) -> int | None:
-    return None if value is None else round(10_000 * value)
+    scaled = None if value is None else 10_000 * value
+    return None if scaled is None or not math.isfinite(scaled) else round(scaled)
 
 
 def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
+    short = None if value is None else float(f"{value:.4g}")
+    return None if short is None or not math.isfinite(short) else short
