@@ -103,6 +103,8 @@ class Checkpoints:
         self._began = self._saved = time.monotonic()
         self.seconds_before = 0.0
         """How long the run has taken before it was stopped, as far as it is kept."""
+        self.written = 0
+        """How many checkpoints were written."""
         self._found = self._read_all()
 
     # What a run asks for
@@ -190,6 +192,7 @@ class Checkpoints:
                     _read(path, self.identity)  # as it lies there now
                     self._files[path] = value
                     self._prune(path)
+                self.written += 1
             except Exception as error:  # for the thread that waits
                 self._error = error
             self._cost, self._saved = here + time.monotonic() - began, time.monotonic()
