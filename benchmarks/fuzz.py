@@ -23,6 +23,7 @@ import gc
 import gzip
 import io
 import json
+import math
 import os
 import pickle
 import re
@@ -858,9 +859,9 @@ def explore(kind: str, inputs: int, seed: int) -> Tally:
 
 
 def shares(inputs: int, kinds: Sequence[str]) -> dict[str, int]:
-    """How many inputs each kind gets, at least one."""
+    """How many inputs each kind gets."""
     total = sum(KINDS[kind][0] for kind in kinds)
-    return {kind: max(1, round(inputs * KINDS[kind][0] / total)) for kind in kinds}
+    return {kind: math.ceil(inputs * KINDS[kind][0] / total) for kind in kinds}
 
 
 def limit_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from pathlib import Path
 from typing import Literal
@@ -75,13 +76,15 @@ def read_mat(path: Path) -> tuple[npt.NDArray[np.uint8], Labels]:
 
     try:
         check_unpacked(path)
-        content = loadmat(path, variable_names=("X", "y"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of damage that scipy reads over
+            content = loadmat(path, variable_names=("X", "y"))
     except TooLargeError as error:
         raise damaged(path, str(error)) from None
     # What scipy raises on damaged files; NotImplementedError is for Matlab 7.3 files, which these are not.
     except (
         *(MatReadError, NotImplementedError, ValueError, TypeError, KeyError, IndexError),
-        *(OSError, EOFError, OverflowError, MemoryError, zlib.error),
+        *(OSError, EOFError, OverflowError, MemoryError, zlib.error, Warning),
     ) as error:
         raise damaged(path, "is not a readable Matlab file") from error
     x, y = content.get("X"), content.get("y")
