@@ -127,6 +127,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(root / "edited.json", saved.replace('"seed": 1', '"seed": 2'))
 
     write(root / "finished" / "experiment.toml", "seed = 1\n")
+    write(root / "finished" / "summary.json", "{}\n")
     write(root / "notes" / "today.txt", "buy milk\n")
     write(root / "today.txt", "buy milk\n")
     return root

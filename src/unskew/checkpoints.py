@@ -39,6 +39,8 @@ VERSION = 1
 LONGEST_HEADER = 1 << 16
 MOST_COST = 0.02
 """The part of a run's time that checkpoints may take where nobody has said how often they are due."""
+BYTES_A_SECOND = 100e6
+"""How fast a checkpoint is written where none was yet: a slow disk's."""
 SUFFIX = ".checkpoint"
 
 
@@ -122,12 +124,14 @@ class Checkpoints:
             self.wait()
             raise self._stop()
         if self._due():
-            self._save(name, stage(), ended=False)
+            so_far = stage()
+            if self._affordable(so_far):
+                self._save(name, so_far, ended=False)
 
     def end(self, name: str, stage: Stage) -> None:
         """A stage has ended. It is written with the next checkpoint: until then it is done again."""
         self._ended[name] = stage
-        if self._due() or self._stop:
+        if self._stop or (self._due() and self._affordable(stage)):
             self._save(name, stage, ended=True)
         if self._stop:
             self.wait()
@@ -166,10 +170,15 @@ class Checkpoints:
             return self._rounds >= self.period.rounds
         if self.period.seconds is None or (self._writer is not None and self._writer.is_alive()):
             return False
-        least = (
-            max(self.period.seconds, self._cost / MOST_COST) if self.period.adapts else self.period.seconds
-        )
-        return time.monotonic() - self._saved >= least
+        return time.monotonic() - self._saved >= self.period.seconds
+
+    def _affordable(self, stage: Stage) -> bool:
+        """Whether another checkpoint leaves their share of the time below `MOST_COST`. The first is judged by
+        its size."""
+        if not self.period.adapts:
+            return True
+        next_one = self._cost / self.written if self.written else _size(stage) / BYTES_A_SECOND
+        return self._cost + next_one <= MOST_COST * (time.monotonic() - self._began)
 
     def _save(self, name: str, stage: Stage, *, ended: bool) -> None:
         self.wait()
@@ -195,7 +204,8 @@ class Checkpoints:
                 self.written += 1
             except Exception as error:  # for the thread that waits
                 self._error = error
-            self._cost, self._saved = here + time.monotonic() - began, time.monotonic()
+            self._cost += here + time.monotonic() - began
+            self._saved = time.monotonic()
 
         self._writer = threading.Thread(target=write, name="checkpoint")
         self._writer.start()
@@ -246,6 +256,18 @@ class Checkpoints:
             self._files[path] = stage
         self.store.remove_unused()
         return found
+
+
+def _size(stage: Stage) -> int:
+    """About how many bytes a stage takes on disk."""
+    total = 0
+    for state in stage.states:
+        weights = state.server.weights
+        for tensors in (weights.params, weights.buffers, state.server.memory):
+            total += sum(value.nbytes for value in tensors.values())
+        for kept in (state.memories, state.buffers, state.optimizers):
+            total += kept.bytes_to_write
+    return total
 
 
 def _file(header: Mapping[str, Any], tensors: Tensors) -> bytes:
@@ -314,7 +336,7 @@ def pack(value: Any, tensors: Tensors, store: ClientStore) -> Any:
     if isinstance(value, ClientTensors):
         if value.store is store and store.folder is not None:
             if store.device.type == "cuda":  # another thread must not touch it while a graph is captured
-                value.sync()
+                value.copy_to_host()
             return {"index": value}
         return {"clients": {str(client): pack(value[client], tensors, store) for client in value}}
     if is_dataclass(value):

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,7 @@ class ClientTensors(Mapping[int, Tensors]):
         self.store = store
         self._entries = entries or {}
         self._index: Index | None = None
+        self._copies: Mapping[_Entry, Tensors] = {}
 
     def __getitem__(self, client: int) -> Tensors:
         entry = self._entries[client]
@@ -82,10 +83,25 @@ class ClientTensors(Mapping[int, Tensors]):
         new = {client: store.keep(tensors) for client, tensors in changes.items()}
         return ClientTensors(store, {**self._entries, **new})
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it is a mapping without files."""
+        return _kept_in_memory, ({client: self[client] for client in self},)
+
+    @property
+    def bytes_to_write(self) -> int:
+        """How many bytes `sync` would write."""
+        return sum(entry.size for entry in self._entries.values() if entry.place is None)
+
+    def copy_to_host(self) -> None:
+        """Copy from the device what has still to be written, so that another thread need not touch it."""
+        if self.store:
+            self._copies = self.store.copies(self._entries.values())
+
     def sync(self) -> None:
         """Write to the store's folder what is not there yet, and wait until the disk has it. Another thread
-        may do so while training goes on."""
-        self._index = self.store.write(self, self._entries) if self.store else {}
+        may do so while training goes on; beside a GPU, after `copy_to_host`."""
+        self._index = self.store.write(self, self._entries, self._copies) if self.store else {}
+        self._copies = {}
 
     def index(self) -> Index:
         """Where each client's tensors lie in the store's folder, as `sync` has put them there. They stay as
@@ -93,6 +109,10 @@ class ClientTensors(Mapping[int, Tensors]):
         if self and self._index is None:
             raise ValueError("what clients keep is not on disk yet: call sync first")
         return self._index or {}
+
+
+def _kept_in_memory(tensors: dict[int, Tensors]) -> ClientTensors:
+    return ClientTensors().updated(tensors)
 
 
 @dataclass(frozen=True)
@@ -239,7 +259,21 @@ class ClientStore:
             }
         return {name: _aligned(value) for name, value in tensors.items()}
 
-    def write(self, mapping: ClientTensors, entries: Mapping[int, _Entry]) -> Index:
+    def copies(self, entries: Iterable[_Entry]) -> dict[_Entry, Tensors]:
+        """Copies in host memory of what is on the device alone. It waits for the device."""
+        with self._lock:
+            waiting = [(entry, entry.tensors) for entry in entries if entry.place is None]
+        if waiting and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # some may still be on their way to the host
+        return {
+            entry: {name: value.cpu() for name, value in tensors.items()}
+            for entry, tensors in waiting
+            if tensors is not None
+        }
+
+    def write(
+        self, mapping: ClientTensors, entries: Mapping[int, _Entry], copies: Mapping[_Entry, Tensors]
+    ) -> Index:
         """Bring to disk what of a mapping's entries is not there yet, and say where all of them lie, which
         they do as long as the mapping is alive."""
         if self.folder is None:
@@ -248,7 +282,7 @@ class ClientStore:
             with self._lock:  # not for all of them at once: training waits for it
                 if entry.place is None:
                     assert entry.tensors is not None
-                    self._write(entry, entry.tensors)
+                    self._write(entry, copies.get(entry, entry.tensors))
         told: Index = {}
         with self._lock:
             for client, entry in entries.items():
@@ -344,9 +378,9 @@ class ClientStore:
         return there
 
     def _write(self, entry: _Entry, tensors: Tensors) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # it may still be on its way to the host
-        data = dump({name: value.cpu() for name, value in tensors.items()})
+        if any(value.is_cuda for value in tensors.values()):
+            torch.cuda.synchronize(self.device)
+        data = dump(tensors)
         with self._writing():
             segment = self._appending(len(data))
             entry.place = segment.append(data, _checksum(data))

@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field
 
 from unskew import engines, models
 from unskew.attacks import Attack
+from unskew.checkpoints import Period
 from unskew.data import load
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset
@@ -232,6 +233,7 @@ def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, An
 
 def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | None = None) -> Prepared:
     """Resolve every default. `federation` saves the work where it is known already."""
+    Period.parse(experiment.checkpoint)  # a mistake in it is known before anything is written
     method, options = assemble(experiment.method.parts())
     alone = len(options) == 1
     options = {_absolute_method(name): given for name, given in options.items()}

@@ -24,7 +24,6 @@ import numpy as np
 from unskew import metrics
 from unskew.errors import UserError, unknown
 from unskew.record import Json, Probe, Round, Summary, plain
-from unskew.report.table import escape_csv
 
 Setting = bool | int | float | str
 
@@ -316,6 +315,8 @@ def _code(text: str) -> str:
 def _csv(classes: Sequence[str], confusion: metrics.Counts) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
+    from unskew.report.table import escape_csv  # here, since a run without loggers needs no report
+
     names = [escape_csv(name) for name in classes]
     writer.writerow([CORNER, *names])
     writer.writerows([name, *row] for name, row in zip(names, confusion.tolist(), strict=True))

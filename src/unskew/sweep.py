@@ -29,7 +29,16 @@ from unskew.loggers import Log
 from unskew.record import to_json
 from unskew.report.read import Run, read_run
 from unskew.result import Result, Round, State
-from unskew.runs import FIRST_ROUND, ROUNDS, RunFolder, environment, failure_of, time_of, write_whole, writing
+from unskew.runs import (
+    FIRST_ROUND,
+    ROUNDS,
+    RunFolder,
+    claim,
+    environment,
+    failure_of,
+    time_of,
+    write_whole,
+)
 from unskew.train import train
 
 CHECKPOINTS, CLIENT_FILES = "checkpoints", "clients"
@@ -107,8 +116,7 @@ def execute(
     fails, which writes down why. The clock, by default one from now on, tells the summary where the time
     went."""
     clock = clock or Clock()
-    with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+    claim(path)
     with locked(path):
         folder = RunFolder(path, prepared)
         watch.say([*_beforehand(prepared), *folder.notes])

@@ -131,7 +131,7 @@ def test_values_are_looked_at_without_waiting_and_none_is_missed(images, kind, v
     def fit_of(*places: int) -> Fit:
         tensors = {str(n): torch.full((n,), 3.0, dtype=kind, device="cuda") for n in (1, 70_000, 131_072)}
         for place in places:
-            tensors["70000"][place] = value
+            tensors["70000"][place : place + 1].fill_(value)
         return Fit(Weights({}, {}), 1, 1, torch.ones((), device="cuda"), tensors, {})
 
     answers = [(job, fit_of()), *((job, fit_of(place)) for place in (0, 33_333, 65_536, 69_999))]
