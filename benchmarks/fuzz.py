@@ -21,6 +21,7 @@ import copy
 import faulthandler
 import gc
 import gzip
+import hashlib
 import io
 import json
 import math
@@ -39,7 +40,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import FrameType, FunctionType
@@ -48,12 +49,13 @@ from typing import Any, Literal
 import hypothesis
 import numpy as np
 import tomli_w
+import torch
 from hypothesis import strategies as st
 from PIL import Image
 from tests.data import layouts
 
 import unskew
-from unskew import UserError
+from unskew import UserError, tensor_files
 from unskew.cli import main as command_line
 from unskew.cli.final import final_features
 from unskew.cli.options import method_table
@@ -64,6 +66,7 @@ from unskew.experiment import Experiment, assign, load_data, partition, prepare,
 from unskew.report.page import embed, page_data
 from unskew.report.read import coming
 from unskew.report.table import WRITERS, tabulate
+from unskew.testing import hard_trial
 
 LONGEST = 5.0
 """Seconds that an answer may take."""
@@ -517,6 +520,45 @@ def write_manifest(path: Path) -> None:
     unskew.federate(digits(), "dirichlet:0.3", clients=3, seed=1).save(path)
 
 
+def checkpoint(part: Literal["file", "body", "value"]) -> Make:
+    """A checkpoint of a run: the file as it is, or what its checksum guards, with a checksum to match."""
+
+    def make(folder: Path) -> Target:
+        trial = replace(hard_trial(), client_files=folder / "clients")
+        keeper = unskew.Checkpoints(folder / "kept", trial, every="every=1")
+        unskew.train(trial, unskew.methods.scaffold(), keeper=keeper)
+        keeper.wait()
+        path = max((folder / "kept").iterdir())
+        whole = path.read_bytes()
+        header, body = whole.split(b"\n", 1)
+        told = {key: value for key, value in json.loads(header).items() if key != "sha256"}
+        tensors = tensor_files.load(body)
+
+        def signed(content: bytes) -> bytes:
+            first = json.dumps({**told, "bytes": len(content)}, sort_keys=True).encode()
+            digest = hashlib.sha256(first + b"\n" + content).hexdigest()
+            named = {**told, "bytes": len(content), "sha256": digest}
+            return json.dumps(named, sort_keys=True).encode() + b"\n" + content
+
+        def with_value(text: bytes) -> bytes:
+            value = torch.frombuffer(bytearray(text or b" "), dtype=torch.uint8)
+            return signed(tensor_files.dump({**tensors, "value": value}))
+
+        def read() -> None:
+            said: list[str] = []
+            unskew.Checkpoints(folder / "kept", trial, said=said.append).find("training")
+            if said:
+                raise UserError(said[0])
+
+        if part == "file":
+            return in_files(folder, {path: "bytes"}, read)
+        if part == "body":
+            return in_files(folder, {path: "bytes"}, read, lambda _: body, signed)
+        return in_files(folder, {path: "json"}, read, lambda _: bytes(tensors["value"].tolist()), with_value)
+
+    return make
+
+
 GZIP = (gzip.decompress, partial(gzip.compress, compresslevel=1))
 BZIP = (bz2.decompress, bz2.compress)
 ZIP = (unzip, rezip)
@@ -572,6 +614,9 @@ KINDS: dict[str, tuple[float, Make]] = {
     "report": (0.3, records(*RECORDS, read=write_report)),
     **{f"figure-{name}": (0.1, records(*RECORDS, read=draw(name))) for name in FIGURES},
     "model": (1, records("model.safetensors", read=model_features)),
+    "checkpoint": (1, checkpoint("file")),
+    "checkpoint-body": (2, checkpoint("body")),
+    "checkpoint-value": (3, checkpoint("value")),
 }  # fmt: skip
 """How large a part of all inputs each kind is, and how it is made."""
 

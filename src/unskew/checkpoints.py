@@ -246,7 +246,7 @@ class Checkpoints:
                     for kept in (state.memories, state.buffers, state.optimizers):
                         for client in kept:
                             kept[client]  # damaged ones raise
-            except (ValueError, KeyError, TypeError, IndexError, OSError) as error:
+            except Exception as error:  # whatever a file may say
                 self._said(f"the checkpoint {path} is damaged ({error}): an older one is used, or none.")
                 continue
             if name not in found or header["ended"]:
