@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 import threading
 import time
 import types
@@ -95,8 +94,9 @@ class Checkpoints:
         """The number of each stage, in its files' names."""
         self._ended: dict[str, Stage] = {}
         """Stages that have ended and are not on disk yet."""
-        self._files: dict[Path, Stage] = {}
-        """What is on disk: as long as these are alive, so is what their clients keep."""
+        self._files: dict[Path, list[ClientTensors]] = {}
+        """The checkpoints that are whole, with what clients keep in them: as long as that is alive, its files
+        stay."""
         self._writer: threading.Thread | None = None
         self._error: Exception | None = None
         self._stop: Callable[[], BaseException] | None = None
@@ -157,12 +157,6 @@ class Checkpoints:
         if error is not None:
             raise error
 
-    def remove(self) -> None:
-        """Remove the folder: the run is done."""
-        self.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._files.clear()
-
     # Writing
 
     def _due(self) -> bool:
@@ -199,7 +193,7 @@ class Checkpoints:
                 for path, header, tensors, value in texts:
                     write_file(path, _file(header, tensors))
                     _read(path, self.identity)  # as it lies there now
-                    self._files[path] = value
+                    self._files[path] = _kept_by_clients(value)
                     self._prune(path)
                 self.written += 1
             except Exception as error:  # for the thread that waits
@@ -223,12 +217,13 @@ class Checkpoints:
         return header | {"identity": self.identity, "seconds": seconds}, tensors
 
     def _prune(self, newest: Path) -> None:
-        """Of a stage that goes on the two newest stay, of one that has ended that."""
+        """Of a stage that goes on the two newest stay, of one that has ended that. What is damaged stays for
+        who wants to look at it."""
         number, _, last = newest.name.removesuffix(SUFFIX).partition("-")
-        others = sorted(path for path in self.folder.glob(f"{number}-*{SUFFIX}") if path != newest)
+        others = sorted(path for path in self._files if path.name.startswith(f"{number}-") and path != newest)
         for path in others if last == "ended" else others[:-1]:
             path.unlink(missing_ok=True)
-            self._files.pop(path, None)
+            del self._files[path]
 
     # Reading
 
@@ -239,21 +234,20 @@ class Checkpoints:
             try:
                 header, tensors = _read(path, self.identity)
                 name, number = header["stage"], int(path.name.partition("-")[0])
-                if name in found and not header["ended"]:
-                    continue  # an older one, for the case that the newer is damaged
                 stage = unpack(Stage, header["value"], tensors, self.store, self._device)
-                for state in stage.states:
-                    for kept in (state.memories, state.buffers, state.optimizers):
-                        for client in kept:
-                            kept[client]  # damaged ones raise
+                mappings = _kept_by_clients(stage)
+                for kept in mappings:
+                    for client in kept:
+                        kept[client]  # what is damaged raises
             except Exception as error:  # whatever a file may say
                 self._said(f"the checkpoint {path} is damaged ({error}): an older one is used, or none.")
                 continue
-            if name not in found or header["ended"]:
-                found[name] = Kept(stage, header["ended"])
+            found.setdefault(
+                name, Kept(stage, header["ended"])
+            )  # the newest comes first, the whole before it
             self._numbers[name] = number
             self.seconds_before = max(self.seconds_before, float(header["seconds"]))
-            self._files[path] = stage
+            self._files[path] = mappings
         self.store.remove_unused()
         return found
 
@@ -265,20 +259,19 @@ def _size(stage: Stage) -> int:
         weights = state.server.weights
         for tensors in (weights.params, weights.buffers, state.server.memory):
             total += sum(value.nbytes for value in tensors.values())
-        for kept in (state.memories, state.buffers, state.optimizers):
-            total += kept.bytes_to_write
-    return total
+    return total + sum(kept.bytes_to_write for kept in _kept_by_clients(stage))
+
+
+def _kept_by_clients(stage: Stage) -> list[ClientTensors]:
+    return [kept for state in stage.states for kept in (state.memories, state.buffers, state.optimizers)]
 
 
 def _file(header: Mapping[str, Any], tensors: Tensors) -> bytes:
     """A line of JSON, and tensors behind it."""
     value = {**header, "value": None}
     text = json.dumps(header["value"], default=_index)
-    tensors = {
-        **tensors,
-        "value": torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8),
-    }
-    body = dump(tensors)
+    encoded = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    body = dump({**tensors, "value": encoded})
     first = {"format": "unskew checkpoint", "version": VERSION, **value, "bytes": len(body)}
     line = json.dumps(first, sort_keys=True).encode()
     digest = hashlib.sha256(line + b"\n" + body).hexdigest()

@@ -55,6 +55,8 @@ class RunFolder:
             if not (path / "experiment.toml").exists():
                 raise UserError(f"the output folder {path} holds a compare: choose another with --out.")
             check_same(path, prepared.experiment)
+        for left in path.glob(".*.part"):  # by a crash, of a file that was being written
+            left.unlink(missing_ok=True)
         where = environment(prepared)
         self._keep("experiment.toml", prepared.experiment.toml())
         self._keep_partition(prepared)

@@ -97,6 +97,7 @@ def finished(cell: SweepRun) -> Run | None:
             f"the finished run in {cell.folder} is another experiment than the one asked for: choose another "
             "folder with --out."
         )
+    remove_leftovers(cell.folder)  # of one that was killed when it had just finished
     return run
 
 
@@ -158,15 +159,20 @@ def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Lo
 
     with stopping(checkpoints.stop, stopped, watch):
         result = train(trial, prepared.method, on_round=on_round, keeper=checkpoints)
-    checkpoints.wait()
     result = replace(
         result,
         notes=(*result.notes, *folder.notes),
         seconds=result.seconds + checkpoints.seconds_before,
     )
     _finish(folder, prepared, result, loggers, partial(time_of, clock))
-    checkpoints.remove()
-    shutil.rmtree(path / CLIENT_FILES, ignore_errors=True)  # open as they are, they can still be read
+    checkpoints.wait()
+    remove_leftovers(path)  # open as they are, clients' files can still be read
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a finished run does not need any more."""
+    for name in (CHECKPOINTS, CLIENT_FILES):
+        shutil.rmtree(path / name, ignore_errors=True)
 
 
 def how_to_go_on(path: Path) -> str:

@@ -15,9 +15,10 @@ from unskew.clock import Clock, process_age
 from unskew.errors import UserError
 from unskew.experiment import Experiment, load_data, partition, prepare, refuse_code
 from unskew.experiment import read as read_experiment
+from unskew.lock import locked
 from unskew.report.read import read_run
 from unskew.runs import check_same
-from unskew.sweep import execute
+from unskew.sweep import execute, remove_leftovers
 
 
 def resume(
@@ -55,6 +56,8 @@ def resume(
     refuse_code(settings, run / "experiment.toml", method or [])
     spec = Experiment(**options.changed(settings, **changes))
     if (run / "summary.json").is_file():
+        with locked(run):
+            remove_leftovers(run)  # of one that was killed when it had just finished
         answer(read_run(run), spec, clock, json=json, quiet=True)
         return
     loaded = load_data(spec)
