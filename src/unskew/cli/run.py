@@ -102,7 +102,8 @@ def answer(run: Run, settings: Experiment, clock: Clock, *, json: bool, quiet: b
     else:
         _show(settings, run, summary)
     if not quiet:
-        say(time_line(time_of(clock), summary.rounds))
+        resumed = (run.path / "resumed.jsonl").exists()
+        say(time_line(time_of(clock), None if resumed else summary.rounds))
 
 
 def _show(settings: Experiment, run: Run, summary: Summary) -> None:

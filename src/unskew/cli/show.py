@@ -36,8 +36,11 @@ def say(line: str) -> None:
     screen.print(line, soft_wrap=not screen.is_terminal)
 
 
-def time_line(time: Time, rounds: int) -> str:
-    """Where the time of a run went, from the command to its answer."""
+def time_line(time: Time, rounds: int | None) -> str:
+    """Where the time of a run went, from the command to its answer. The number of rounds is None where some
+    of them were done before the command."""
+    if rounds is None:
+        return _sum(time.start, {"rounds": time.first_round + time.rounds, "end": time.end})
     others = f"{rounds - 1} round{'s' * (rounds != 2)}"
     later = {"first round": time.first_round, others: time.rounds, "end": time.end}
     return _sum(time.start, {name: spent for name, spent in later.items() if name != "0 rounds"})
