@@ -40,7 +40,7 @@ def timed(trial: Trial, every: str) -> tuple[float, int]:
     """Seconds of a run, and how many checkpoints it wrote."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         mine = replace(trial, client_files=Path(folder, "clients"))
-        keeper = Checkpoints(Path(folder, "checkpoints"), mine, every=every)
+        keeper = Checkpoints(Path(folder, "checkpoints"), mine, "it", every=every)
         began = time.perf_counter()
         train(mine, methods.scaffold(), keeper=keeper)
         keeper.wait()

@@ -525,7 +525,7 @@ def checkpoint(part: Literal["file", "body", "value"]) -> Make:
 
     def make(folder: Path) -> Target:
         trial = replace(hard_trial(), client_files=folder / "clients")
-        keeper = unskew.Checkpoints(folder / "kept", trial, every="every=1")
+        keeper = unskew.Checkpoints(folder / "kept", trial, "it", every="every=1")
         unskew.train(trial, unskew.methods.scaffold(), keeper=keeper)
         keeper.wait()
         path = max((folder / "kept").iterdir())
@@ -546,7 +546,7 @@ def checkpoint(part: Literal["file", "body", "value"]) -> Make:
 
         def read() -> None:
             said: list[str] = []
-            unskew.Checkpoints(folder / "kept", trial, said=said.append).find("training")
+            unskew.Checkpoints(folder / "kept", trial, "it", say=said.append).find("training")
             if said:
                 raise UserError(said[0])
 

@@ -89,7 +89,7 @@ def test_a_run_goes_on_from_wherever_it_was_stopped(method, tmp_path):
         first = replace(trial, client_files=folder / "clients", client_memory=0.0)
         try:
             package.train(
-                first, method(), keeper=stop_after(Checkpoints(folder, first, every="every=1"), offers)
+                first, method(), keeper=stop_after(Checkpoints(folder, first, "it", every="every=1"), offers)
             )
         except StoppedError:
             pass
@@ -97,7 +97,7 @@ def test_a_run_goes_on_from_wherever_it_was_stopped(method, tmp_path):
             assert offers > trial.budget.rounds
             return
         other = replace(first, engine="pool", workers=2)
-        assert same(whole, package.train(other, method(), keeper=Checkpoints(folder, other)))
+        assert same(whole, package.train(other, method(), keeper=Checkpoints(folder, other, "it")))
 
 
 def test_kept_optimisers_local_statistics_and_strides_come_back(tmp_path):
@@ -108,14 +108,14 @@ def test_kept_optimisers_local_statistics_and_strides_come_back(tmp_path):
     federation = package.federate(dataset, "iid", clients=3, seed=1)
     trial = Trial(federation, channels_last, budget=budget, statistics="local", engine="loop")
     whole = package.train(trial)
-    checkpoints = stop_after(Checkpoints(tmp_path, trial, every="every=1"), 2)
+    checkpoints = stop_after(Checkpoints(tmp_path, trial, "it", every="every=1"), 2)
     with pytest.raises(StoppedError):
         package.train(trial, keeper=checkpoints)
-    found = Checkpoints(tmp_path, trial).find("training").stage.states[0]
+    found = Checkpoints(tmp_path, trial, "it").find("training").stage.states[0]
     weight = found.server.weights.params["0.weight"]
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert len(found.optimizers) == len(found.buffers) == 3
-    assert same(whole, package.train(trial, keeper=Checkpoints(tmp_path, trial)))
+    assert same(whole, package.train(trial, keeper=Checkpoints(tmp_path, trial, "it")))
 
 
 def channels_last() -> nn.Module:
@@ -264,34 +264,34 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(damage, reason, tm
     trial = hard_trial(normed_model)
     whole = package.train(trial, methods.scaffold())
     files = replace(trial, client_files=tmp_path / "clients")
-    stopped = stop_after(Checkpoints(tmp_path / "checkpoints", files, every="every=1"), 3)
+    stopped = stop_after(Checkpoints(tmp_path / "checkpoints", files, "it", every="every=1"), 3)
     with pytest.raises(StoppedError):
         package.train(files, methods.scaffold(), keeper=stopped)
     older, newer = sorted((tmp_path / "checkpoints").iterdir())
     damage(newer)
     said: list[str] = []
-    kept = Checkpoints(tmp_path / "checkpoints", files, said=said.append)
+    kept = Checkpoints(tmp_path / "checkpoints", files, "it", say=said.append)
     assert kept.find("training").stage.states[0].round == 2
     (sentence,) = said
     assert str(newer) in sentence
     assert reason in sentence
-    again = Checkpoints(tmp_path / "checkpoints", files)
+    again = Checkpoints(tmp_path / "checkpoints", files, "it")
     assert same(whole, package.train(files, methods.scaffold(), keeper=again))
     damage(older)
     told: list[str] = []
-    assert Checkpoints(tmp_path / "checkpoints", files, said=told.append).find("training") is None
+    assert Checkpoints(tmp_path / "checkpoints", files, "it", say=told.append).find("training") is None
     assert len(told) == 2
 
 
 def test_damage_to_what_clients_keep_is_found_before_it_is_used(tmp_path):
     trial = replace(hard_trial(), client_files=tmp_path / "clients")
-    stopped = stop_after(Checkpoints(tmp_path / "checkpoints", trial, every="every=1"), 3)
+    stopped = stop_after(Checkpoints(tmp_path / "checkpoints", trial, "it", every="every=1"), 3)
     with pytest.raises(StoppedError):
         package.train(trial, methods.scaffold(), keeper=stopped)
     damage_clients(max((tmp_path / "checkpoints").iterdir()))
     said: list[str] = []
     del stopped
-    kept = Checkpoints(tmp_path / "checkpoints", replace(trial, client_memory=1.0), said=said.append)
+    kept = Checkpoints(tmp_path / "checkpoints", replace(trial, client_memory=1.0), "it", say=said.append)
     whole = package.train(hard_trial(), methods.scaffold())
     assert any("checksum" in sentence for sentence in said)
     assert same(whole, package.train(trial, methods.scaffold(), keeper=kept))
@@ -299,11 +299,11 @@ def test_damage_to_what_clients_keep_is_found_before_it_is_used(tmp_path):
 
 def test_a_checkpoint_of_another_experiment_is_not_used(tmp_path):
     trial = hard_trial()
-    first = stop_after(Checkpoints(tmp_path, trial, identity="one", every="every=1"), 2)
+    first = stop_after(Checkpoints(tmp_path, trial, "one", every="every=1"), 2)
     with pytest.raises(StoppedError):
         package.train(trial, keeper=first)
     said: list[str] = []
-    assert Checkpoints(tmp_path, trial, identity="two", said=said.append).find("training") is None
+    assert Checkpoints(tmp_path, trial, "two", say=said.append).find("training") is None
     assert all("it is of another experiment" in sentence for sentence in said)
 
 
@@ -312,7 +312,7 @@ def test_a_checkpoint_of_another_experiment_is_not_used(tmp_path):
 
 def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(unskew, tmp_path):
     ask = " ".join([*BRIEF, "--method", "scaffold", "--model", "mlp-small", "--checkpoint", "every=1"])
-    room = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (300_000, 300_000))
+    room = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
     child = kills.fork(["run", *ask.split(), "--out", "run"], tmp_path / "log", room)
     assert end(child) == 2
     said = (tmp_path / "log").read_text()
@@ -373,9 +373,74 @@ def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
         assert kills.fingerprint(tmp_path / "broken" / cell) == kills.fingerprint(tmp_path / "whole" / cell)
     again = unskew(*ask, "--out", "whole")
     assert again.code == 2
-    assert "holds this compare, finished" in again.err
-    other = unskew(*ask[:2], *BRIEF, "--rounds", "25", "--seeds", "1,2", "--out", "whole")
+    assert "holds a finished run or compare" in again.err
+    shown = unskew("resume", "whole", "--json")
+    assert shown.code == 0
+    assert kills._timeless(json.loads(shown.out)) == kills._timeless(told[1])
+    (tmp_path / "broken/compare.json").unlink()
+    other = unskew(*ask[:2], *BRIEF, "--rounds", "25", "--seeds", "1,2", "--out", "broken")
     assert "holds another compare (with fedprox-mu=0.1-seed1)" in other.err
+    (tmp_path / "broken/fedavg-seed1/summary.json").write_text("{")
+    damaged = unskew("resume", "broken")
+    assert damaged.code == 2
+    assert "1 of 4 runs failed: fedavg seed 1" in damaged.err
+    assert (tmp_path / "broken/compare.json").exists()
+
+
+def test_records_are_those_of_the_model_also_where_a_round_comes_out_otherwise(unskew, tmp_path, monkeypatch):
+    """As when a worker died in it before the run was stopped, and did not when it was done again."""
+    stop_in_round(monkeypatch, 4)
+    unskew("run", *BRIEF, "--out", "run", "--checkpoint", "never")
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "run/rounds.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["accuracy"] = 0.0
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
+    answer = unskew("resume", "run", "--json")
+    assert answer.code == 0
+    assert any("round 2 came out otherwise" in note for note in json.loads(answer.out)["notes"])
+    unskew("run", *BRIEF, "--out", "whole")
+    texts = [(tmp_path / each / "rounds.jsonl").read_text() for each in ("run", "whole")]
+    told = [[kills._timeless(json.loads(line)) for line in text.splitlines()] for text in texts]
+    assert told[0] == told[1]
+
+
+def test_a_damaged_line_is_cut_off_and_made_again(unskew, tmp_path, monkeypatch):
+    stop_in_round(monkeypatch, 4)
+    unskew("run", *BRIEF, "--out", "run", "--checkpoint", "every=1")
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "run/rounds.jsonl"
+    first, _, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + b"\0" * 40 + b"\n" + third)
+    assert unskew("resume", "run", "--quiet").code == 0
+    assert path.read_bytes().splitlines(keepends=True)[0] == first
+    assert [json.loads(line)["round"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
+
+
+def test_what_is_left_of_a_run_that_was_killed_at_its_very_end_goes(unskew, tmp_path):
+    assert unskew("run", *BRIEF, "--out", "run").code == 0
+    (tmp_path / "run/checkpoints").mkdir()
+    (tmp_path / "run/clients").mkdir()
+    assert unskew("resume", "run").code == 0
+    assert not (tmp_path / "run/checkpoints").exists()
+    assert not (tmp_path / "run/clients").exists()
+
+
+def test_a_checkpoint_of_another_trial_is_not_used(tmp_path):
+    trial = hard_trial()
+    with pytest.raises(StoppedError):
+        package.train(trial, keeper=stop_after(Checkpoints(tmp_path, trial, "it", every="every=1"), 2))
+    changes = [
+        {"seed": 2},
+        {"budget": Budget(rounds=3, lr=0.5)},
+        {"statistics": "batch"},
+        {"model": "mlp-small"},
+    ]
+    for change in changes:
+        assert Checkpoints(tmp_path, replace(trial, **change), "it").find("training") is None
+    assert Checkpoints(tmp_path, trial, "it").find("training") is not None
 
 
 def test_what_resume_cannot_go_on_with_is_said(unskew, tmp_path):

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from unskew.client_tensors import ClientStore, ClientTensors
 from unskew.errors import UserError
-from unskew.files import write_file
+from unskew.files import sync_folder, write_file
 from unskew.program import Kept
 from unskew.result import Stage
 from unskew.rounds import store_of
@@ -57,12 +57,12 @@ class Period:
     @classmethod
     def parse(cls, text: str) -> Period:
         """Read `auto`, `never`, `every=10` (rounds) or a time such as `30s`, `5m` or `2h`."""
-        text = text.strip()
+        text = text.strip().removeprefix("every=")
         if text == "auto":
             return cls()
         if text == "never":
             return cls(seconds=None)
-        if match := re.fullmatch(r"(?:every=)?(\d{1,9})", text):
+        if match := re.fullmatch(r"(\d{1,9})", text):
             if int(match[1]):
                 return cls(rounds=int(match[1]), seconds=None, adapts=False)
         elif match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|h)", text):
@@ -79,14 +79,15 @@ class Checkpoints:
         self,
         folder: str | Path,
         trial: Trial,
+        method: str,
         *,
-        identity: str = "",
         every: Period | str = "auto",
-        said: Callable[[str], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`identity` is what has to be the same for a run to go on, such as a name for the trial and the
-        method. `every` is how often a checkpoint is due. `said` is told of checkpoints that are damaged."""
-        self.folder, self.identity, self._said = Path(folder), identity, said
+        """`method` tells the method from others in words of the caller's, since its functions cannot be
+        compared: a run goes on from checkpoints of the same trial and the same words alone. `every` is how
+        often a checkpoint is due. `say` is told of checkpoints that cannot be used."""
+        self.folder, self.identity, self._say = Path(folder), identity_of(trial, method), say
         self.period = Period.parse(every) if isinstance(every, str) else every
         self.store = store_of(trial)
         self._device = trial.pick_device()
@@ -103,6 +104,7 @@ class Checkpoints:
         self._rounds = 0
         self._cost = 0.0
         self._began = self._saved = time.monotonic()
+        self._unread = False
         self.seconds_before = 0.0
         """How long the run has taken before it was stopped, as far as it is kept."""
         self.written = 0
@@ -143,11 +145,15 @@ class Checkpoints:
         """Let the run keep what it has after its present round, and raise the reason."""
         self._stop = reason
 
-    def wait(self) -> None:
-        """Wait until all is on disk. An error of writing is raised here, or at the next checkpoint."""
+    def close(self) -> None:
+        """Wait until nothing is written any more."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
+
+    def wait(self) -> None:
+        """Wait until all is on disk. An error of writing is raised here, or at the next checkpoint."""
+        self.close()
         error, self._error = self._error, None
         if isinstance(error, OSError):
             raise UserError(
@@ -171,8 +177,10 @@ class Checkpoints:
         its size."""
         if not self.period.adapts:
             return True
-        next_one = self._cost / self.written if self.written else _size(stage) / BYTES_A_SECOND
-        return self._cost + next_one <= MOST_COST * (time.monotonic() - self._began)
+        affordable = MOST_COST * (time.monotonic() - self._began) - self._cost
+        return affordable > 0 and affordable >= (
+            self._cost / self.written if self.written else _size(stage) / BYTES_A_SECOND
+        )
 
     def _save(self, name: str, stage: Stage, *, ended: bool) -> None:
         self.wait()
@@ -189,7 +197,9 @@ class Checkpoints:
         def write() -> None:
             began = time.monotonic()
             try:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                if not self.folder.is_dir():
+                    self.folder.mkdir(parents=True)
+                    sync_folder(self.folder.parent)
                 for path, header, tensors, value in texts:
                     write_file(path, _file(header, tensors))
                     _read(path, self.identity)  # as it lies there now
@@ -240,7 +250,9 @@ class Checkpoints:
                     for client in kept:
                         kept[client]  # what is damaged raises
             except Exception as error:  # whatever a file may say
-                self._said(f"the checkpoint {path} is damaged ({error}): an older one is used, or none.")
+                why = str(error).rstrip(".")
+                self._say(f"the checkpoint {path} cannot be used ({why}): an older one is, or none.")
+                self._unread = True
                 continue
             found.setdefault(
                 name, Kept(stage, header["ended"])
@@ -248,8 +260,33 @@ class Checkpoints:
             self._numbers[name] = number
             self.seconds_before = max(self.seconds_before, float(header["seconds"]))
             self._files[path] = mappings
-        self.store.remove_unused()
+        if not self._unread:  # else somebody may still want what it tells of
+            self.store.remove_unused()
         return found
+
+
+def identity_of(trial: Trial, method: str) -> str:
+    """SHA-256 over what a trial's results depend on, the initial model included, and words for the method."""
+    model = trial.build().state_dict()
+    told = {
+        "method": method,
+        "data": trial.federation.dataset.sha256,
+        "partition": trial.federation.partition.index_sha256,
+        "model": {name: hashlib.sha256(_bytes(value)).hexdigest() for name, value in model.items()},
+        "settings": [
+            each.model_dump(mode="json")
+            for each in (trial.budget, trial.evaluation, trial.probe, trial.faults)
+        ],
+        "others": [
+            trial.seed, trial.statistics, trial.teacher, str(trial.augment), str(trial.attack),
+            trial.pick_device().type, trial.threads, trial.precision, trial.fast,
+        ],
+    }  # fmt: skip
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _bytes(value: Tensor) -> bytes:
+    return value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _size(stage: Stage) -> int:
@@ -308,7 +345,7 @@ def _read(path: Path, identity: str) -> tuple[dict[str, Any], Tensors]:
     if header.get("identity") != identity:
         raise ValueError("it is of another experiment")
     tensors = load(body)
-    header["value"] = json.loads(bytes(tensors.pop("value").tolist()))
+    header["value"] = json.loads(tensors.pop("value").numpy().tobytes())
     return header, tensors
 
 

@@ -29,6 +29,12 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def sync_file(path: Path) -> None:
+    """Wait until the disk has a file's content."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+
+
 def put(ready: Path, path: Path) -> None:
     """Rename a file or folder that is ready to `path`, in such an order that a crash leaves there what was or
     what is to be: first its content reaches the disk, then its name."""
@@ -36,8 +42,7 @@ def put(ready: Path, path: Path) -> None:
         if hasattr(os, "sync"):  # one call for all files in it; Windows has none
             os.sync()
     else:
-        with ready.open("r+b") as file:
-            os.fsync(file.fileno())
+        sync_file(ready)
     ready.replace(path)
     sync_folder(path.parent)
 

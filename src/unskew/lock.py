@@ -29,8 +29,9 @@ def locked(folder: Path) -> Iterator[None]:
     _mine.add(path)
     try:
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps(owner).encode())
+        with contextlib.suppress(OSError):  # of a full disk: who holds it is told then without a name
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps(owner).encode())
         yield
     finally:
         _mine.discard(path)
@@ -88,7 +89,8 @@ def _lock_on_windows(descriptor: int) -> bool:
 
 def _held(descriptor: int, folder: Path) -> str:
     try:
-        owner = json.loads(os.pread(descriptor, 4096, 0))
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        owner = json.loads(os.read(descriptor, 4096))
         pid, host, since = int(owner["pid"]), str(owner["host"]), float(owner["since"])
         age = timedelta(seconds=round(max(0.0, time.time() - since)))
         who = f"process {pid} on {host}, since {datetime.fromtimestamp(since):%Y-%m-%d %H:%M:%S} ({age} ago)"

@@ -12,7 +12,7 @@ from torch import Tensor
 from unskew import engines, metrics
 from unskew.client_tensors import ClientStore, ClientTensors, client_store
 from unskew.engines.check import Answer, ValueCheck
-from unskew.engines.job import Fit, Job, Outcome, Pending, Task
+from unskew.engines.job import Fit, Job, Pending, Task
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
 from unskew.faults import accept, require_enough, sort_out, without
@@ -159,10 +159,10 @@ def fit_cohort(trial: Trial, method: Method, engine: engines.Engine, state: Stat
     # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
     upcoming = sample(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
     outcomes = engine.fit(method, received, method.server.share(state.server), jobs, upcoming)
-    with engine.deterministic():
-        outcomes = attacked(trial, received, t, tasks, outcomes)
 
     answers, faults = sort_out(trial.faults, t, jobs, outcomes, received)
+    with engine.deterministic():
+        answers = attacked(trial, received, t, answers)
     check = ValueCheck(answers, received, trial.faults.max_norm)
     arriving = engine.fetch(check.values)
 
@@ -241,23 +241,16 @@ def begin_round(
     return following, Pending(record)
 
 
-def attacked(
-    trial: Trial, received: Weights, t: int, tasks: list[Task], outcomes: list[Outcome]
-) -> list[Outcome]:
-    """What the clients send, where the trial has some that attack."""
-    trained = {
-        task.client: fit
-        for task, fit in zip(tasks, outcomes, strict=True)
-        if isinstance(fit, Fit) and fit.steps
-    }
-    sent = {client: fit.weights for client, fit in trained.items()}
+def attacked(trial: Trial, received: Weights, t: int, answers: list[Answer]) -> list[Answer]:
+    """What the clients send, where the trial has some that attack. Those know of each other's honest updates
+    what can be used."""
+    if trial.attack.kind == "none":
+        return answers
+    sent = {job.task.client: fit.weights for job, fit in answers if _is_finite(fit.weights)}
     lies = trial.attack.changed(trial.seed, t, trial.federation.clients, received, sent)
     if trial.statistics == "local":  # buffers are not sent: a client keeps its own
         lies = {client: Weights(lie.params, sent[client].buffers) for client, lie in lies.items()}
-    return [
-        replace(trained[task.client], weights=lies[task.client]) if task.client in lies else outcome
-        for task, outcome in zip(tasks, outcomes, strict=True)
-    ]
+    return [(job, replace(fit, weights=lies.get(job.task.client, fit.weights))) for job, fit in answers]
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,9 +356,13 @@ def notes_of_faults(rounds: Iterable[Round]) -> list[str]:
 
 def divergence(weights: Weights) -> list[str]:
     """A note where a model holds NaN or infinite values, and none where it does not."""
-    if all(bool(value.isfinite().all()) for value in (weights.params | weights.buffers).values()):
+    if _is_finite(weights):
         return []
     return ["training diverged: the final model holds NaN or infinite weights; try a smaller lr."]
+
+
+def _is_finite(weights: Weights) -> bool:
+    return all(bool(value.isfinite().all()) for value in (weights.params | weights.buffers).values())
 
 
 def rounds_cost(trial: Trial, method: Method, rounds: int) -> float | None:

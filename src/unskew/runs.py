@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import json
 import os
 import platform
 import re
@@ -25,8 +27,8 @@ import unskew
 from unskew import metrics, record
 from unskew.clock import Clock
 from unskew.errors import UserError
-from unskew.experiment import Experiment, Prepared, read
-from unskew.files import write_file
+from unskew.experiment import Experiment, Prepared, brief_skew, read
+from unskew.files import sync_file, write_file
 from unskew.lock import NAME as LOCK
 from unskew.metrics import Stages, Traffic
 from unskew.probe import Findings
@@ -36,6 +38,7 @@ from unskew.types import Params
 from unskew.version import VERSION
 
 T = TypeVar("T")
+L = TypeVar("L", record.Round, record.Probe)
 LONGEST_NAME = 120  # of a run folder, before the time is added; file systems allow 255 bytes
 
 
@@ -66,7 +69,7 @@ class RunFolder:
         else:
             write_whole(path / "environment.json", to_json(where))
         self._rounds = self._whole_lines("rounds.jsonl", record.ROUND)
-        self._probes = self._whole_lines("probes.jsonl", record.PROBE) if prepared.trial.probe.every else {}
+        self._probes = self._whole_lines("probes.jsonl", record.PROBE) if prepared.trial.probe.every else []
         with writing(path):
             (path / "error.json").unlink(missing_ok=True)
         dataset = prepared.trial.federation.dataset
@@ -96,45 +99,70 @@ class RunFolder:
             )
 
     def _other_versions(self, where: record.Environment) -> list[str]:
-        """What the last bits of a result may depend on and is not what it was when the run began."""
-        before = record.ENVIRONMENT.parse((self.path / "environment.json").read_text())
+        """What the last bits of a result may depend on and is not what it was before the run was stopped."""
+        before = self._whole_lines("resumed.jsonl", record.ENVIRONMENT)
+        with contextlib.suppress(record.DamagedError, OSError, UnicodeDecodeError):
+            before.append(record.ENVIRONMENT.parse((self.path / "environment.json").read_text()))
         changed = [
-            f"{name} {before.versions.get(name)} is {now} now"
+            f"{name} {old} is {now} now"
             for name, now in where.versions.items()
-            if before.versions.get(name) != now
+            for old in dict.fromkeys(each.versions.get(name) for each in before)
+            if old != now
         ]
-        if before.device_name != where.device_name:
-            changed.append(f"{before.device_name} is {where.device_name} now")
+        machines = dict.fromkeys(each.device_name for each in before)
+        changed += [f"{old} is {where.device_name} now" for old in machines if old != where.device_name]
         if not changed:
             return []
         return [f"the run went on in another place than it began in ({', '.join(changed)}): bits may differ."]
 
-    def _whole_lines(self, name: str, kind: record.Format[T]) -> dict[int, T]:
-        """The lines of a file by their round. What a crash has left of a line is cut off."""
-        path = self.path / name
+    def _whole_lines(self, name: str, kind: record.Format[T]) -> list[T]:
+        """The lines of a file. What a crash has left of a line is cut off, and so is what follows a line that
+        is damaged: it is told or done again."""
+        path, lines, whole = self.path / name, list[T](), 0
         with writing(path):
             path.touch()
             content = path.read_bytes()
-            whole = content[: content.rfind(b"\n") + 1]
-            if len(whole) < len(content):
-                os.truncate(path, len(whole))
-        try:
-            return {line.round: line for line in map(kind.parse, whole.decode().splitlines())}  # type: ignore[attr-defined]
-        except (record.DamagedError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} is damaged ({error}): run it again in another folder.") from None
+            for line in content.splitlines(keepends=True):
+                try:
+                    if not line.endswith(b"\n"):
+                        break
+                    lines.append(kind.parse(line.decode()))
+                except (record.DamagedError, UnicodeDecodeError):
+                    self.notes.append(f"{path} was damaged in line {len(lines) + 1}: it was cut off there.")
+                    break
+                whole += len(line)
+            if whole < len(content):
+                os.truncate(path, whole)
+        return lines
 
     def append(self, round: Round) -> tuple[record.Round, record.Probe | None]:
         """Write a round down, unless it was before the run was stopped. What stands there of it, and of its
         probe, comes back."""
-        line = self._rounds.pop(round.number, None)
-        if line is None:
-            line = self._line(round)
-            self._add_line("rounds.jsonl", line)
-        probe = self._probes.pop(round.number, None)
-        if probe is None and round.probe is not None:
-            probe = probe_record(round.number, round.probe)
-            self._add_line("probes.jsonl", probe)
-        return line, probe
+        line = self._write("rounds.jsonl", self._line(round), self._rounds)
+        if round.probe is None:
+            return line, None
+        return line, self._write("probes.jsonl", probe_record(round.number, round.probe), self._probes)
+
+    def _write(self, name: str, line: L, there: list[L]) -> L:
+        """Add a line to a file, or find it there. Where another stands in its place, as when the run was
+        stopped after a fault that did not happen again, the file is cut off there."""
+        if there:
+            before = there.pop(0)
+            if _timeless(before) == _timeless(line):
+                return before
+            there.clear()
+            self._cut(name, line.round)
+        self._add_line(name, line)
+        return line
+
+    def _cut(self, name: str, number: int) -> None:
+        """Leave the lines of the rounds before this one."""
+        path = self.path / name
+        kept = [line for line in path.read_text().splitlines() if json.loads(line)["round"] < number]
+        write_whole(path, "".join(f"{line}\n" for line in kept))
+        self.notes.append(
+            f"round {number} came out otherwise than before the run was stopped: {name} has it as it is now."
+        )
 
     def _add_line(self, name: str, written: record.Round | record.Probe | record.Environment) -> None:
         line = to_json(written, indent=None) + "\n"
@@ -182,16 +210,16 @@ class RunFolder:
         tensors = {
             name: value.cpu().contiguous() for name, value in (weights.params | weights.buffers).items()
         }
+        for name in ("rounds.jsonl", "probes.jsonl"):
+            if (self.path / name).exists():
+                with writing(self.path / name) as file:
+                    sync_file(file)  # before the summary says that the run is finished
         # One entry alone: of several, safetensors writes now one first, now another.
         content = save(tensors, metadata={"format": "pt"})
         write_whole(self.path / "model.safetensors", content)
         summary = summarise(prepared, result, time(), self.path)
         write_whole(self.path / "summary.json", to_json(summary))
         return summary
-
-    def fail(self, failure: record.Failure) -> None:
-        """Write down why there will be no summary."""
-        write_whole(self.path / "error.json", to_json(failure))
 
 
 def summarise(prepared: Prepared, result: Result, time: record.Time, path: Path) -> record.Summary:
@@ -263,6 +291,12 @@ def time_of(clock: Clock) -> record.Time:
     return record.Time(clock.total, before, *later)
 
 
+def _timeless(line: record.Round | record.Probe) -> dict[str, Any]:
+    """A line as its file has it, without its seconds."""
+    told: dict[str, Any] = json.loads(to_json(line))
+    return {key: value for key, value in told.items() if key != "seconds"}
+
+
 def probe_record(round: int, found: Findings) -> record.Probe:
     """A line of `probes.jsonl`."""
     return record.Probe(
@@ -305,6 +339,11 @@ def _domain_accuracy(names: tuple[str, ...], confusions: np.ndarray) -> dict[str
         name: metrics.accuracy(confusion) if confusion.sum() else None
         for name, confusion in zip(names, confusions, strict=True)
     }
+
+
+def write_failure(path: Path, failure: record.Failure) -> None:
+    """Write down in a run's folder why there is no summary."""
+    write_whole(path / "error.json", to_json(failure))
 
 
 def failure_of(error: Exception) -> record.Failure:
@@ -360,12 +399,19 @@ def check_same(path: Path, asked: Experiment) -> None:
 
 def differences(there: Experiment, asked: Experiment) -> str:
     """The settings that two experiments differ in and that results depend on, as many as fit a sentence."""
-    mine, theirs = _flat(asked.told()), _flat(there.told())
+    mine, theirs = (_flat(_briefly(each)) for each in (asked, there))
     found = [key for key in dict.fromkeys([*theirs, *mine]) if mine.get(key) != theirs.get(key)]
     named = [
         f"{key} is {_short(theirs.get(key))} there and {_short(mine.get(key))} here" for key in found[:3]
     ]
     return ", ".join(named) + (f", and {len(found) - 3} more" if len(found) > 3 else "")
+
+
+def _briefly(experiment: Experiment) -> dict[str, Any]:
+    told = experiment.told()
+    with contextlib.suppress(UserError):  # of another version
+        told["skew"]["recipe"] = brief_skew(told["skew"]["recipe"])
+    return told
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -408,9 +454,9 @@ def writing(path: Path) -> Iterator[Path]:
     try:
         yield path
     except OSError as error:
-        raise UserError(
-            f"cannot write to {path} ({error.strerror}): choose another folder with --out."
-        ) from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        todo = "make room there, and go on with unskew resume" if full else "choose another folder with --out"
+        raise UserError(f"cannot write to {path} ({error.strerror}): {todo}.") from None
 
 
 def environment(prepared: Prepared) -> record.Environment:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from unskew.runs import (
     environment,
     failure_of,
     time_of,
+    write_failure,
     write_whole,
 )
 from unskew.train import train
@@ -76,75 +77,82 @@ def sweep(cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str] = ()) ->
     """Run all cells, each with the loggers named. What they came to is in their order: runs as their folders
     have them, and failures, which keep no other cell from running. What is finished already is not run again,
     and what was stopped goes on."""
-    done = {number: finished(cell) for number, cell in enumerate(cells)}
-    left = [cell for number, cell in enumerate(cells) if done[number] is None]
+    left = [cell for cell in cells if not is_finished(cell.folder)]
     if any(cell.prepared.trial.engine == "ray" for cell in left):
-        ends = _side_by_side(left, watch, log)
+        ends = dict(zip(left, _side_by_side(left, watch, log), strict=True))
     else:
-        ends = [_end(cell, watch, log) for cell in left]
-    rest = iter(ends)
-    return [done[number] or next(rest) for number in range(len(cells))]
+        ends = {cell: _end(cell, watch, log, last=cell is left[-1]) for cell in left}
+    return [ends[cell] if cell in ends else _finished(cell) for cell in cells]
 
 
-def finished(cell: SweepRun) -> Run | None:
-    """The run in a cell's folder, where that is the same experiment and finished."""
-    if not (cell.folder / "summary.json").is_file():
-        return None
-    run = read_run(cell.folder)
-    there = run.summary.identity if run.summary else ""
-    if there != cell.identity:
-        raise UserError(
-            f"the finished run in {cell.folder} is another experiment than the one asked for: choose another "
-            "folder with --out."
-        )
+def is_finished(folder: Path) -> bool:
+    """Whether a folder holds a run that has ended with a summary."""
+    return (folder / "summary.json").is_file()
+
+
+def _finished(cell: SweepRun) -> Run | record.Failure:
+    """The finished run in a cell's folder, where that is the same experiment."""
+    try:
+        run = read_run(cell.folder)
+        if run.summary is None or run.summary.identity != cell.identity:
+            raise UserError(
+                f"the finished run in {cell.folder} is another experiment than the one asked for: choose "
+                "another folder with --out."
+            )
+    except UserError as error:
+        return failure_of(error)
     remove_leftovers(cell.folder)  # of one that was killed when it had just finished
     return run
 
 
-def _end(cell: SweepRun, watch: Watcher, log: Sequence[str]) -> Run | record.Failure:
+def _end(cell: SweepRun, watch: Watcher, log: Sequence[str], *, last: bool) -> Run | record.Failure:
     watch.label(cell.name)
     try:
-        return execute(cell.prepared, cell.folder, watch, log)
+        return execute(cell.prepared, cell.folder, watch, log, last=last)
     except Exception as error:  # whatever a method may raise
         return failure_of(error)
 
 
 def execute(
-    prepared: Prepared, path: Path, watch: Watcher, log: Sequence[str] = (), clock: Clock | None = None
+    prepared: Prepared,
+    path: Path,
+    watch: Watcher,
+    log: Sequence[str] = (),
+    clock: Clock | None = None,
+    *,
+    last: bool = True,
 ) -> Run:
     """Train in a run folder, with the loggers named: a new one, or one in which the same experiment was
     stopped. A run that is interrupted ends its round first and can be gone on with, and so can one that
     fails, which writes down why. The clock, by default one from now on, tells the summary where the time
-    went."""
+    went. Where it is not the `last` of several, it is interrupted also when it has just ended."""
     clock = clock or Clock()
+    folder: RunFolder | None = None
     claim(path)
     with locked(path):
-        folder = RunFolder(path, prepared)
-        watch.say([*_beforehand(prepared), *folder.notes])
         try:
+            folder = RunFolder(path, prepared)
+            watch.say([*_beforehand(prepared), *folder.notes])
             with _loggers(log, prepared, path, watch) as loggers:
-                _train_in(folder, prepared, watch, loggers, clock)
+                asked_to_stop = _train_in(folder, prepared, watch, loggers, clock)
         except Interrupted:
             raise
         except KeyboardInterrupt:
             raise Interrupted(f"stopped; {how_to_go_on(path)}") from None
         except Exception as error:
-            folder.fail(failure_of(error))
+            with suppress(UserError):  # of a disk that is full
+                if folder is not None:  # else it is another run's
+                    write_failure(path, failure_of(error))
             raise
+    if asked_to_stop and not last:
+        raise Interrupted(f"stopped; {how_to_go_on(path)}")
     return read_run(path)
 
 
-def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Log, clock: Clock) -> None:
+def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Log, clock: Clock) -> bool:
+    """Train and write everything down; return whether somebody asked to stop when it was too late."""
     path, experiment = folder.path, prepared.experiment
     trial = replace(prepared.trial, client_files=path / CLIENT_FILES)
-    checkpoints = Checkpoints(
-        path / CHECKPOINTS,
-        trial,
-        identity=experiment.identity(),
-        every=experiment.checkpoint,
-        said=lambda sentence: watch.say([sentence]),
-    )
-    clock.mark("set-up")
     told = 0
 
     def on_round(round: Round) -> None:
@@ -157,16 +165,53 @@ def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Lo
         so_far = f" after round {told} of {trial.budget.rounds}" if told else ""
         return Interrupted(f"stopped{so_far}; {how_to_go_on(path)}")
 
-    with stopping(checkpoints.stop, stopped, watch):
-        result = train(trial, prepared.method, on_round=on_round, keeper=checkpoints)
-    result = replace(
-        result,
-        notes=(*result.notes, *folder.notes),
-        seconds=result.seconds + checkpoints.seconds_before,
-    )
-    _finish(folder, prepared, result, loggers, partial(time_of, clock))
-    checkpoints.wait()
+    with closing(
+        Checkpoints(
+            path / CHECKPOINTS,
+            trial,
+            experiment.identity(),
+            every=experiment.checkpoint,
+            say=lambda sentence: watch.say([sentence]),
+        )
+    ) as checkpoints:
+        clock.mark("set-up")
+        with stopping(partial(checkpoints.stop, stopped), watch) as signals:
+            result = train(trial, prepared.method, on_round=on_round, keeper=checkpoints)
+            result = replace(
+                result,
+                notes=(*result.notes, *folder.notes),
+                seconds=result.seconds + checkpoints.seconds_before,
+            )
+            _finish(folder, prepared, result, loggers, partial(time_of, clock))
     remove_leftovers(path)  # open as they are, clients' files can still be read
+    return bool(signals)
+
+
+@contextmanager
+def stopping(stop: Callable[[], None], watch: Watcher) -> Iterator[list[int]]:
+    """Let Ctrl-C and a request to terminate end the present round first; the second one stops at once. The
+    list has the signals that came."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # signals are handled in no other
+        yield came
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+
+    def handle(number: int, _: object) -> None:
+        came.append(number)
+        for each in handled:
+            signal.signal(each, signal.default_int_handler)
+        stop()
+        watch.say(["stopping after this round; press Ctrl-C again to stop at once."])
+
+    try:
+        for number in handled:
+            signal.signal(number, handle)
+        yield came
+    finally:
+        for number in handled:
+            signal.signal(number, before[number] or signal.SIG_DFL)
 
 
 def remove_leftovers(path: Path) -> None:
@@ -178,29 +223,6 @@ def remove_leftovers(path: Path) -> None:
 def how_to_go_on(path: Path) -> str:
     """What to do about a run that has stopped."""
     return f"go on with: unskew resume {shlex.quote(str(path))}"
-
-
-@contextmanager
-def stopping(
-    stop: Callable[[Callable[[], BaseException]], None], reason: Callable[[], BaseException], watch: Watcher
-) -> Iterator[None]:
-    """Let Ctrl-C and a request to terminate end the present round first; the second one stops at once."""
-    if threading.current_thread() is not threading.main_thread():  # signals are handled in no other
-        yield
-        return
-
-    def handle(number: int, _: object) -> None:
-        for each in before:
-            signal.signal(each, signal.default_int_handler)
-        watch.say(["stopping after this round; press Ctrl-C again to stop at once."])
-        stop(reason)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _mark_round(clock: Clock) -> None:
@@ -265,7 +287,7 @@ def _side_by_side(
 
     def fail(number: int, error: UserError) -> None:
         ends[number] = failure = failure_of(error)
-        folders[number].fail(failure)
+        write_failure(folders[number].path, failure)
 
     sent: dict[int, RemoteCall] = {}
     for number, mine in enumerate(each):
@@ -314,7 +336,7 @@ def _take(
             _finish(folder, prepared, done.end, loggers, lambda: done.time)
             return read_run(folder.path)
         loggers.end(None)
-    folder.fail(done.end)
+    write_failure(folder.path, done.end)
     return done.end
 
 

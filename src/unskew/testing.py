@@ -88,10 +88,10 @@ def _check_resumed(method: Method | Program, trial: Trial) -> None:
     whole = train(trial, method)
     with TemporaryDirectory() as folder:
         with suppress(StoppedError):
-            first = Checkpoints(folder, trial, every="every=1")
+            first = Checkpoints(folder, trial, "law", every="every=1")
             train(trial, method, on_round=stop, keeper=first)
         first.wait()
-        rest = train(trial, method, keeper=Checkpoints(folder, trial, every="never"))
+        rest = train(trial, method, keeper=Checkpoints(folder, trial, "law", every="never"))
     same = _same(whole.weights.params, rest.weights.params)
     same &= _same(whole.weights.buffers, rest.weights.buffers)
     same &= _tests_of(whole) == _tests_of(rest)

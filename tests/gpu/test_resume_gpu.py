@@ -48,11 +48,11 @@ def test_a_run_goes_on_with_the_same_bits(images, tmp_path, name, model, precisi
         if round.number == 3:
             raise StoppedError
 
-    first = Checkpoints(tmp_path / "kept", trial, every="every=1")
+    first = Checkpoints(tmp_path / "kept", trial, "it", every="every=1")
     with pytest.raises(StoppedError):
         train(trial, MADE[name](), on_round=stop, keeper=first)
     first.wait()
-    rest = train(trial, MADE[name](), keeper=Checkpoints(tmp_path / "kept", trial))
+    rest = train(trial, MADE[name](), keeper=Checkpoints(tmp_path / "kept", trial, "it"))
     assert torch.equal(flat(whole.weights), flat(rest.weights))
     assert [round.train_loss for round in whole.rounds] == [round.train_loss for round in rest.rounds]
     for one, other in zip(whole.rounds, rest.rounds, strict=True):

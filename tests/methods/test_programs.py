@@ -220,7 +220,7 @@ def test_a_killed_pkd_goes_on_in_its_last_stage(options, skewed, monkeypatch, tm
         if round.number == 4:
             raise KilledError
 
-    first = Checkpoints(tmp_path, trial, every="every=1")
+    first = Checkpoints(tmp_path, trial, "it", every="every=1")
     with pytest.raises(KilledError):
         unskew.train(trial, program, on_round=stop_in_round_four, keeper=first)
     first.wait()
@@ -233,7 +233,7 @@ def test_a_killed_pkd_goes_on_in_its_last_stage(options, skewed, monkeypatch, tm
 
     monkeypatch.setitem(engines.ENGINES, "loop", engines.EngineType(Watched))
     told = []
-    again = unskew.train(trial, program, on_round=told.append, keeper=Checkpoints(tmp_path, trial))
+    again = unskew.train(trial, program, on_round=told.append, keeper=Checkpoints(tmp_path, trial, "it"))
     assert trained == ["digits"] * 2
     assert [round.number for round in told] == [1, 2, 3, 4, 5]
     assert same(again.weights, whole.weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import loads as json_loads
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from unskew.lock import locked
 from unskew.record import PLAN, DamagedError, FailedRun, Failure, Json, Plan, Planned, SweepTime, to_json
 from unskew.report.read import Run
 from unskew.runs import EMPTY, FINISHED, claim, differences, free_folder, slug, write_whole
-from unskew.sweep import SweepRun, finished, how_to_go_on, sweep
+from unskew.sweep import SweepRun, how_to_go_on, is_finished, sweep
 
 
 def compare(
@@ -109,6 +110,11 @@ def compare(
         clock.mark("set-up")
     settings = cells[0][1].experiment
     folder = out or free_folder("-".join(["compare", *settings.words()[1:-1]]))
+    if claim(folder) == FINISHED and not _failed_before(folder):
+        raise UserError(
+            f"the output folder {folder} holds a finished run or compare: see `unskew table {folder}`, or "
+            "choose another with --out."
+        )
     finish(folder, cells, clock, loggers, json=json, quiet=quiet, table=table)
 
 
@@ -132,12 +138,12 @@ def finish(
     with locked(folder):
         _agree_on_plan(folder, found, planned, cells)
         rounds = cells[0][1].experiment.budget.rounds
-        left = [cell for cell in planned if finished(cell) is None]
-        with Watch(len(left) * rounds, cells=len(left), quiet=quiet, table=table) as watch:
+        left = sum(not is_finished(cell.folder) for cell in planned)
+        with Watch(left * rounds, cells=left, quiet=quiet, table=table) as watch:
             clock.mark("set-up")
             try:
                 ends = sweep(planned, watch, loggers)
-            except Interrupted:
+            except KeyboardInterrupt:
                 raise Interrupted(f"stopped; {how_to_go_on(folder)}") from None
             clock.mark("runs")
         _conclude(folder, cells, planned, ends, clock, json=json, quiet=quiet)
@@ -161,11 +167,14 @@ def _agree_on_plan(folder: Path, found: str, planned: list[SweepRun], cells: Cel
             f"the output folder {folder} holds another compare ({_difference(runs, there)}): choose another "
             "with --out, or ask for the same."
         )
-    if found == FINISHED and all(finished(cell) for cell in planned):
-        raise UserError(
-            f"the output folder {folder} holds this compare, finished: see `unskew table {folder}`, or "
-            "choose another with --out."
-        )
+
+
+def _failed_before(folder: Path) -> bool:
+    """Whether runs of a compare that has ended have failed, and may be tried again."""
+    try:
+        return bool(json_loads((folder / "compare.json").read_text())["failed"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _difference(runs: list[Planned], there: dict[str, Planned]) -> str:
@@ -256,10 +265,12 @@ def _time(clock: Clock) -> SweepTime:
 def _failure(failed: list[FailedRun], runs: int) -> str:
     """That runs have failed, in one sentence: the first in full, where the others stand."""
     first = failed[0]
+    there = Path(first.run_dir, "error.json").exists()
+    seen = f"see error.json in {first.run_dir}, and " if there else ""
     more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
     return (
         f"{len(failed)} of {runs} runs failed: {first.method} seed {first.seed}{more} "
-        f"({first.error.removesuffix('.')}): see error.json in {first.run_dir}, and run what failed again "
+        f"({first.error.removesuffix('.')}): {seen}run what failed again "
         "with unskew resume; the other runs are whole."
     )
 
