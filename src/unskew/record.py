@@ -14,8 +14,8 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on alone
+from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, with_config
+from typing_extensions import NotRequired, TypedDict  # pydantic takes typing's own from Python 3.12 on alone
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Number = float | None
@@ -77,7 +77,7 @@ class Fault:
 class Round:
     """A line of rounds.jsonl, of a round that was not tested."""
 
-    round: int
+    round: Annotated[int, Field(ge=1)]
     """Counted from 1."""
     lr: float
     cohort: list[int]
@@ -168,7 +168,7 @@ class Drift:
 class Probe:
     """A line of probes.jsonl."""
 
-    round: int
+    round: Annotated[int, Field(ge=1)]
     seconds: float
     clients: list[Client]
     groups: Effect
@@ -372,6 +372,7 @@ class Named(TypedDict):
 @_MORE
 class Skew(TypedDict):
     recipe: str
+    clients: NotRequired[int]
 
 
 @_MORE

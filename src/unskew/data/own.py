@@ -329,6 +329,8 @@ def to_inputs(x: Array | Tensor, name: str, layout: Layout | None) -> Array:
             f"'{name}' has inputs of shape {array.shape}: give [n, features], [n, H, W], [n, H, W, channels] "
             f"or [n, channels, H, W]."
         )
+    if 0 in array.shape[1:]:
+        raise UserError(f"'{name}' has images of shape {array.shape[1:]}, without a pixel: give others.")
     if array.ndim == 3:
         array = array[:, None]
     elif (layout or guess_layout(array.shape, name)) == "hwc":

@@ -242,7 +242,9 @@ def _text(path: Path) -> str:
 
 def _toml(path: Path) -> record.Experiment:
     try:
-        return record.EXPERIMENT.check(tomllib.loads(_text(path)))
+        settings = tomllib.loads(_text(path))
+        list(_flatten(settings))  # tables in tables without end are known here
+        return record.EXPERIMENT.check(settings)
     except (ValueError, RecursionError) as error:  # also tomllib.TOMLDecodeError and record.DamagedError
         raise _damaged(path, str(error)) from None
 
