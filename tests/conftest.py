@@ -4,6 +4,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -30,6 +31,13 @@ def digits() -> Dataset:
 def skewed(digits: Dataset) -> Federation:
     """Digits under Dirichlet 0.05: most clients lack most classes."""
     return federate(digits, "dirichlet:0.05", clients=5, seed=1)
+
+
+@pytest.fixture
+def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials run on the loop where they do not name an engine: every engine gives its bits, which
+    tests/laws/test_engines.py asserts, and starting workers takes longer than short trainings."""
+    monkeypatch.setattr("unskew.engines.pool", SimpleNamespace(available=lambda: False))
 
 
 @dataclass
