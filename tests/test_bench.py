@@ -16,9 +16,10 @@ from unskew.bench.bare import round_batches
 from unskew.bench.cells import CELLS, BenchCell, cnn_28
 from unskew.bench.data import dataset, made
 from unskew.bench.profile import shortened
-from unskew.bench.race import enter
+from unskew.bench.race import Entry, enter
 from unskew.bench.report import Line, Target
 from unskew.data import federate
+from unskew.engines import choose
 from unskew.engines.loop import Loop
 from unskew.methods import METHODS
 from unskew.models import MODELS, count_parameters
@@ -33,13 +34,18 @@ def no_time_for_the_dense_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def whole_command() -> None:
-    """Asked for where the whole command is measured, in a process of its own."""
+    """Asked for where the whole command of the loop is measured, in a process of its own."""
 
 
 @pytest.fixture(autouse=True)
 def no_other_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "whole_command" not in request.fixturenames:
-        monkeypatch.setattr(sys.modules["unskew.bench.race"], "command", lambda *_: None)
+    race = sys.modules["unskew.bench.race"]
+    whole, wanted = race.command, "whole_command" in request.fixturenames
+
+    def command(cell: BenchCell, entry: Entry, *more: object) -> object:
+        return whole(cell, entry, *more) if wanted and choose(entry.trial) == "loop" else None
+
+    monkeypatch.setattr(race, "command", command)
 
 
 def with_budget(**changes: int) -> BenchCell:
@@ -48,7 +54,7 @@ def with_budget(**changes: int) -> BenchCell:
 
 
 def test_a_cell_gives_a_table_and_two_dated_files(unskew, whole_command, monkeypatch) -> None:
-    monkeypatch.setitem(CELLS, "digits", with_budget(epochs=2))
+    monkeypatch.setitem(CELLS, "digits", with_budget(epochs=2, batch_size=50))
     answer = unskew("bench", "digits", "--rounds", "2", "--repeats", "1", "--workers", "2")
     assert answer.code == 0
     assert "digits: fedavg, loop, fp32, run 1 of 1" in answer.err
@@ -78,7 +84,7 @@ def test_a_cell_gives_a_table_and_two_dated_files(unskew, whole_command, monkeyp
 
 
 def test_any_method_can_be_measured(unskew, monkeypatch) -> None:
-    monkeypatch.setitem(CELLS, "digits", with_budget(epochs=1))
+    monkeypatch.setitem(CELLS, "digits", with_budget(epochs=1, batch_size=50))
     short = ("--rounds", "2", "--repeats", "1", "--engine", "loop", "--quiet")
     answer = unskew("bench", "digits", "--method", "scaffold, fedlc", *short)
     assert answer.code == 0
