@@ -5,7 +5,9 @@ compared line by line. `python -m benchmarks.hashes > before.txt`, `--engine poo
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -19,15 +21,18 @@ from unskew.testing import hard_trial, normed_model
 from unskew.train import train
 
 
-def trials() -> dict[str, Trial]:
-    """What is trained, by name."""
+def on_digits(model: str) -> Trial:
     digits = federate(load("digits"), "dirichlet:0.1", clients=6, seed=1)
     budget = Budget(rounds=5, cohort=3, epochs=1, batch_size=32, lr=0.05)
-    return {
-        "hard": hard_trial(normed_model),
-        "mlp": Trial(digits, "mlp", budget=budget, device="cpu"),
-        "resnet8": Trial(digits, "resnet8", budget=budget, device="cpu"),
-    }
+    return Trial(digits, model, budget=budget, device="cpu")
+
+
+TRIALS: dict[str, Callable[[], Trial]] = {
+    "hard": partial(hard_trial, normed_model),
+    "mlp": partial(on_digits, "mlp"),
+    "resnet8": partial(on_digits, "resnet8"),
+}
+"""What is trained, by name."""
 
 
 def hash_of(trial: Trial, method: Method | Program) -> str:
@@ -43,11 +48,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", default="loop")
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--trials", nargs="+", default=list(trials()))
+    parser.add_argument("--trials", nargs="+", default=list(TRIALS))
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = [replace(trials()[name], engine=given.engine, workers=given.workers) for name in given.trials]
+    chosen = [replace(TRIALS[name](), engine=given.engine, workers=given.workers) for name in given.trials]
     for name in given.methods:
         print(name, *(hash_of(trial, METHODS[name]()) for trial in chosen), flush=True)
 

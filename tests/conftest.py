@@ -4,11 +4,13 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import hypothesis
 import pytest
 import torch
 
+from federations import split
 from unskew.cli import main
 from unskew.data import Dataset, Federation, federate, load
 
@@ -28,8 +30,16 @@ def digits() -> Dataset:
 
 @pytest.fixture(scope="session")
 def skewed(digits: Dataset) -> Federation:
-    """Digits under Dirichlet 0.05: most clients lack most classes."""
-    return federate(digits, "dirichlet:0.05", clients=5, seed=1)
+    """A third of the digits under Dirichlet 0.05: most clients lack most classes."""
+    whole = federate(digits, "dirichlet:0.05", clients=5, seed=1)
+    return split(digits, *(rows[::3] for rows in whole.partition.indices))
+
+
+@pytest.fixture
+def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials run on the loop where they do not name an engine: every engine gives its bits, which
+    tests/laws/test_engines.py asserts, and starting workers takes longer than short trainings."""
+    monkeypatch.setattr("unskew.engines.pool", SimpleNamespace(available=lambda: False))
 
 
 @dataclass

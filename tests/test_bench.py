@@ -16,9 +16,10 @@ from unskew.bench.bare import round_batches
 from unskew.bench.cells import CELLS, BenchCell, cnn_28
 from unskew.bench.data import dataset, made
 from unskew.bench.profile import shortened
-from unskew.bench.race import enter
+from unskew.bench.race import Entry, enter
 from unskew.bench.report import Line, Target
 from unskew.data import federate
+from unskew.engines import choose
 from unskew.engines.loop import Loop
 from unskew.methods import METHODS
 from unskew.models import MODELS, count_parameters
@@ -33,16 +34,27 @@ def no_time_for_the_dense_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def whole_command() -> None:
-    """Asked for where the whole command is measured, in a process of its own."""
+    """Asked for where the whole command of the loop is measured, in a process of its own."""
 
 
 @pytest.fixture(autouse=True)
 def no_other_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "whole_command" not in request.fixturenames:
-        monkeypatch.setattr(sys.modules["unskew.bench.race"], "command", lambda *_: None)
+    race = sys.modules["unskew.bench.race"]
+    whole, wanted = race.command, "whole_command" in request.fixturenames
+
+    def command(cell: BenchCell, entry: Entry, *more: object) -> object:
+        return whole(cell, entry, *more) if wanted and choose(entry.trial) == "loop" else None
+
+    monkeypatch.setattr(race, "command", command)
 
 
-def test_a_cell_gives_a_table_and_two_dated_files(unskew, whole_command) -> None:
+def with_budget(**changes: int) -> BenchCell:
+    cell = CELLS["digits"]
+    return replace(cell, budget=cell.budget.model_copy(update=changes))
+
+
+def test_a_cell_gives_a_table_and_two_dated_files(unskew, whole_command, monkeypatch) -> None:
+    monkeypatch.setitem(CELLS, "digits", with_budget(epochs=2, batch_size=50))
     answer = unskew("bench", "digits", "--rounds", "2", "--repeats", "1", "--workers", "2")
     assert answer.code == 0
     assert "digits: fedavg, loop, fp32, run 1 of 1" in answer.err
@@ -57,8 +69,8 @@ def test_a_cell_gives_a_table_and_two_dated_files(unskew, whole_command) -> None
     first, last = cell["lines"][0], cell["lines"][-1]
     assert (first["method"], first["engine"], first["precision"]) == ("fedavg", "loop", "fp32")
     assert (first["rounds"], first["repeats"], first["projected"]) == (2, 1, True)
-    # 1,442 samples, five times each, in a round.
-    assert first["samples_per_second"] == pytest.approx(7210 / first["round_seconds"])
+    # 1,442 samples, twice each, in a round.
+    assert first["samples_per_second"] == pytest.approx(2884 / first["round_seconds"])
     assert first["dense_share"] == pytest.approx(first["samples_per_second"] / last["samples_per_second"])
     assert first["seconds"] == pytest.approx(first["first_round_seconds"] + 11 * first["round_seconds"])
     alone = next(line for line in cell["lines"] if line["what"] == "bare steps, 1 thread")
@@ -71,7 +83,8 @@ def test_a_cell_gives_a_table_and_two_dated_files(unskew, whole_command) -> None
     assert "| fedavg, loop, fp32 | ~" in page.read_text()
 
 
-def test_any_method_can_be_measured(unskew) -> None:
+def test_any_method_can_be_measured(unskew, monkeypatch) -> None:
+    monkeypatch.setitem(CELLS, "digits", with_budget(epochs=1, batch_size=50))
     short = ("--rounds", "2", "--repeats", "1", "--engine", "loop", "--quiet")
     answer = unskew("bench", "digits", "--method", "scaffold, fedlc", *short)
     assert answer.code == 0
@@ -114,13 +127,8 @@ def test_startup_and_loading_are_measured_in_processes_of_their_own(tmp_path: Pa
     assert "took its place" in load.notes[0]
 
 
-def lengthened(epochs: int, batch_size: int) -> BenchCell:
-    cell = CELLS["digits"]
-    return replace(cell, budget=cell.budget.model_copy(update={"epochs": epochs, "batch_size": batch_size}))
-
-
 def profiled(epochs: int, batch_size: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setitem(CELLS, "digits", lengthened(epochs, batch_size))
+    monkeypatch.setitem(CELLS, "digits", with_budget(epochs=epochs, batch_size=batch_size))
     measure(["digits"], Settings(rounds=2, repeats=1, workers=1, engines=("loop",), profile=path))
     return path.read_text()
 
@@ -135,7 +143,7 @@ def test_a_profile_names_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_long_round_is_profiled_by_a_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = federate(dataset("digits", None)[0], CELLS["digits"].skew, clients=10, seed=1)
-    (entry,) = enter(lengthened(60, 100), federation, Settings(engines=("loop",)))
+    (entry,) = enter(with_budget(epochs=60, batch_size=100), federation, Settings(engines=("loop",)))
     # 10 clients of two batches: 20 steps in an epoch, about 1,000 to be looked at.
     assert shortened(entry.trial) == (50, 2 * entry.trial.evaluation.every)
     monkeypatch.setattr(sys.modules["unskew.bench.profile"], "STEPS", 40)

@@ -194,7 +194,7 @@ def test_samples_that_activate_an_expert_are_counted(digits):
 def test_recorded_steps_count_as_ordinary_ones(digits):
     """The pool's workers replay a step after some dozens."""
     federation = federate(digits, "iid", 4, 1)
-    trial = Trial(federation, "logistic", Budget(rounds=4, epochs=4, batch_size=8), engine="loop")
+    trial = Trial(federation, "logistic", Budget(rounds=3, epochs=3, batch_size=8), engine="loop")
     make = lambda: methods.pkd(warmup=1, expert_rounds=1, groups="0/1/2/3/4/5/6/7/8/9")  # noqa: E731
     one, other = (train(replace(trial, engine=engine, workers=2), make()) for engine in ("loop", "pool"))
     counted = [round.tallies for round in one.rounds]

@@ -27,6 +27,7 @@ from unskew.metrics import Traffic
 from unskew.metrics.costs import nbytes
 from unskew.testing import check_method
 
+pytestmark = pytest.mark.usefixtures("no_workers")
 EXAMPLE = str(Path(__file__).parents[1] / "examples" / "flatten.py")
 
 

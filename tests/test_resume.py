@@ -5,6 +5,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import threading
 import time
@@ -84,20 +85,24 @@ def test_a_run_goes_on_from_wherever_it_was_stopped(method, tmp_path):
     """After any round of any stage, by another engine than before, and with what clients keep on disk."""
     trial = hard_trial(normed_model)
     whole = package.train(trial, method())
-    for offers in range(1, 30):
-        folder = tmp_path / str(offers)
-        first = replace(trial, client_files=folder / "clients", client_memory=0.0)
-        try:
-            package.train(
-                first, method(), keeper=stop_after(Checkpoints(folder, first, "it", every="every=1"), offers)
-            )
-        except StoppedError:
-            pass
-        else:
-            assert offers > trial.budget.rounds
-            return
-        other = replace(first, engine="pool", workers=2)
-        assert same(whole, package.train(other, method(), keeper=Checkpoints(folder, other, "it")))
+    folder, stops = tmp_path / "run", []
+    first = replace(trial, client_files=folder / "clients", client_memory=0.0)
+    checkpoints = Checkpoints(folder, first, "it", every="every=1")
+    after_round = checkpoints.after_round
+
+    def copy_after_round(name, stage):
+        """What a run that is stopped here leaves behind."""
+        after_round(name, stage)
+        checkpoints.wait()
+        stops.append(tmp_path / f"stop {len(stops)}")
+        shutil.copytree(folder, stops[-1])
+
+    checkpoints.after_round = copy_after_round
+    assert same(whole, package.train(first, method(), keeper=checkpoints))
+    assert len(stops) >= trial.budget.rounds
+    for left in stops:
+        other = replace(first, client_files=left / "clients", engine="pool", workers=2)
+        assert same(whole, package.train(other, method(), keeper=Checkpoints(left, other, "it")))
 
 
 def test_kept_optimisers_local_statistics_and_strides_come_back(tmp_path):

@@ -24,6 +24,7 @@ from unskew import UserError, load, models
 from unskew.record import to_json
 from unskew.runs import claim, free_folder, slug, write_whole
 
+pytestmark = pytest.mark.usefixtures("no_workers")
 FILES = {
     "experiment.toml",
     "environment.json",

@@ -19,6 +19,8 @@ from unskew.engines.plan import epochs
 from unskew.methods import fedavg, fedprox
 from unskew.types import Memory, Server, Weights
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 
 def one_step(**changes) -> Budget:
     """One full-batch step without momentum or decay: plain gradient descent."""

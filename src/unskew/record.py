@@ -12,10 +12,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cached_property
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NotRequired,  # pydantic takes typing's own from Python 3.12 on alone
+    TypeVar,
+)
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, with_config
-from typing_extensions import NotRequired, TypedDict  # pydantic takes typing's own from Python 3.12 on alone
+from typing_extensions import TypedDict
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Number = float | None

@@ -32,6 +32,17 @@ def train_by(name: str, engine: str) -> Result:
     return train(replace(trial, workers=2), METHODS[name]())
 
 
+@pytest.fixture(scope="module", params=METHODS)
+def name(request):
+    """Each method: on one engine after the other, before the next method comes."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def by_loop(name):
+    return train_by(name, "loop")
+
+
 def assert_same_bits(one: Result, other: Result) -> None:
     assert torch.equal(flat(one.weights), flat(other.weights))
     assert one.weights.buffers.keys() == other.weights.buffers.keys()
@@ -44,8 +55,7 @@ def assert_same_bits(one: Result, other: Result) -> None:
             assert mine.test.loss == theirs.test.loss
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_pool_gives_the_bits_of_the_loop_by_replayed_steps(name, monkeypatch):
+def test_pool_gives_the_bits_of_the_loop_by_replayed_steps(name, by_loop, monkeypatch):
     pools: list[Pool] = []
 
     def start(trial: Trial) -> Pool:
@@ -53,14 +63,13 @@ def test_pool_gives_the_bits_of_the_loop_by_replayed_steps(name, monkeypatch):
         return pools[-1]
 
     monkeypatch.setitem(engines.ENGINES, "pool", engines.EngineType(start, check))
-    assert_same_bits(train_by(name, "loop"), train_by(name, "pool"))
+    assert_same_bits(by_loop, train_by(name, "pool"))
     assert (sum(pool.replayed for pool in pools) == 0) == (name in NOT_REPLAYED)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_graphs_gives_the_bits_of_the_loop(name, monkeypatch):
+def test_graphs_gives_the_bits_of_the_loop(name, by_loop, monkeypatch):
     monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
-    assert_same_bits(train_by(name, "loop"), train_by(name, "graphs"))
+    assert_same_bits(by_loop, train_by(name, "graphs"))
 
 
 def test_methods_give_the_same_bits_in_fresh_processes():
