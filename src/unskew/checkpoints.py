@@ -12,19 +12,15 @@ import json
 import re
 import threading
 import time
-import types
-import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.client_tensors import ClientStore, ClientTensors
+from unskew.client_tensors import ClientTensors
 from unskew.errors import UserError
 from unskew.files import sync_folder, write_file
 from unskew.program import Kept
@@ -33,6 +29,7 @@ from unskew.rounds import store_of
 from unskew.tensor_files import dump, load
 from unskew.trial import Trial
 from unskew.types import Tensors
+from unskew.values import pack, unpack
 
 VERSION = 1
 LONGEST_HEADER = 1 << 16
@@ -347,75 +344,3 @@ def _read(path: Path, identity: str) -> tuple[dict[str, Any], Tensors]:
     tensors = load(body)
     header["value"] = json.loads(tensors.pop("value").numpy().tobytes())
     return header, tensors
-
-
-# Values as JSON and tensors
-
-
-def pack(value: Any, tensors: Tensors, store: ClientStore) -> Any:
-    """A value as JSON. Its tensors are put into `tensors`, copied to host memory. What clients keep and the
-    store has files for is left as it is, for `_index`."""
-    if isinstance(value, Tensor):
-        name = str(len(tensors))
-        tensors[name] = value.detach().to("cpu", copy=True)
-        return [name, value.device.type]
-    if isinstance(value, np.ndarray):
-        name = str(len(tensors))
-        tensors[name] = torch.from_numpy(value.copy())
-        return [name, "numpy"]
-    if isinstance(value, ClientTensors):
-        if value.store is store and store.folder is not None:
-            if store.device.type == "cuda":  # another thread must not touch it while a graph is captured
-                value.copy_to_host()
-            return {"index": value}
-        return {"clients": {str(client): pack(value[client], tensors, store) for client in value}}
-    if is_dataclass(value):
-        return {each.name: pack(getattr(value, each.name), tensors, store) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): pack(each, tensors, store) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [pack(each, tensors, store) for each in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(f"a {type(value).__name__} cannot be kept in a checkpoint")
-
-
-def unpack(kind: Any, value: Any, tensors: Tensors, store: ClientStore, device: torch.device) -> Any:
-    """The value of a declared type that `pack` made this of. Nothing is made but what the type declares."""
-    origin, arguments = get_origin(kind), get_args(kind)
-
-    def inner(kind: Any, value: Any) -> Any:
-        return unpack(kind, value, tensors, store, device)
-
-    if kind is Tensor:
-        return tensors[value[0]].to(device if value[1] != "cpu" else "cpu")
-    if kind is np.ndarray or origin is np.ndarray:
-        return tensors[value[0]].numpy()
-    if kind is ClientTensors:
-        if "index" in value:
-            return store.open(value["index"])
-        clients = {int(client): inner(Tensors, each) for client, each in value["clients"].items()}
-        return store.empty().updated(clients)
-    if isinstance(kind, type) and is_dataclass(kind):
-        return kind(**{name: inner(each, value[name]) for name, each in _declared(kind).items()})
-    if origin in (Union, types.UnionType):
-        if value is None:
-            return None
-        (one,) = (each for each in arguments if each is not type(None))
-        return inner(one, value)
-    if origin is dict:
-        return {arguments[0](key): inner(arguments[1], each) for key, each in value.items()}
-    if origin is list:
-        return [inner(arguments[0], each) for each in value]
-    if origin is tuple:
-        return tuple(inner(arguments[0], each) for each in value)
-    if kind is float:
-        return float(value)
-    if not isinstance(value, kind):
-        raise ValueError(f"there is a {type(value).__name__} in the place of a {kind.__name__}")
-    return value
-
-
-@cache
-def _declared(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)

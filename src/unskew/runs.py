@@ -7,35 +7,29 @@ import errno
 import hashlib
 import json
 import os
-import platform
 import re
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from safetensors.torch import save
 
-import unskew
 from unskew import metrics, record
 from unskew.clock import Clock
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared, brief_skew, read
 from unskew.files import sync_file, write_file
 from unskew.lock import NAME as LOCK
+from unskew.machine import machine
 from unskew.metrics import Stages, Traffic
 from unskew.probe import Findings
 from unskew.record import to_json
 from unskew.result import Result, Round
 from unskew.types import Params
-from unskew.version import VERSION
 
 T = TypeVar("T")
 L = TypeVar("L", record.Round, record.Probe)
@@ -463,51 +457,3 @@ def environment(prepared: Prepared) -> record.Environment:
     """Where a run runs, and which one it is."""
     where = machine(prepared.trial.pick_device())
     return record.Environment(**vars(where), identity=prepared.experiment.identity())
-
-
-def machine(device: torch.device) -> record.Machine:
-    """Where this process runs."""
-    packages = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
-    return record.Machine(
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=list(sys.argv),
-        device=str(device),
-        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name(),
-        cores=os.cpu_count(),
-        platform=platform.platform(),
-        python=platform.python_version(),
-        versions={"unskew": VERSION, **{package: version(package) for package in packages}},
-        unskew_commit=_git_commit(Path(unskew.__file__).parent),
-        working_directory_commit=_git_commit(Path.cwd()),
-    )
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-
-
-def _git_commit(folder: Path) -> str | None:
-    """The commit checked out in `folder`, with '+' where tracked files differ from it; None outside git.
-    A repository may name programs in its settings, and may be a stranger's: none of them runs."""
-    quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0"}
-    ask = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
-
-    def answer(*words: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | quiet
-        return subprocess.run([*ask, *words], capture_output=True, text=True, timeout=10, env=environment)
-
-    try:
-        commit = answer("rev-parse", "HEAD")
-        filters = answer("config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
-        for name in filters.stdout.splitlines():
-            if "=" in name:  # cannot be given another value
-                return None
-            ask += ["-c", f"{name}="]
-        changed = answer("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "") if commit.returncode == 0 else None

@@ -18,8 +18,8 @@ from unskew.bench.report import COLUMNS, LEGEND, Report, Section
 from unskew.bench.start import loading, startup
 from unskew.engines import ENGINES
 from unskew.errors import UserError, unknown
+from unskew.machine import machine
 from unskew.record import Json
-from unskew.runs import machine
 
 __all__ = ["COLUMNS", "LEGEND", "NAMES", "Report", "Section", "Settings", "measure", "suited"]
 

@@ -1,0 +1,65 @@
+"""Where a run runs: the machine, the versions and the commits."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+import unskew
+from unskew import record
+from unskew.version import VERSION
+
+
+def machine(device: torch.device) -> record.Machine:
+    """Where this process runs."""
+    packages = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
+    return record.Machine(
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=list(sys.argv),
+        device=str(device),
+        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name(),
+        cores=os.cpu_count(),
+        platform=platform.platform(),
+        python=platform.python_version(),
+        versions={"unskew": VERSION, **{package: version(package) for package in packages}},
+        unskew_commit=_git_commit(Path(unskew.__file__).parent),
+        working_directory_commit=_git_commit(Path.cwd()),
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _git_commit(folder: Path) -> str | None:
+    """The commit checked out in `folder`, with '+' where tracked files differ from it; None outside git.
+    A repository may name programs in its settings, and may be a stranger's: none of them runs."""
+    quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0"}
+    ask = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
+
+    def answer(*words: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | quiet
+        return subprocess.run([*ask, *words], capture_output=True, text=True, timeout=10, env=environment)
+
+    try:
+        commit = answer("rev-parse", "HEAD")
+        filters = answer("config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
+        for name in filters.stdout.splitlines():
+            if "=" in name:  # cannot be given another value
+                return None
+            ask += ["-c", f"{name}="]
+        changed = answer("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "") if commit.returncode == 0 else None
