@@ -362,7 +362,7 @@ def test_one_process_does_not_write_to_a_folder_twice(tmp_path):
 
 
 def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
-    ask = ["compare", "fedavg", "fedprox:mu=0.1", *BRIEF, "--rounds", "25", "--seeds", "1,2"]
+    ask = ["compare", "fedavg", "fedprox:mu=0.1", *BRIEF, "--rounds", "12", "--seeds", "1,2"]
     child = kills.fork([*ask, "--out", "broken", "--checkpoint", "every=1"], tmp_path / "log")
     wait_for(tmp_path / "broken/fedprox-mu=0.1-seed1/rounds.jsonl", 2)
     os.kill(child, signal.SIGKILL)
@@ -379,7 +379,7 @@ def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
     again = unskew(*ask, "--out", "whole")
     assert again.code == 2
     assert "holds this compare, finished" in again.err
-    other = unskew(*ask[:2], *BRIEF, "--rounds", "25", "--seeds", "1,2", "--out", "whole")
+    other = unskew(*ask[:2], *BRIEF, "--rounds", "12", "--seeds", "1,2", "--out", "whole")
     assert "holds another compare (with fedprox-mu=0.1-seed1)" in other.err
 
 
