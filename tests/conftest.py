@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -21,6 +22,12 @@ torch.set_num_threads(1)  # several test processes share the machine
 # No test fails for being slow, and the same examples are tried on every machine.
 hypothesis.settings.register_profile("unskew", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("unskew")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the garbage collector need not look at it in every test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

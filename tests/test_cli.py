@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks import kills
 
 from unskew.cli.usage import COMMANDS
 from unskew.data.sources import SOURCES
@@ -258,27 +259,19 @@ def test_names_with_brackets_are_shown_as_they_are(unskew):
     assert answer.out.endswith("run folder: [bold]/[x]\n")
 
 
-def process(*arguments: str, folder: Path, **streams: int) -> subprocess.Popen[str]:
-    """The command in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "unskew", *arguments],
-        cwd=folder,
-        text=True,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        **{"stdout": subprocess.PIPE, **streams},
-    )
-
-
-def wait_for_rounds(started: subprocess.Popen[str], folder: Path, rounds: int) -> None:
+def start_endless(log: Path) -> int:
+    """A run that does not end by itself, in a process of its own and in this folder, once it has finished
+    three rounds; its number."""
+    child = kills.fork(ENDLESS, log)
+    rounds = Path("stopped/rounds.jsonl")
     deadline = time.monotonic() + 120  # only so that a broken command does not hang the tests
-    while time.monotonic() < deadline and started.poll() is None:
-        file = folder / "rounds.jsonl"
-        if file.exists() and file.read_text().count("\n") >= rounds:
-            return
+    while not rounds.exists() or rounds.read_text().count("\n") < 3:
+        assert not os.waitpid(child, os.WNOHANG)[0], log.read_text()
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            raise AssertionError(log.read_text())
         time.sleep(0.02)
-    started.kill()
-    raise AssertionError(started.communicate())
+    return child
 
 
 def check_stopped_run(folder: Path) -> None:
@@ -302,35 +295,40 @@ def check_stopped_run(folder: Path) -> None:
 ENDLESS = ["run", "--rounds", "1000000", "--epochs", "1", "--clients", "3", "--quiet", "--out", "stopped"]
 
 
-def test_ctrl_c_keeps_the_rounds_that_were_finished(tmp_path):
-    started = process(*ENDLESS, folder=tmp_path)
-    wait_for_rounds(started, tmp_path / "stopped", 3)
-    started.send_signal(signal.SIGINT)
-    out, err = started.communicate(timeout=60)
-    assert started.returncode == 130
+def test_ctrl_c_keeps_the_rounds_that_were_finished(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    child = start_endless(tmp_path / "said")
+    os.kill(child, signal.SIGINT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
     assert re.fullmatch(
-        r"unskew: stopped after round \d+ of 1000000; go on with: unskew resume stopped\n", err
+        r"unskew: stopped after round \d+ of 1000000; go on with: unskew resume stopped\n",
+        (tmp_path / "said").read_text(),
     )
-    assert out == ""
     check_stopped_run(tmp_path / "stopped")
 
 
-def test_a_killed_run_leaves_whole_files(tmp_path):
-    started = process(*ENDLESS, folder=tmp_path)
-    wait_for_rounds(started, tmp_path / "stopped", 3)
-    started.kill()
-    started.communicate(timeout=60)
+def test_a_killed_run_leaves_whole_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    child = start_endless(tmp_path / "said")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
     check_stopped_run(tmp_path / "stopped")
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
-    started = process("data", folder=tmp_path, stdout=writer)
+    done = subprocess.run(
+        [sys.executable, "-m", "unskew", "data"],
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
     os.close(writer)
-    _, err = started.communicate(timeout=60)
-    assert err == ""
-    assert started.returncode == 1
+    assert done.stderr == ""
+    assert done.returncode == 1
 
 
 def test_python_m_unskew_is_the_same_command(unskew, tmp_path):

@@ -362,7 +362,7 @@ def test_one_process_does_not_write_to_a_folder_twice(tmp_path):
 
 
 def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
-    ask = ["compare", "fedavg", "fedprox:mu=0.1", *BRIEF, "--rounds", "25", "--seeds", "1,2"]
+    ask = ["compare", "fedavg", "fedprox:mu=0.1", *BRIEF, "--rounds", "12", "--seeds", "1,2"]
     child = kills.fork([*ask, "--out", "broken", "--checkpoint", "every=1"], tmp_path / "log")
     wait_for(tmp_path / "broken/fedprox-mu=0.1-seed1/rounds.jsonl", 2)
     os.kill(child, signal.SIGKILL)
@@ -383,7 +383,7 @@ def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
     assert shown.code == 0
     assert kills._timeless(json.loads(shown.out)) == kills._timeless(told[1])
     (tmp_path / "broken/compare.json").unlink()
-    other = unskew(*ask[:2], *BRIEF, "--rounds", "25", "--seeds", "1,2", "--out", "broken")
+    other = unskew(*ask[:2], *BRIEF, "--rounds", "12", "--seeds", "1,2", "--out", "broken")
     assert "holds another compare (with fedprox-mu=0.1-seed1)" in other.err
     (tmp_path / "broken/fedavg-seed1/summary.json").write_text("{")
     damaged = unskew("resume", "broken")

@@ -9,11 +9,12 @@ import os
 import pty
 import re
 import struct
-import subprocess
 import sys
 import termios
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from unskew.cli import main
 from unskew.cli.show import Grid
 
 BRIEF = ["--epochs", "1", "--clients", "3", "--skew", "dirichlet:0.1"]
@@ -54,28 +56,54 @@ def watch(folder: Path, *arguments: str, width: int, pipe: bool = False, **envir
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     plain = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
     kept = {key: value for key, value in os.environ.items() if key not in plain}
-    command = subprocess.Popen(
-        [sys.executable, "-m", "unskew", *arguments],
-        cwd=folder,
-        stdin=theirs,
-        stdout=subprocess.PIPE if pipe else theirs,
-        stderr=theirs,
-        env={**kept, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1", **environment},
-    )
+    kept |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1", **environment}
+    out, into = os.pipe()  # which holds all that is written there
+    child = os.fork()
+    if not child:
+        os.close(ours)
+        be_unskew(arguments, folder, kept, (theirs, into if pipe else theirs, theirs))
     os.close(theirs)
+    os.close(into)
+    sent = read_all(ours)
+    os.close(ours)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, sent.decode()
+    with os.fdopen(out) as written:
+        return Seen(sent.decode(), written.read())
+
+
+def be_unskew(
+    arguments: Sequence[str], folder: Path, environment: dict[str, str], streams: Sequence[int]
+) -> NoReturn:
+    """Go on as a process of the command line, with these as its standard streams: forking takes less than
+    starting Python."""
+    status: object = 1
+    try:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        sys.stdin, sys.stdout, sys.stderr = (open(n, "rww"[n], closefd=False) for n in range(3))  # noqa: SIM115
+        sys.argv = ["unskew", *arguments]
+        main()
+    except SystemExit as end:
+        status = end.code
+    finally:
+        sys.stdout.flush()
+        os._exit(status if isinstance(status, int) else 0 if status is None else 1)
+
+
+def read_all(terminal: int) -> bytes:
     sent = b""
     while True:
         try:
-            part = os.read(ours, 65536)
+            part = os.read(terminal, 65536)
         except OSError:  # how Linux says that nobody writes any more
             break
         if not part:
             break
         sent += part
-    os.close(ours)
-    out, _ = command.communicate(timeout=60)
-    assert command.returncode == 0, sent.decode()
-    return Seen(sent.decode(), (out or b"").decode())
+    return sent
 
 
 def rows_of(folder: Path, name: str = "rounds.jsonl") -> list[dict]:
