@@ -31,8 +31,8 @@ COUNTS = [4, 1, 0, 2, 0]
         DataLoader([(np.zeros(2), int(y)) for y in LABELS], batch_size=2),
     ],
     ids=[
-        "loader", "shuffled, last batch dropped", "no batches", "dataset", "list of batches", "mappings", "tensor",
-        "bytes", "array", "list", "dataset of pairs",
+        "loader", "shuffled, last batch dropped", "no batches", "dataset", "list of batches", "mappings",
+        "tensor", "bytes", "array", "list", "dataset of pairs",
     ],
 )  # fmt: skip
 def test_every_sample_is_counted_once(loader: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -236,3 +238,48 @@ def test_what_has_no_order_of_classes_is_no_counts(counts: object) -> None:
 def test_counts_of_the_wrong_length_are_named() -> None:
     with pytest.raises(UserError, match=r"the shape of counts is \(2,\): pass \(3,\)"):
         losses.calibrated_cross_entropy(torch.zeros(1, 3), torch.tensor([0]), [1, 2])
+
+
+# ------------------------------------------------------------------------------ on a GPU
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ALL)
+def test_a_gpu_is_not_waited_for(name: str) -> None:
+    if name in ("prototypes", "focal classwise"):
+        pytest.skip("the table above makes tensors on the CPU")
+    z, y, t = (x.cuda() for x in batch())
+    n = torch.tensor(COUNTS).cuda()
+    options = {"ignore_index": -1} if name in LABELLED else {}
+    expected = ALL[name](z, y, n, t, **options)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = ALL[name](z, y, n, t, **options)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    close(found, expected)
+
+
+@needs_gpu
+def test_counts_need_not_be_where_the_logits_are() -> None:
+    z, y, _ = (x.cuda() for x in batch())
+    expected = losses.calibrated_cross_entropy(z, y, torch.tensor(COUNTS).cuda())
+    for counts in (COUNTS, np.array(COUNTS), torch.tensor(COUNTS)):
+        close(losses.calibrated_cross_entropy(z, y, counts), expected)
+    close(losses.CalibratedLoss(COUNTS)(z, y), expected)
+    close(losses.calibrated_cross_entropy(z.cpu(), y.cpu(), torch.tensor(COUNTS).cuda()), expected.cpu())
+
+
+@needs_gpu
+def test_a_label_that_is_no_class_does_not_pass_on_a_gpu() -> None:
+    program = (
+        "import torch; from unskew import losses\n"
+        "z, y = torch.zeros(2, 3).cuda(), torch.tensor([0, -1]).cuda()\n"
+        "print('before'); losses.not_true_distillation(z, None, y); torch.cuda.synchronize(); print('after')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stdout.split() == ["before"]
+    assert "a label is not from 0 to 2" in done.stdout + done.stderr

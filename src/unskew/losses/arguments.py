@@ -83,10 +83,10 @@ def out_of_range(label: int, classes: int) -> str:
 def _is_traced(x: Tensor) -> bool:
     """Whether there is no value to be read now, or reading it would become part of what is recorded."""
     return (
-        type(x) is not Tensor
+        torch.compiler.is_compiling()
+        or type(x) is not Tensor
         or torch._C._functorch.is_functorch_wrapped_tensor(x)
         or torch._C._len_torch_dispatch_stack() > 0
-        or torch.compiler.is_compiling()
         or torch._C._is_tracing()
         or (x.is_cuda and torch.cuda.is_current_stream_capturing())
     )

@@ -24,9 +24,9 @@ def counts_of(
 ) -> Tensor:
     """How many samples of each class a loader yields in one pass, int64 [classes] on the CPU.
 
-    A loader or dataset yields (inputs, labels, ...) or mappings with the labels under "labels", "label", "targets",
-    "target" or "y". Of a `DataLoader` the last batch counts also where `drop_last` leaves it out, and no
-    random state of PyTorch is changed. A flat list, array or tensor is taken as the labels themselves:
+    A loader or dataset yields (inputs, labels, ...) or mappings with the labels under "labels", "label",
+    "targets", "target" or "y". Of a `DataLoader` the last batch counts also where `drop_last` leaves it out,
+    and no random state of PyTorch is changed. A flat list, array or tensor is taken as the labels themselves:
     quicker, where they are at hand. `classes` is the number of outputs of the model; without it, as many as
     the loader's dataset names in its `classes`, else up to the largest label, which misses vacant classes
     after it.
