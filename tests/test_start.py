@@ -42,3 +42,19 @@ def test_a_run_loads_nothing_of_the_other_commands_and_the_extras(tmp_path):
         "torch._inductor", "unskew.bench", "unskew.report.figures", "unskew.report.page",
         "unskew.report.table",
     }  # fmt: skip
+
+
+def test_a_loss_loads_nothing_that_pytorch_does_not(tmp_path):
+    program = (
+        "import sys, torch, torch.utils.data; before = {*sys.modules}\n"
+        "import unskew.losses; print(*({*sys.modules} - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split()) - sys.stdlib_module_names
+    assert {name for name in loaded if not name.startswith("unskew.losses.")} == {
+        "unskew",
+        "unskew.errors",
+        "unskew.losses",
+    }

@@ -7,7 +7,11 @@ import os
 import sys
 from io import TextIOWrapper
 
-import typer
+try:
+    import typer
+except ModuleNotFoundError:  # installed with --no-deps, for the losses
+    print("unskew: the command needs what --no-deps left out: install unskew without it.", file=sys.stderr)
+    sys.exit(2)
 
 from unskew.cli.usage import LazyCommands, UsageError, explain
 from unskew.errors import UserError

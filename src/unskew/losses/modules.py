@@ -1,0 +1,417 @@
+"""Whole objectives as modules: a cross-entropy, the terms a paper adds to it, and what these need.
+
+What is trained gives `logits`; `loss(logits, labels, ...)` is a scalar to differentiate. A teacher is copied
+when the module is made, frozen, and run on the inputs that are passed: make the module when the round begins,
+from the model as received.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from unskew.errors import UserError
+from unskew.losses import functions as f
+from unskew.losses.arguments import (
+    Counts,
+    Reduction,
+    check_among,
+    check_non_negative,
+    check_reduction,
+    checked_temperature,
+    counts_tensor,
+)
+
+
+class _Loss(nn.Module):
+    """Holds the counts of the client, where a loss needs them, and how samples are put together."""
+
+    counts: Tensor
+
+    def __init__(self, counts: Counts | None, reduction: Reduction, ignore_index: int | None) -> None:
+        super().__init__()
+        check_reduction(reduction)
+        self.reduction, self.ignore_index = reduction, ignore_index
+        if counts is not None:
+            found = counts_tensor(counts).detach().clone()
+            if found.ndim != 1 or not len(found):
+                raise UserError(f"the shape of counts is {tuple(found.shape)}: pass one count per class.")
+            self.register_buffer("counts", found)
+
+    def _held(self, logits: Tensor) -> Tensor:
+        """The counts, which go once to where the logits are."""
+        if self.counts.device != logits.device:
+            self.counts = self.counts.to(logits.device)
+        return self.counts
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return f.label_smoothing_cross_entropy(logits, labels, smoothing=0.0, **self._samples())
+
+    def _samples(self) -> dict[str, Any]:
+        return {"reduction": self.reduction, "ignore_index": self.ignore_index}
+
+    def _reduced(self, loss: Tensor, labels: Tensor) -> Tensor:
+        """Of a term that takes no labels."""
+        keep = None if self.ignore_index is None else labels != self.ignore_index
+        return f.reduced(loss, keep, self.reduction)
+
+
+class _Frozen(nn.Module):
+    """A copy of a model as it is now: in evaluation mode, without gradients, whatever its owner does."""
+
+    def __init__(self, name: str, model: nn.Module) -> None:
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            raise UserError(f"{name} is a {type(model).__name__}: pass a torch.nn.Module.")
+        self.name = name
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Self:
+        return super().train(False)
+
+    def forward(self, inputs: tuple[Any, ...]) -> Tensor:
+        if not inputs:
+            raise UserError(
+                f"the {self.name} has no inputs: pass those of the model too, loss(logits, labels, inputs)."
+            )
+        with torch.no_grad():
+            out = self.model(*inputs)
+        if not isinstance(out, Tensor):
+            raise UserError(
+                f"the {self.name} returns a {type(out).__name__}: pass a module that returns one tensor."
+            )
+        return out
+
+
+class CalibratedLoss(_Loss):
+    """CalFAT, balanced softmax and, with another tau, logit adjustment: `calibrated_cross_entropy`."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        *,
+        tau: float = 1.0,
+        floor: float | None = None,
+        reduction: Reduction = "mean",
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(counts, reduction, ignore_index)
+        self.tau, self.floor = tau, floor
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        n = self._held(logits)
+        return f.calibrated_cross_entropy(
+            logits, labels, n, tau=self.tau, floor=self.floor, **self._samples()
+        )
+
+
+class FedLCLoss(_Loss):
+    """FedLC: `margin_cross_entropy`."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        *,
+        tau: float = 0.5,
+        vacant: Literal["mask", "clamp", "one"] = "mask",
+        reduction: Reduction = "mean",
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(counts, reduction, ignore_index)
+        self.tau = tau
+        self.vacant: Literal["mask", "clamp", "one"] = vacant
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        n = self._held(logits)
+        return f.margin_cross_entropy(logits, labels, n, tau=self.tau, vacant=self.vacant, **self._samples())
+
+
+class FedRSLoss(_Loss):
+    """FedRS: `restricted_cross_entropy`. Predict with the plain logits."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        *,
+        alpha: float = 0.5,
+        soft: bool = False,
+        reduction: Reduction = "mean",
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(counts, reduction, ignore_index)
+        self.alpha, self.soft = alpha, soft
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        n = self._held(logits)
+        return f.restricted_cross_entropy(
+            logits, labels, n, alpha=self.alpha, soft=self.soft, **self._samples()
+        )
+
+
+class ClassBalancedLoss(_Loss):
+    """The class-balanced loss: `class_balanced_cross_entropy`."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        *,
+        beta: float = 0.9999,
+        reduction: Reduction = "mean",
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(counts, reduction, ignore_index)
+        self.beta = beta
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        n = self._held(logits)
+        return f.class_balanced_cross_entropy(logits, labels, n, beta=self.beta, **self._samples())
+
+
+class FocalLoss(_Loss):
+    """The focal loss: `focal_loss`."""
+
+    def __init__(
+        self, *, gamma: float = 2.0, reduction: Reduction = "mean", ignore_index: int | None = None
+    ) -> None:
+        super().__init__(None, reduction, ignore_index)
+        self.gamma = gamma
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return f.focal_loss(logits, labels, gamma=self.gamma, **self._samples())
+
+
+class FedVLSLoss(_Loss):
+    """FedVLS: `calibrated_cross_entropy + lam vacant_distillation + gamma logit_suppression`.
+
+    The suppression is a value of the whole batch, hence there is no `reduction`. gamma="auto" is 0.005, and
+    1 with form="paper", as in the release and in the paper.
+    """
+
+    def __init__(
+        self,
+        counts: Counts,
+        teacher: nn.Module,
+        *,
+        lam: float = 0.1,
+        gamma: float | Literal["auto"] = "auto",
+        form: Literal["official", "paper"] = "official",
+        floor: float | None = 1e-9,
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(counts, "mean", ignore_index)
+        check_among("form", form, ("official", "paper"))
+        weight = (0.005 if form == "official" else 1.0) if gamma == "auto" else gamma
+        check_non_negative("lam", lam)
+        check_non_negative("gamma", weight)
+        self.teacher = _Frozen("teacher", teacher)
+        self.lam, self.gamma, self.floor = lam, weight, floor
+        self.form: Literal["official", "paper"] = form
+
+    def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
+        n, skip = self._held(logits), self.ignore_index
+        distilled = f.vacant_distillation(logits, self.teacher(inputs), n, reduction="none")
+        return (
+            f.calibrated_cross_entropy(logits, labels, n, floor=self.floor, ignore_index=skip)
+            + self.lam * self._reduced(distilled, labels)
+            + self.gamma * f.logit_suppression(logits, labels, n, form=self.form, ignore_index=skip)
+        )
+
+
+class FedNTDLoss(_Loss):
+    """FedNTD: cross-entropy + `beta not_true_distillation`; teacher=None is FedNTD-Tf."""
+
+    def __init__(
+        self,
+        teacher: nn.Module | None,
+        *,
+        beta: float = 1.0,
+        temperature: float = 1.0,
+        reduction: Reduction = "mean",
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(None, reduction, ignore_index)
+        check_non_negative("beta", beta)
+        self.teacher = None if teacher is None else _Frozen("teacher", teacher)
+        self.beta, self.temperature = beta, checked_temperature(temperature)
+
+    def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
+        taught = None if self.teacher is None else self.teacher(inputs)
+        return self._cross_entropy(logits, labels) + self.beta * f.not_true_distillation(
+            logits, taught, labels, temperature=self.temperature, **self._samples()
+        )
+
+
+class FedLMDLoss(_Loss):
+    """FedLMD: cross-entropy + `beta label_masking_distillation`; teacher=None is FedLMD-Tf."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        teacher: nn.Module | None,
+        *,
+        beta: float = 1.0,
+        temperature: float = 1.0,
+        majority: Literal["code", "ge", "present"] = "code",
+        fallback: Literal["ntd"] | None = None,
+        reduction: Reduction = "mean",
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(counts, reduction, ignore_index)
+        check_non_negative("beta", beta)
+        self.teacher = None if teacher is None else _Frozen("teacher", teacher)
+        self.beta, self.temperature = beta, checked_temperature(temperature)
+        self.majority: Literal["code", "ge", "present"] = majority
+        self.fallback: Literal["ntd"] | None = fallback
+
+    def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
+        taught = None if self.teacher is None else self.teacher(inputs)
+        return self._cross_entropy(logits, labels) + self.beta * f.label_masking_distillation(
+            logits,
+            taught,
+            labels,
+            self._held(logits),
+            temperature=self.temperature,
+            majority=self.majority,
+            fallback=self.fallback,
+            **self._samples(),
+        )
+
+
+class FedKDLoss(_Loss):
+    """FedKD: cross-entropy + `beta distillation`; with counts FedEKD, over the classes the client has."""
+
+    def __init__(
+        self,
+        teacher: nn.Module,
+        counts: Counts | None = None,
+        *,
+        beta: float = 0.1,
+        temperature: float = 1.0,
+        reduction: Reduction = "mean",
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(counts, reduction, ignore_index)
+        check_non_negative("beta", beta)
+        self.teacher = _Frozen("teacher", teacher)
+        self.present_only = counts is not None
+        self.beta, self.temperature = beta, checked_temperature(temperature)
+
+    def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
+        classes = self._held(logits) > 0 if self.present_only else None
+        distilled = f.distillation(
+            logits, self.teacher(inputs), temperature=self.temperature, classes=classes, reduction="none"
+        )
+        return self._cross_entropy(logits, labels) + self.beta * self._reduced(distilled, labels)
+
+
+class FedDKDLoss(_Loss):
+    """Decoupled distillation: cross-entropy + `weight decoupled_distillation`."""
+
+    def __init__(
+        self,
+        teacher: nn.Module,
+        *,
+        alpha: float = 1.0,
+        beta: float = 8.0,
+        temperature: float = 1.0,
+        weight: float = 0.1,
+        reduction: Reduction = "mean",
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(None, reduction, ignore_index)
+        check_non_negative("weight", weight)
+        self.teacher = _Frozen("teacher", teacher)
+        self.alpha, self.beta, self.weight = alpha, beta, weight
+        self.temperature = checked_temperature(temperature)
+
+    def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
+        return self._cross_entropy(logits, labels) + self.weight * f.decoupled_distillation(
+            logits,
+            self.teacher(inputs),
+            labels,
+            alpha=self.alpha,
+            beta=self.beta,
+            temperature=self.temperature,
+            **self._samples(),
+        )
+
+
+class FedProxLoss(_Loss):
+    """FedProx: cross-entropy + `proximal_term` between the model as it trains and as it was at the start.
+
+    The start is when this module is made. The term is of the weights, hence there is no `reduction`.
+    """
+
+    def __init__(self, model: nn.Module, *, mu: float = 0.01, ignore_index: int | None = None) -> None:
+        super().__init__(None, "mean", ignore_index)
+        check_non_negative("mu", mu)
+        self.anchor, self.mu = _Frozen("model", model), mu
+        self._trained = (model,)  # in a tuple: its parameters are not those of this module
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        now = {name: p for name, p in self._trained[0].named_parameters() if p.requires_grad}
+        before = dict(self.anchor.model.named_parameters())
+        anchor = {name: before[name] for name in now}
+        return self._cross_entropy(logits, labels) + f.proximal_term(now, anchor, mu=self.mu)
+
+
+class MOONLoss(_Loss):
+    """MOON: cross-entropy + `mu contrastive_term`.
+
+    `anchor` and `previous` map inputs to features: the bodies of the model as received and of the client's
+    own model after its last round, or of several such.
+    """
+
+    def __init__(
+        self,
+        anchor: nn.Module,
+        previous: nn.Module | Sequence[nn.Module],
+        *,
+        mu: float = 0.01,
+        temperature: float = 0.5,
+        reduction: Reduction = "mean",
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(None, reduction, ignore_index)
+        check_non_negative("mu", mu)
+        several = [previous] if isinstance(previous, nn.Module) else list(previous)
+        if not several:
+            raise UserError("previous holds no model: pass at least one.")
+        self.anchor = _Frozen("anchor", anchor)
+        self.previous = nn.ModuleList(_Frozen("previous model", model) for model in several)
+        self.mu, self.temperature = mu, checked_temperature(temperature)
+
+    def forward(self, logits: Tensor, labels: Tensor, features: Tensor, *inputs: Any) -> Tensor:
+        previous = torch.stack([model(inputs) for model in self.previous])
+        contrast = f.contrastive_term(
+            features, self.anchor(inputs), previous, temperature=self.temperature, reduction="none"
+        )
+        return self._cross_entropy(logits, labels) + self.mu * self._reduced(contrast, labels)
+
+
+class FedDecorrLoss(_Loss):
+    """FedDecorr: cross-entropy + `beta decorrelation_term`.
+
+    The term is of the whole batch, hence there is no `reduction`, and it takes in samples without a label.
+    """
+
+    def __init__(
+        self,
+        *,
+        beta: float = 0.1,
+        form: Literal["code", "paper"] = "code",
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(None, "mean", ignore_index)
+        check_non_negative("beta", beta)
+        self.beta = beta
+        self.form: Literal["code", "paper"] = form
+
+    def forward(self, logits: Tensor, labels: Tensor, features: Tensor) -> Tensor:
+        return self._cross_entropy(logits, labels) + self.beta * f.decorrelation_term(
+            features, form=self.form
+        )
