@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
+from unskew.data import Dataset, federate, load
 from unskew.data.own import from_arrays, from_csv, from_folder, from_npz, from_torch, stratified
 from unskew.errors import UserError
 
@@ -296,6 +298,144 @@ def test_folders_that_cannot_be_meant_are_one_sentence(tmp_path: Path) -> None:
         from_folder(tmp_path)
     with pytest.raises(UserError, match="channels is 1 or 3"):
         from_folder(tmp_path, channels=2)
+
+
+# ---- sites ----
+
+
+def held(data: Dataset, clients: int = 0) -> dict[str, list[int]]:
+    """The label counts of every site under the skew natural, by its name."""
+    made = federate(data, "natural", clients, seed=0)
+    return dict(zip(made.names, made.counts.tolist(), strict=True))
+
+
+SITES = {"east": [0, 8, 4], "west": [8, 8, 0]}
+OWNERS = ["west"] * 20 + ["east"] * 15
+AT_SITES = [0] * 10 + [1] * 20 + [2] * 5
+
+
+def test_arrays_and_npz_files_and_torch_datasets_say_who_owns_what(tmp_path: Path) -> None:
+    x = np.arange(70, dtype=np.float32).reshape(35, 2)
+    np.savez(tmp_path / "a.npz", x=x, y=AT_SITES, owners=OWNERS)
+    torch_rows = TensorDataset(torch.tensor(x), torch.tensor(AT_SITES))
+    for data in (
+        from_arrays(x, AT_SITES, owners=OWNERS),
+        from_npz(tmp_path / "a.npz"),
+        from_torch(torch_rows, owners=OWNERS),
+    ):
+        assert held(data) == SITES
+        assert data.test.owners is not None
+        own = [torch.bincount(data.test.labels[data.test.owners == k], minlength=3).tolist() for k in (0, 1)]
+        assert own == [[0, 2, 1], [2, 2, 0]]  # a fifth of every class of every site
+    numbers = [7 if name == "west" else 12 for name in OWNERS]
+    assert list(held(from_arrays(x, AT_SITES, owners=numbers))) == ["7", "12"]
+
+
+def test_a_test_split_may_have_owners_that_training_lacks(tmp_path: Path) -> None:
+    x = np.zeros((20, 2))
+    np.savez(
+        *(tmp_path / "a.npz",),
+        **{"x_train": x, "y_train": Y, "x_test": x[:4], "y_test": Y[:4]},
+        owners=["b"] * 20,
+        owners_test=["a", "b", "b", "a"],
+    )
+    data = from_npz(tmp_path / "a.npz")
+    assert data.owners == ("b", "a")
+    assert data.test.owners is not None
+    assert data.test.owners.tolist() == [1, 0, 0, 1]
+    assert list(held(data)) == ["b"]
+
+
+def test_a_site_that_is_divided_among_clients_names_none_of_them() -> None:
+    x = np.zeros((35, 2))
+    data = from_arrays(x, AT_SITES, owners=OWNERS)
+    assert federate(data, "iid", 2, seed=0).names == ()
+    assert federate(data, "natural:surplus=merge", 1, seed=0).names == ("east+west",)
+    assert federate(from_arrays(x, AT_SITES), "iid", 2, seed=0).names == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"owners": ["a"] * 19}, "'arrays' has 19 owners for 20 samples"),
+        ({"owners": ["a"] * 19 + [None]}, "no owner for sample 19, but None"),
+        ({"owners": ["a"] * 19 + [" "]}, "no owner for sample 19"),
+        ({"owners": [0.5] * 20}, "owners of type float64"),
+        ({"owners_test": ["a"] * 20}, "owners_test without owners"),
+    ],
+)
+def test_owners_that_cannot_be_meant_are_one_sentence(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        from_arrays(np.zeros((20, 2)), Y, **more)
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan")])
+def test_no_label_is_not_a_class(nothing: object) -> None:
+    with pytest.raises(UserError, match=f"no label for sample 3, but {nothing}"):
+        from_arrays(np.zeros((4, 2)), np.array(["a", "b", "a", nothing], object))
+
+
+@pytest.mark.parametrize("prefix", ["{site}/", "train/{site}/", "{site}/train/"])
+def test_folders_of_sites_are_found_and_said(tmp_path: Path, prefix: str) -> None:
+    parts = {("west", "cat"): 10, ("west", "cow"): 10, ("east", "cow"): 10, ("east", "dog"): 5}
+    make_folder(tmp_path, {f"{prefix.format(site=s)}{c}": n for (s, c), n in parts.items()})
+    data = from_folder(tmp_path)
+    assert data.classes == ("cat", "cow", "dog")
+    assert held(data) == SITES
+    assert len(data.notes) == 1
+    assert "read as SITE/CLASS/image: 2 sites (east, west); sites=false" in data.notes[0]
+    if prefix == "{site}/":
+        assert from_folder(tmp_path, sites=False).classes == ("east", "west")
+
+
+@pytest.mark.parametrize("test", ["test/{}/", "{}/test/"])
+def test_sites_may_have_test_images_of_their_own(tmp_path: Path, test: str) -> None:
+    train = test.replace("test", "train")
+    make_folder(
+        tmp_path,
+        {f"{train.format(site)}{kind}": 3 for site in ("a", "b") for kind in ("cat", "dog")}
+        | {f"{test.format('b')}dog": 2},
+    )
+    data = from_folder(tmp_path)
+    assert held(data) == {"a": [3, 3], "b": [3, 3]}
+    assert data.test.labels.tolist() == [1, 1]
+    assert data.test.owners is not None
+    assert data.test.owners.tolist() == [1, 1]
+
+
+def test_folders_inside_a_class_are_not_taken_for_classes(tmp_path: Path) -> None:
+    make_folder(tmp_path / "patients", {f"{k}/patient{i}": 2 for i, k in enumerate(["ill", "well"] * 3)})
+    data = from_folder(tmp_path / "patients")
+    assert data.classes == ("ill", "well")
+    assert "sites=true takes the first folders as sites" in data.notes[0]
+    assert from_folder(tmp_path / "patients", sites=True).owners == ("ill", "well")
+    make_folder(tmp_path / "deep", {"cat/images": 4, "dog/images": 4})  # as in TinyImageNet
+    assert from_folder(tmp_path / "deep").classes == ("cat", "dog")
+    make_folder(tmp_path / "plain", {"cat": 2, "dog": 2})
+    assert from_folder(tmp_path / "plain").notes == ()
+
+
+def test_joined_folders_are_sites_over_the_union_of_their_classes(tmp_path: Path) -> None:
+    make_folder(
+        tmp_path, {"east/scans/cow": 10, "east/scans/dog": 5, "west/scans/cat": 10, "west/scans/cow": 10}
+    )
+    data = load(f"folder:{tmp_path / 'west/scans'}+folder:{tmp_path / 'east/scans'}")
+    assert data.classes == ("cat", "cow", "dog")
+    assert data.inputs.shape == (3, 6, 5)
+    assert data.domains == ("west/scans", "east/scans")
+    assert held(data) == {"west/scans": [8, 8, 0], "east/scans": [0, 8, 4]}
+    with pytest.raises(UserError, match="scans is named twice"):
+        load(f"folder:{tmp_path / 'west/scans'}+folder:{tmp_path / 'west/../west/scans'}")
+
+
+def test_joined_tables_of_numbers_are_sites(tmp_path: Path) -> None:
+    for name, labels in (("a", Y), ("b", np.arange(20) % 3)):
+        np.savez(tmp_path / f"{name}.npz", x=np.ones((20, 2)), y=labels)
+    data = load(f"npz:{tmp_path / 'a.npz'}+npz:{tmp_path / 'b.npz'}")
+    assert held(data) == {"a": [8, 8, 0], "b": [6, 6, 5]}
+    np.savez(tmp_path / "b.npz", x=np.ones((20, 3)), y=Y)
+    with pytest.raises(UserError, match="'a' has 2 features and 'b' has 3"):
+        load(f"npz:{tmp_path / 'a.npz'}+npz:{tmp_path / 'b.npz'}")
 
 
 # ---- csv ----

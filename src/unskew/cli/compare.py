@@ -99,6 +99,9 @@ def compare(
     first = Experiment(**base)
     loggers = options.loggers(log)
     loaded = load_data(first)
+    if not quiet:
+        for note in loaded.notes:
+            say(f"note: {note}")
     clock.mark("data")
     cells = []
     for seed in [first.seed] if seeds is None else options.seed_list(seeds):

@@ -81,6 +81,9 @@ def run(
     )
     loggers = options.loggers(log)
     dataset_ = load_data(spec)
+    if not quiet:
+        for note in dataset_.notes:
+            say(f"note: {note}")
     clock.mark("data")
     federation = partition(spec, dataset_)
     clock.mark("partition")

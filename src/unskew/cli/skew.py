@@ -12,6 +12,7 @@ from rich.text import Text
 from unskew.cli import options
 from unskew.cli.show import console
 from unskew.data import Federation
+from unskew.data.own import shortened
 from unskew.errors import UserError
 from unskew.experiment import Experiment, brief_skew, load_data, partition
 from unskew.record import to_json
@@ -74,13 +75,14 @@ def skew(
                     "skew": split.recipe,
                     "seed": split.seed,
                     "clients": federation.clients,
+                    "names": list(federation.names),
                     "classes": list(loaded.classes),
                     "counts": split.counts.tolist(),
                     "sizes": split.sizes.tolist(),
                     "vacant": split.vacant.tolist(),
                     "entropy": split.entropy.tolist(),
                     "dropped": split.dropped,
-                    "notes": list(split.notes),
+                    "notes": [*loaded.notes, *split.notes],
                     "index_sha256": split.index_sha256,
                 },
                 indent=None,
@@ -99,7 +101,7 @@ def skew(
         f"vacant classes per client {vacant.mean():.1f} of {len(loaded.classes)};  "
         f"entropy {split.entropy.mean():.2f} nats on average;  dropped samples {split.dropped}"
     )
-    for note in split.notes:
+    for note in (*loaded.notes, *split.notes):
         screen.print(f"note: {note}")
     screen.print(f"partition {split.index_sha256[:16]}")
     for path in (out, figure):
@@ -108,11 +110,12 @@ def skew(
 
 
 def picture(federation: Federation) -> Table:
-    """One row per client: its classes, its size, how many classes it lacks, its label entropy."""
+    """One row per client: its classes, its size, how many classes it lacks, its label entropy; where it has a
+    name, also which classes it lacks."""
     split, classes = federation.partition, federation.dataset.classes
-    counts = split.counts
+    counts, names = split.counts, federation.names
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("client", justify="right")
+    table.add_column("client", justify="left" if names else "right", overflow="ellipsis", max_width=24)
     numbers = len(classes) <= MOST_COLUMNS
     if numbers:
         for name in classes:
@@ -121,6 +124,8 @@ def picture(federation: Federation) -> Table:
         table.add_column("samples of each class, against the client's largest")
     for title in ("size", "vacant", "entropy"):
         table.add_column(title, justify="right")
+    if names:
+        table.add_column("lacks")
     most = max(int(counts.max()), 1)
     for client in range(min(len(counts), MOST_ROWS)):
         row = counts[client]
@@ -129,7 +134,9 @@ def picture(federation: Federation) -> Table:
         else:
             cells = [Text("".join(SHADES[_level(n / max(int(row.max()), 1))] for n in row))]
         size, vacant, entropy = split.sizes[client], split.vacant[client], split.entropy[client]
-        table.add_row(str(client), *cells, str(size), str(vacant), f"{entropy:.2f}")
+        lacks = [shortened(c for c, n in zip(classes, row, strict=True) if not n)] if names else []
+        called = Text(names[client] if names else str(client))
+        table.add_row(called, *cells, str(size), str(vacant), f"{entropy:.2f}", *map(Text, lacks))
     return table
 
 

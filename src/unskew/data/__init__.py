@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from unskew.data import sources
@@ -10,16 +11,26 @@ from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
 from unskew.data.join import join
 from unskew.data.manifest import Partition, partition_of
-from unskew.data.own import from_arrays, from_csv, from_folder, from_npz, from_torch
-from unskew.notation import joined
+from unskew.data.own import distinct_names, from_arrays, from_csv, from_folder, from_npz, from_torch
+from unskew.notation import items, joined, named, path_of
 
 
 def load(name: str, folder: Path | None = None, *, seed: int | None = None) -> Dataset:
     """A dataset by name, such as "cifar10", "emnist:letters" or "csv:table.csv,label=kind". Names joined by
-    +, such as "mnist+usps+svhn", are the domains of one dataset. It is looked for in `folder`, else in the
+    +, such as "mnist+usps+svhn", are the domains of one dataset; of the user's own data the classes are those
+    of all parts together, and images that have one shape keep it. It is looked for in `folder`, else in the
     folder that UNSKEW_DATA names, else in the user's cache folder."""
-    datasets = [sources.load(part, folder, seed=seed) for part in joined(name)]
-    return datasets[0] if len(datasets) == 1 else join(datasets)
+    parts = joined(name)
+    datasets = [sources.load(part, folder, seed=seed) for part in parts]
+    if len(datasets) == 1:
+        return datasets[0]
+    if not all(named(part)[0] in sources.OWN for part in parts):
+        return join(datasets)
+    names = distinct_names([path_of(items(named(part)[1])[0].text) for part in parts])
+    datasets = [replace(each, name=name) for each, name in zip(datasets, names, strict=True)]
+    shapes = {dataset.inputs.shape for dataset in datasets if dataset.kind == "image"}
+    same = next(iter(shapes)) if len(shapes) == 1 else (3, 32, 32)
+    return join(datasets, (same[0], same[1], same[2]), union=True)
 
 
 __all__ = [

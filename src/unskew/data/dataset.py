@@ -19,7 +19,8 @@ class Split:
 
     inputs: images uint8 [n, channels, height, width]; tables float32 [n, features]; tokens int32 [n, length]
     labels: int64 [n]
-    owners: the natural client of each sample (writer, site, generated client), int64 [n], where known
+    owners: the natural client of each sample (writer, site, generated client), int64 [n], where known;
+        `Dataset.owners` may name them
     domains: which of several joined datasets each sample came from, int64 [n], where there are several
     """
 
@@ -66,6 +67,11 @@ class Dataset:
     """Number of token ids (text only)."""
     domains: tuple[str, ...] = field(default=())
     """Names of the joined datasets, where there are several."""
+    owners: tuple[str, ...] = ()
+    """Names of those who own samples, such as sites, where they are known: `Split.owners` counts in this
+    order."""
+    notes: tuple[str, ...] = ()
+    """What was decided when the data were read, one sentence each."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -126,6 +132,13 @@ def check(dataset: Dataset) -> None:
             if what is not None and what.shape != y.shape:
                 raise UserError(
                     f"{name} has {len(what)} owners or domains for {len(y)} samples: give as many."
+                )
+        if dataset.owners and split.owners is not None:
+            low, high = int(split.owners.min()), int(split.owners.max())
+            if low < 0 or high >= len(dataset.owners):
+                raise UserError(
+                    f"{name} has owner {low if low < 0 else high}, but {len(dataset.owners)} are named: "
+                    "number them from 0 on."
                 )
     if stored and dataset.train.inputs.shape[1:] != dataset.test.inputs.shape[1:]:
         raise UserError(

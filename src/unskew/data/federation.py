@@ -69,6 +69,18 @@ class Federation:
         """What a server has to know of all clients together."""
         return Population(holders=int((self.sizes > 0).sum()), samples=int(self.sizes.sum()))
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What the clients are called, where each is one of the dataset's owners or several of them; empty
+        where owners are unknown or have been divided."""
+        owners = self.dataset.train.owners
+        if owners is None or not self.dataset.owners:
+            return ()
+        held = [np.unique(owners.numpy()[mine]) for mine in self.partition.indices]
+        if len(np.unique(np.concatenate(held))) < sum(map(len, held)):
+            return ()
+        return tuple("+".join(self.dataset.owners[each] for each in mine) for mine in held)
+
     def holding(self, client: int) -> Holding:
         """What the client holds: its rows of the training split and its label counts."""
         rows = self.partition.indices[client]

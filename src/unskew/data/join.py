@@ -1,4 +1,4 @@
-"""Several datasets of the same classes as the domains of one."""
+"""Several datasets as the domains of one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,24 @@ from torch.nn.functional import interpolate
 
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import channel_stats
+from unskew.data.own import in_order
 from unskew.errors import UserError
 
 CHUNK = 4096  # images resized at once: their float copy stays small
 
 
-def join(datasets: Sequence[Dataset], shape: tuple[int, int, int] = (3, 32, 32), name: str = "") -> Dataset:
-    """One image dataset with a domain for each of `datasets`, all brought to `shape` (channels, height,
-    width): resized bilinearly with antialiasing, grey repeated over the channels. Owners are not kept."""
+def join(
+    datasets: Sequence[Dataset],
+    shape: tuple[int, int, int] = (3, 32, 32),
+    name: str = "",
+    *,
+    union: bool = False,
+) -> Dataset:
+    """One dataset with a domain for each of `datasets`. Images are brought to `shape` (channels, height,
+    width): resized bilinearly with antialiasing, grey repeated over the channels; tables must have as many
+    features. A dataset whose samples have no owners is their owner.
+    union: the classes, told apart by their names, are those of all datasets together, and one may lack some;
+    without it all must have the same."""
     if len(datasets) < 2:
         raise UserError(f"joining needs at least 2 datasets, not {len(datasets)}.")
     names = tuple(dataset.name for dataset in datasets)
@@ -25,27 +35,85 @@ def join(datasets: Sequence[Dataset], shape: tuple[int, int, int] = (3, 32, 32),
         raise UserError(f"{', '.join(names)} cannot be joined: every dataset may be named once.")
     if len(shape) != 3 or min(shape) < 1:
         raise UserError(f"images cannot have the shape {shape}: give (channels, height, width).")
+    tables = all(dataset.kind == "table" for dataset in datasets)
     for dataset in datasets:
-        _check(dataset, datasets[0], shape[0])
-    train, test = (
-        Split(
-            torch.cat([_resize(split.inputs, shape) for split in splits]),
-            torch.cat([split.labels for split in splits]),
-            domains=torch.repeat_interleave(
-                torch.arange(len(splits)), torch.tensor([len(s) for s in splits])
-            ),
+        _check_inputs(dataset, datasets[0], None if tables else shape[0])
+        if not union:
+            _check_classes(dataset, datasets[0])
+    classes = datasets[0].classes
+    if union:
+        classes = tuple(dict.fromkeys(each for dataset in datasets for each in dataset.classes))
+        if all(list(dataset.classes) == in_order(dataset.classes) for dataset in datasets):
+            classes = tuple(in_order(classes))
+    number = {each: at for at, each in enumerate(classes)}
+    first_owner, owners = list[int](), list[str]()
+    for dataset in datasets:
+        first_owner.append(len(owners))
+        owners += [f"{dataset.name}/{each}" for each in _owners(dataset)] or [dataset.name]
+    splits = list[Split]()
+    for parts in ([d.train for d in datasets], [d.test for d in datasets]):
+        labels = [
+            torch.tensor([number[each] for each in dataset.classes])[part.labels]
+            for dataset, part in zip(datasets, parts, strict=True)
+        ]
+        held = [
+            first + (torch.zeros_like(part.labels) if part.owners is None else part.owners)
+            for first, part in zip(first_owner, parts, strict=True)
+        ]
+        told = all(p.owners is not None or not _owners(d) for d, p in zip(datasets, parts, strict=True))
+        splits.append(
+            Split(
+                torch.cat([part.inputs if tables else _resize(part.inputs, shape) for part in parts]),
+                torch.cat(labels),
+                torch.cat(held) if told else None,
+                domains=torch.repeat_interleave(
+                    torch.arange(len(parts)), torch.tensor([len(part) for part in parts])
+                ),
+            )
         )
-        for splits in ([d.train for d in datasets], [d.test for d in datasets])
+    mean, std = ((), ()) if tables else channel_stats(splits[0].inputs.numpy())
+    notes = tuple(dict.fromkeys(note for dataset in datasets for note in dataset.notes))
+    return Dataset(
+        name or "+".join(names),
+        splits[0],
+        splits[1],
+        classes,
+        mean,
+        std,
+        domains=names,
+        owners=tuple(owners),
+        notes=notes,
     )
-    mean, std = channel_stats(train.inputs.numpy())
-    return Dataset(name or "+".join(names), train, test, datasets[0].classes, mean, std, domains=names)
 
 
-def _check(dataset: Dataset, first: Dataset, channels: int) -> None:
-    if dataset.inputs.kind != "image":
-        raise UserError(f"'{dataset.name}' holds no images: only image datasets can be joined.")
+def _owners(dataset: Dataset) -> list[str]:
+    """The names of those who own samples of it, or their numbers; none where it has no owners."""
+    if dataset.train.owners is None:
+        return []
+    held = [split.owners for split in (dataset.train, dataset.test) if split.owners is not None]
+    return list(dataset.owners) or [str(each) for each in range(1 + max(int(each.max()) for each in held))]
+
+
+def _check_inputs(dataset: Dataset, first: Dataset, channels: int | None) -> None:
     if dataset.domains:
         raise UserError(f"'{dataset.name}' has domains already: join its parts in one step.")
+    if channels is None:
+        if dataset.inputs.shape != first.inputs.shape:
+            raise UserError(
+                f"'{first.name}' has {first.inputs.shape[0]} features and '{dataset.name}' has "
+                f"{dataset.inputs.shape[0]}: only tables of the same features can be joined."
+            )
+        return
+    if dataset.kind != "image":
+        raise UserError(f"'{dataset.name}' holds no images: only image datasets can be joined.")
+    if dataset.inputs.shape[0] not in (1, channels):
+        raise UserError(
+            f"'{dataset.name}' has {dataset.inputs.shape[0]} channels, which cannot become {channels}: give "
+            f"shape=({dataset.inputs.shape[0]}, height, width)."
+        )
+
+
+def _check_classes(dataset: Dataset, first: Dataset) -> None:
     if len(dataset.classes) != len(first.classes):
         raise UserError(
             f"'{first.name}' has {len(first.classes)} classes and '{dataset.name}' has "
@@ -57,11 +125,6 @@ def _check(dataset: Dataset, first: Dataset, channels: int) -> None:
                 f"class {c} is '{theirs}' in '{first.name}' and '{mine}' in '{dataset.name}': only datasets "
                 "of the same classes can be joined."
             )
-    if dataset.inputs.shape[0] not in (1, channels):
-        raise UserError(
-            f"'{dataset.name}' has {dataset.inputs.shape[0]} channels, which cannot become {channels}: give "
-            f"shape=({dataset.inputs.shape[0]}, height, width)."
-        )
 
 
 def _resize(images: Tensor, shape: tuple[int, int, int]) -> Tensor:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from unskew.data.bounded import DAMAGED, TooLargeError, check_regular, read_npz
 from unskew.data.dataset import Dataset, Split
-from unskew.data.images import channel_stats, list_images, pixels, read_images
+from unskew.data.images import SUFFIXES, channel_stats, list_images, pixels, read_images
 from unskew.errors import UserError, unknown
 
 Array = npt.NDArray[Any]
@@ -31,6 +33,8 @@ def from_arrays(
     *,
     name: str = "arrays",
     classes: Sequence[str] | None = None,
+    owners: Array | Tensor | Sequence[int] | Sequence[str] | None = None,
+    owners_test: Array | Tensor | Sequence[int] | Sequence[str] | None = None,
     layout: Layout | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -43,7 +47,10 @@ def from_arrays(
     layout: "hwc" or "chw", needed only where neither axis, or both, could be the 1 or 3 channels.
     y: class numbers 0..C-1, or names, which become numbers in alphabetical order.
     classes: their names; without them every class number up to the largest must occur.
-    Without x_test, y_test a stratified `test_fraction` of each class is cut off, drawn with `seed`.
+    owners: who owns each sample (sites, writers), as numbers or names: the skew `natural` makes a client of
+    each. owners_test: the same for x_test.
+    Without x_test, y_test a stratified `test_fraction` of each class, and of each owner, is cut off, drawn
+    with `seed`.
     Mean and std of images are those of the training split.
     """
     if (x_test is None) != (y_test is None):
@@ -56,19 +63,78 @@ def from_arrays(
     labels, names = to_labels(given, name, classes)
     if len(inputs[0]) != len(labels[0]):
         raise UserError(f"'{name}' has {len(inputs[0])} samples but {len(labels[0])} labels: give one each.")
+    if owners_test is not None and (owners is None or len(inputs) == 1):
+        raise UserError(
+            f"'{name}' has owners_test without owners and x_test: give all three, or leave it out."
+        )
+    holders = [None if each is None else owner_texts(to_array(each), name) for each in (owners, owners_test)]
+    for mine, have, what in zip(holders, labels, ("owners", "owners_test"), strict=False):
+        if mine is not None and len(mine) != len(have):
+            raise UserError(f"'{name}' has {len(mine)} {what} for {len(have)} samples: give one each.")
     if len(inputs) == 1:
-        train, test = stratified(labels[0], test_fraction, seed)
+        cells = labels[0]
+        if holders[0] is not None:
+            cells = cells + len(names) * np.unique(holders[0], return_inverse=True)[1]
+        train, test = stratified(cells, test_fraction, seed)
         inputs = [inputs[0][train], inputs[0][test]]
         labels = [labels[0][train], labels[0][test]]
-    splits = [Split(torch.from_numpy(a), torch.from_numpy(b)) for a, b in zip(inputs, labels, strict=True)]
+        holders = [None if holders[0] is None else holders[0][part] for part in (train, test)]
+    numbers, owner_names = number_owners(holders)
+    splits = [
+        Split(torch.from_numpy(a), torch.from_numpy(b), None if c is None else torch.from_numpy(c))
+        for a, b, c in zip(inputs, labels, numbers, strict=True)
+    ]
     mean, std = channel_stats(inputs[0]) if inputs[0].dtype == np.uint8 and len(inputs[0]) else ((), ())
-    return Dataset(name, splits[0], splits[1], names, mean, std)
+    return Dataset(name, splits[0], splits[1], names, mean, std, owners=owner_names)
+
+
+def owner_texts(owners: Array, name: str) -> Array:
+    """The names of the owners, an array of texts."""
+    if owners.ndim != 1 or owners.dtype.kind not in "biuUO":
+        raise UserError(
+            f"'{name}' has owners of type {owners.dtype}: give a number or a name per sample, [n]."
+        )
+    for at, each in enumerate(owners.tolist()):
+        if is_nothing(each):
+            raise UserError(
+                f"'{name}' has no owner for sample {at}, but {each}: name it, or remove the sample."
+            )
+    return np.array([str(each).strip() for each in owners.tolist()], np.str_)
+
+
+def is_nothing(value: object) -> bool:
+    """Whether this stands where a name should be: None, NaN, or a text of blanks."""
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
+
+
+def number_owners(
+    splits: Sequence[Array | None], order: Sequence[str] = ()
+) -> tuple[list[npt.NDArray[np.int64] | None], tuple[str, ...]]:
+    """The owners of a training and a test split as numbers, and their names: those who own training samples
+    first, so that none of them is without any, in the order given or in that of their names."""
+    known: dict[str, int] = {}
+    for split in splits:
+        found = set() if split is None else set(split.tolist())
+        for each in [*(each for each in order if each in found), *in_order(found - set(order))]:
+            known.setdefault(each, len(known))
+    return [
+        None if split is None else np.array([known[each] for each in split.tolist()], np.int64)
+        for split in splits
+    ], tuple(known)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sorted, as numbers where all are whole numbers, else as text."""
+    names = list(names)
+    whole = all(len(text) < 20 and text.removeprefix("-").isdecimal() for text in names)
+    return sorted(names, key=lambda text: (int(text), text)) if whole else sorted(names)
 
 
 def from_npz(
     path: Path, *, layout: Layout | None = None, test_fraction: float = 0.2, seed: int = 0
 ) -> Dataset:
-    """An .npz file with x_train, y_train, x_test, y_test, or with x, y; see `from_arrays`."""
+    """An .npz file with x_train, y_train, x_test, y_test, or with x, y; see `from_arrays`. It may name who
+    owns each sample: owners_train (or owners) and owners_test, or owners."""
     path = Path(path)
     try:
         check_regular(path)
@@ -86,7 +152,16 @@ def from_npz(
     for keys in (("x_train", "y_train", "x_test", "y_test"), ("x", "y")):
         if all(key in arrays for key in keys):
             values = [arrays[key] for key in keys]
-            return from_arrays(*values, name=path.stem, layout=layout, test_fraction=test_fraction, seed=seed)
+            owners = arrays.get("owners_train", arrays.get("owners"))
+            return from_arrays(
+                *values,
+                name=path.stem,
+                owners=owners,
+                owners_test=arrays.get("owners_test"),
+                layout=layout,
+                test_fraction=test_fraction,
+                seed=seed,
+            )
     raise UserError(
         f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}: name its arrays x_train, y_train, x_test, "
         f"y_test, or x, y."
@@ -99,13 +174,16 @@ def from_torch(
     *,
     name: str = "torch",
     classes: Sequence[str] | None = None,
+    owners: Array | Tensor | Sequence[int] | Sequence[str] | None = None,
+    owners_test: Array | Tensor | Sequence[int] | Sequence[str] | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
     """Map-style torch datasets of (image or row, class number), read once.
 
     Images are Pillow images, arrays, or tensors [channels, H, W] in 0..1 (what ToTensor gives: leave out
-    Normalize and random augmentation, which unskew does itself). Rows are one-dimensional."""
+    Normalize and random augmentation, which unskew does itself). Rows are one-dimensional.
+    owners, owners_test: who owns each sample of `train` and of `test`; see `from_arrays`."""
     layout, x, y = read_torch(train, name)
     x_test = y_test = None
     if test is not None:
@@ -117,6 +195,8 @@ def from_torch(
         y_test,
         name=name,
         classes=classes,
+        owners=owners,
+        owners_test=owners_test,
         layout=layout,
         test_fraction=test_fraction,
         seed=seed,
@@ -158,10 +238,15 @@ def from_folder(
     channels: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
+    sites: bool | None = None,
 ) -> Dataset:
     """Images in train/CLASS/ and test/CLASS/, or in CLASS/ (or train/CLASS/ alone), from which a stratified
     `test_fraction` is cut. Classes are the folders' names in alphabetical order.
 
+    Images of several sites are in SITE/CLASS/, train/SITE/CLASS/ or SITE/train/CLASS/, with or without the
+    same below test. The sites become owners, and a site may lack classes.
+    sites: whether the first folders are sites; without it this is told from the folders, and `Dataset.notes`
+    says what was taken.
     size: resize every image to size x size; without it all must have one size.
     channels: 1 makes all grey, 3 all RGB; without it all must be grey or all colour. Transparency is
     dropped."""
@@ -173,36 +258,117 @@ def from_folder(
     parts = [path / "train" if (path / "train").is_dir() else path]
     if parts[0] != path and (path / "test").is_dir():
         parts.append(path / "test")
-    classes = class_folders(parts[0])
-    if len(parts) == 2 and (extra := sorted(set(class_folders(parts[1])) - set(classes))):
-        raise UserError(f"{parts[1] / extra[0]} has no counterpart in {parts[0]}: add training images of it.")
+    groups, notes = [{"": part} for part in parts], tuple[str, ...]()
+    found = site_folders(parts[0])
+    if sites or (sites is None and found.sites):
+        groups = site_splits(parts)
+        told = f"{len(groups[0])} site{'s' * (len(groups[0]) > 1)} ({shortened(groups[0])})"
+        notes = (
+            f"{path} was read as SITE/CLASS/image: {told}; sites=false takes the first folders as classes.",
+        )
+    elif sites is None and found.deeper:
+        notes = (
+            f"{path} was read as CLASS/image, with images in folders inside a class's folder; sites=true "
+            "takes the first folders as sites.",
+        )
+    classes = sorted({name for folder in groups[0].values() for name in class_folders(folder)})
     arrays: list[Array] = []
-    for part in parts:
-        files, labels = [], []
-        for label, name in enumerate(classes):
-            images = list_images(part / name) if (part / name).is_dir() else []
-            if not images and part == parts[0]:
-                raise UserError(f"{part / name} holds no images: add some or remove the folder.")
-            files += images
-            labels += [label] * len(images)
+    owners: list[list[str]] = []
+    for group in groups:
+        files, labels, mine = list[Path](), list[int](), list[str]()
+        for site, folder in group.items():
+            for name in class_folders(folder):
+                if name not in classes:
+                    raise UserError(
+                        f"{folder / name} has no counterpart in {parts[0]}: add training images of it."
+                    )
+                images = list_images(folder / name)
+                if not images and group is groups[0]:
+                    raise UserError(f"{folder / name} holds no images: add some or remove the folder.")
+                files += images
+                labels += [classes.index(name)] * len(images)
+                mine += [site] * len(images)
         if not files:
-            raise UserError(f"{part} holds no images: add some or remove the folder.")
+            raise UserError(f"{parts[-1]} holds no images: add some or remove the folder.")
         arrays += [read_images(files, channels, size), np.array(labels)]
-    return from_arrays(
+        owners.append(mine)
+    named = any(groups[0])
+    dataset = from_arrays(
         *arrays,
         name=path.resolve().name,
         classes=classes,
+        owners=owners[0] if named else None,
+        owners_test=owners[1] if named and len(owners) == 2 else None,
         layout="chw",
         test_fraction=test_fraction,
         seed=seed,
     )
+    return replace(dataset, notes=notes)
 
 
 def class_folders(path: Path) -> list[str]:
-    found = sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+    found = folders_in(path)
     if not found:
         raise UserError(f"{path} has no folders: give one with a folder of images per class.")
     return found
+
+
+def folders_in(path: Path) -> list[str]:
+    return sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What a folder of folders of images looks like."""
+
+    sites: bool
+    """Whether its folders are sites, each with a folder per class."""
+    deeper: bool
+    """Whether all its images are in folders inside its folders."""
+
+
+def site_folders(path: Path) -> Layers:
+    """Sites share the names of their folders, the classes. Where folders inside those of the classes hold the
+    images, such as patients, most of their names are in one class alone."""
+    inside = [folders_in(path / name) for name in folders_in(path)]
+    images = (
+        entry.suffix.lower() in SUFFIXES for name in folders_in(path) for entry in (path / name).iterdir()
+    )
+    if not inside or not all(inside) or any(images):
+        return Layers(sites=False, deeper=False)
+    if all("train" in names and set(names) <= {"train", "test"} for names in inside):
+        return Layers(sites=True, deeper=True)
+    held = Counter(name for names in inside for name in names)
+    shared = sum(number > 1 for number in held.values())
+    return Layers(sites=len(held) > 1 and (len(inside) == 1 or 4 * shared >= len(held)), deeper=True)
+
+
+def site_splits(parts: Sequence[Path]) -> list[dict[str, Path]]:
+    """The folder of each site, by its name, in the training split and, where there is one, the test split."""
+    splits = [{name: part / name for name in class_folders(part)} for part in parts]
+    if len(parts) == 1 and all((folder / "train").is_dir() for folder in splits[0].values()):
+        test = {site: folder / "test" for site, folder in splits[0].items() if (folder / "test").is_dir()}
+        splits = [{site: folder / "train" for site, folder in splits[0].items()}, *([test] if test else [])]
+    return splits
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """The names of files or folders, without suffix, with as many folders before them as tell them apart."""
+    whole = [path.resolve().with_suffix("") for path in paths]
+    if len(set(whole)) < len(whole):
+        twice = next(path for path in paths if whole.count(path.resolve().with_suffix("")) > 1)
+        raise UserError(f"{twice} is named twice: name every part once.")
+    depth = 1
+    while len({path.parts[-depth:] for path in whole}) < len(whole):
+        depth += 1
+    return ["/".join(path.parts[-depth:]) for path in whole]
+
+
+def shortened(names: Iterable[str], most: int = 6) -> str:
+    """The first names, and how many more there are."""
+    names = list(names)
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more])
 
 
 def from_csv(
@@ -370,6 +536,11 @@ def to_labels(
     for labels in given:
         if labels.ndim != 1:
             raise UserError(f"'{name}' has labels of shape {labels.shape}: give one class per sample, [n].")
+        if labels.dtype.kind == "O" and any(map(is_nothing, labels)):
+            bad = next(at for at, each in enumerate(labels) if is_nothing(each))
+            raise UserError(
+                f"'{name}' has no label for sample {bad}, but {labels[bad]}: name its class, or remove it."
+            )
     if all(labels.dtype.kind in "UO" for labels in given):
         texts = [[str(value) for value in labels] for labels in given]
         names = tuple(classes) if classes is not None else tuple(sorted({t for ts in texts for t in ts}))

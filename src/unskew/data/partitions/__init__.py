@@ -83,6 +83,10 @@ def _parse_rule(parts: Sequence[str]) -> Partitioner:
             f"'{head}' is a partition made elsewhere and is taken as it is: let nothing come before."
         )
     if name not in PARTITIONERS:
+        if name.partition(",")[0] in PARTITIONERS:
+            raise UserError(
+                f"'{head}' has a comma where a colon should be: write {head.replace(',', ':', 1)}."
+            )
         raise unknown("skew", name, [*PARTITIONERS, *IMPORTERS])
     kind = PARTITIONERS[name]
     if name not in ("longtail", "domains"):
@@ -153,8 +157,9 @@ def partition(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Pa
 
 
 def _spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Partitioner:
-    """The rule with its domains written out, where the dataset has domains."""
-    if domains and not _names_domains(rule):
+    """The rule with its domains written out, where the dataset has domains. Those who own samples are of one
+    domain each already."""
+    if domains and not isinstance(rule, Natural) and not _names_domains(rule):
         rule = Domains((), rule)
     if isinstance(rule, Domains):
         return rule.spell_out(domains, clients)

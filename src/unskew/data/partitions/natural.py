@@ -31,8 +31,8 @@ class Natural:
     def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
         if pool.owners is None:
             raise UserError(
-                "natural needs a dataset whose samples have owners, and this one names none: choose another "
-                "skew."
+                "natural needs a dataset whose samples have owners, and this one names none: name them "
+                "(site=COLUMN of a table, SITE/CLASS/ folders, owners= of arrays), or choose another skew."
             )
         owners, owner_of, sizes = np.unique(pool.owners, return_inverse=True, return_counts=True)
         kept, notes = np.flatnonzero(sizes >= self.min_size), []

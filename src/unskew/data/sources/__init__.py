@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from unskew.data.dataset import Dataset
 from unskew.data.own import from_csv, from_folder, from_npz
@@ -25,7 +25,7 @@ from unskew.data.sources.source import Source, data_folder
 from unskew.data.sources.synthetic import leaf_synthetic, synthetic
 from unskew.data.sources.usps import usps
 from unskew.errors import UserError, unknown
-from unskew.notation import Item, Option, items, named, path_of, read_options
+from unskew.notation import Item, Option, items, joined, named, path_of, read_options
 
 __all__ = ["OWN", "SOURCES", "Found", "Source", "absolute", "available", "data_folder", "load"]
 
@@ -312,12 +312,23 @@ def _not_a_dataset(spec: str, name: str) -> UserError:
 
 
 def absolute(spec: str) -> str:
-    """The spec, with the path of the user's own data written out, so that it can be read from any folder."""
+    """The spec, with the paths of the user's own data written out, so that it can be read from any folder."""
+    return "+".join(map(_absolute, joined(spec)))
+
+
+def _absolute(spec: str) -> str:
     name, rest = named(spec)
     if name not in OWN or rest is None:
         return spec
-    path, comma, options = rest.partition(",")
-    return f"{name}:{path_of(path).resolve()}{comma}{options}"
+    path, *given = items(rest)
+    known = _options_of(OWN[name])
+    words = [str(path_of(path.text).resolve())]
+    for position, item in enumerate(given):
+        key = item.key or list(known)[position]
+        is_path = Path in (known[key].kind, *get_args(known[key].kind))
+        value = str(path_of(item.value).resolve()) if is_path and item.value != "none" else item.value
+        words.append(value if item.key is None else f"{key}={value}")
+    return f"{name}:{','.join(words)}"
 
 
 def locate(source: Source, root: Path) -> Path:
