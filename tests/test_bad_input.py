@@ -91,6 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(root / "header.csv", "a,b,kind\n")
     write(root / "nan.csv", "a,b,kind\n1,2,x\n3,nan,y\n")
     write(root / "word.csv", "a,b,kind\n1,2,x\n3,four,y\n")
+    write(root / "huge.csv", "a,b,kind\n1,2,x\n3,1e300,y\n")
     write(root / "cut.csv", "a,b,kind\n1,2,x\n3,4,y\n5,")
     write(root / "one.csv", "a,b,kind\n1,2,x\n3,4,x\n")
 

@@ -7,7 +7,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class Item:
 @dataclass(frozen=True)
 class Option:
     """What an option takes: str, Path, int, float, bool, Literal["a", "b"], a union of one of these with
-    Literal or None, or tuple[int, ...], whose parts are separated by slashes."""
+    Literal or None, or tuple[int, ...] (or of texts), whose parts are separated by slashes."""
 
     kind: object
     required: bool
@@ -96,8 +96,9 @@ def read_options(
 
 def _value(what: str, kind: object, text: str) -> object:
     if typing.get_origin(kind) is tuple:
-        parts = [] if text == "even" else text.split("/")
-        return tuple(_value(what, typing.get_args(kind)[0], part) for part in parts)
+        inner = typing.get_args(kind)[0]
+        parts = [] if text == "even" and inner is not str else text.split("/")
+        return tuple(_value(what, inner, part.strip()) for part in parts)
     fixed, free = _alternatives(kind)
     if text in fixed:
         return fixed[text]
@@ -133,6 +134,13 @@ def _alternatives(kind: object) -> tuple[dict[str, object], type | None]:
         else:
             free = each
     return fixed, free
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sorted, as numbers where all are whole numbers, else as text."""
+    names = list(names)
+    whole = all(len(text) < 20 and text.removeprefix("-").isdecimal() for text in names)
+    return sorted(names, key=lambda text: (int(text), text)) if whole else sorted(names)
 
 
 def write_method(method: Mapping[str, typing.Any]) -> str:

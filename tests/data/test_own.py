@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from PIL import Image
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
-from unskew.data import Dataset, federate, load
-from unskew.data.own import from_arrays, from_csv, from_folder, from_npz, from_torch, stratified
+from unskew.data import Dataset, federate, join, load
+from unskew.data.columns import Columns
+from unskew.data.own import from_arrays, from_folder, from_npz, from_torch, stratified
+from unskew.data.tables import from_csv, read_rows
 from unskew.errors import UserError
 
 Y = np.arange(20) % 2
@@ -462,12 +465,15 @@ def test_a_table_is_standardised_with_the_training_rows(tmp_path: Path) -> None:
 
 def test_a_test_table_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,kind\n1,10\n2,9\n\n3,9\n")
-    (tmp_path / "b.csv").write_text("x,kind\n4,-1\n")
+    (tmp_path / "b.csv").write_text("kind,x\n9,4\n")
     data = from_csv(tmp_path / "a.csv", label="kind", test=tmp_path / "b.csv", standardise=False)
-    assert data.classes == ("-1", "9", "10")  # as numbers
-    assert data.train.labels.tolist() == [2, 1, 1]
+    assert data.classes == ("9", "10")  # as numbers
+    assert data.train.labels.tolist() == [1, 0, 0]
     assert data.test.inputs.tolist() == [[4]]
-    (tmp_path / "b.csv").write_text("z,kind\n4,1\n")
+    (tmp_path / "b.csv").write_text("x,kind\n4,9\n5,-1\n")
+    with pytest.raises(UserError, match=r"b\.csv has the class '-1' in row 3, and no training row has"):
+        from_csv(tmp_path / "a.csv", label="kind", test=tmp_path / "b.csv")
+    (tmp_path / "b.csv").write_text("z,kind\n4,9\n")
     with pytest.raises(UserError, match=r"b\.csv and .* have different columns"):
         from_csv(tmp_path / "a.csv", label="kind", test=tmp_path / "b.csv")
 
@@ -483,7 +489,9 @@ def test_a_constant_column_becomes_zero(tmp_path: Path) -> None:
         ("x,y,kind\n1,2,a\n3,,b\n", "has '' in row 3, column 'y'"),
         ("x,y,kind\n1,NaN,a\n", "has 'NaN' in row 2, column 'y'"),
         ("kind,x,y\na,1,inf\n", "has 'inf' in row 2, column 'y'"),
-        ("x,kind,y\n1,a,red\n", "has 'red' in row 2, column 'y'"),
+        ("x,kind,y\n1,a,red\n2,b,1\n", "has 'red' in row 2, column 'y': .* or give categorical=y"),
+        ("x,kind\n1e300,a\n1,b\n2,a\n", r"has '1e\+300' in row 2, column 'x': .* 32 bits can hold"),
+        ("x,kind\n1e400,a\n1,b\n2,a\n", "has 'inf' in row 2, column 'x': .* 32 bits can hold"),
         ("x,y,kind\n1,2\n", "has 2 cells in row 2 but 3 columns"),
         ("x,y,kind\n1,2,\n", "has no label in row 2, column 'kind'"),
         ("x,y,kimd\n1,2,a\n", "did you mean 'kimd'"),
@@ -500,6 +508,137 @@ def test_a_table_that_cannot_be_meant_names_row_and_column(tmp_path: Path, text:
     path.write_text(text)
     with pytest.raises(UserError, match=says):
         from_csv(path, label="kind")
+
+
+HOSPITALS = {"north": "cat,dog,cat", "south": "dog,cow,cow"}
+
+
+def write_tables(folder: Path) -> None:
+    """One table of two hospitals, and the same as a file for each."""
+    lines = {
+        name: [f"{name},{i},{kinds.split(',')[i % 3]}" for i in range(15)]
+        for name, kinds in HOSPITALS.items()
+    }
+    (folder / "all.csv").write_text("\n".join(["hospital,x,kind", *lines["south"], *lines["north"]]) + "\n")
+    for name, mine in lines.items():
+        cut = [line.partition(",")[2] for line in mine]
+        (folder / f"{name}.csv").write_text("\n".join(["x,kind", *cut]) + "\n")
+
+
+def test_a_site_column_and_a_file_for_each_site_are_the_same_federation(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    whole = load(f"csv:{tmp_path / 'all.csv'},label=kind,site=hospital")
+    assert whole.inputs.shape == (1,)
+    parts = load(f"csv:{tmp_path / 'north.csv'},label=kind+csv:{tmp_path / 'south.csv'}")
+    expected = {"north": [8, 0, 4], "south": [0, 8, 4]}
+    for data in (whole, parts, from_csv([tmp_path / "north.csv", tmp_path / "south.csv"], label="kind")):
+        assert data.classes == ("cat", "cow", "dog")
+        assert held(data) == expected
+        assert data.train.inputs.mean().item() == pytest.approx(0, abs=1e-6)  # over both, not each
+        assert any("each would have to send its number of rows, the sum" in note for note in data.notes)
+        assert data.test.owners is not None
+        assert torch.bincount(data.test.owners).tolist() == [3, 3]
+    assert not from_csv(tmp_path / "north.csv", label="kind").notes
+
+
+def test_each_site_may_have_a_test_file_of_its_own(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    (tmp_path / "t.csv").write_text("x,kind\n1,dog\n2,dog\n")
+    data = load(
+        f"csv:{tmp_path / 'north.csv'},label=kind+csv:{tmp_path / 'south.csv'},test={tmp_path / 't.csv'}"
+    )
+    assert held(data) == {"north": [8, 0, 4], "south": [0, 10, 5]}
+    assert data.test.owners is not None
+    assert data.test.labels[data.test.owners == 1].tolist() == [2, 2]
+    one = from_csv([tmp_path / "north.csv", tmp_path / "south.csv"], label="kind", test=tmp_path / "t.csv")
+    assert (len(one.train), len(one.test), one.test.owners) == (30, 2, None)
+
+
+def test_joined_tables_that_cannot_be_meant_are_one_sentence(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    north, south = (f"csv:{tmp_path / name}.csv" for name in HOSPITALS)
+    for spec, says in (
+        (f"{north}+{south}", "csv needs a value for label"),
+        (f"{north},label=kind+{south},label=x", "csv label differs between the files"),
+        (f"{north},label=kind+{north}", r"north\.csv is named twice"),
+        (f"{north},label=kind+csv:", "'csv:' has no path"),
+        (f"{north},label=kind+csv:{tmp_path / 'all.csv'}", "different columns \\('hospital' is in one alone"),
+        (f"{north},label=kind,site=hospital", "unknown column of .* 'hospital'"),
+        (f"{north},label=kind,site=kind", "cannot be both label and site"),
+        (f"{north},label=kind,drop=z", "unknown column of .* 'z'"),
+        (f"{north},label=kind,drop=x", "needs a label column, feature columns"),
+        (f"{north},label=kind,categorical=kind", "unknown feature of .* 'kind'"),
+    ):
+        with pytest.raises(UserError, match=says):
+            load(spec)
+    with pytest.raises(UserError, match="scaled apart: load the files together"):
+        join([from_csv(tmp_path / f"{name}.csv", label="kind") for name in HOSPITALS])
+
+
+MIXED = """id,age,colour,grade,stage,kind
+1,10,red,1,?,a
+2,20,blue,1.0,1,b
+3,30,red,2,3,a
+4,,,2,3,b
+"""
+
+
+def test_columns_are_chosen_and_become_numbers(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(MIXED)
+    (tmp_path / "u.csv").write_text("kind,stage,grade,colour,age\na,NA,3,green,40\nb,2,1,red,\n")
+    data = from_csv(
+        *(tmp_path / "t.csv",),
+        label="kind",
+        test=tmp_path / "u.csv",
+        drop=("id",),
+        categorical=("grade",),
+        missing="column",
+        standardise=False,
+    )
+    assert data.columns is not None
+    assert data.columns.features == (
+        *("age", "age is missing", "colour=blue", "colour=red", "colour is missing"),
+        *("grade=1", "grade=2", "stage", "stage is missing"),
+    )
+    assert data.train.inputs.tolist() == [
+        [10, 0, 0, 1, 0, 1, 0, pytest.approx(7 / 3), 1],
+        [20, 0, 1, 0, 0, 1, 0, 1, 0],
+        [30, 0, 0, 1, 0, 0, 1, 3, 0],
+        [20, 1, 0, 0, 1, 0, 1, 3, 0],
+    ]
+    assert data.test.inputs.tolist() == [
+        [40, 0, 0, 0, 0, 0, 0, pytest.approx(7 / 3), 1],
+        [20, 1, 0, 1, 0, 1, 0, 2, 0],
+    ]
+    told = " ".join(data.notes)
+    assert "colour (2), grade (2)" in told
+    assert "age 2, stage 2, colour 1" in told
+    assert "1 test rows have a category of 'colour' that no training row has (green)" in told
+    chosen = from_csv(tmp_path / "t.csv", label="kind", columns=("stage", "colour"), missing="fill")
+    assert chosen.columns is not None
+    assert chosen.columns.names == ("stage", "colour")
+
+
+def test_what_was_learnt_of_a_table_can_be_kept_and_used_again(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(MIXED)
+    options: dict[str, Any] = {"label": "kind", "test": tmp_path / "t.csv", "missing": "fill"}
+    data = from_csv(tmp_path / "t.csv", **options)
+    assert data.columns is not None
+    again = Columns.from_json(json.loads(json.dumps(data.columns.to_json())))
+    assert again == data.columns
+    rows = read_rows(tmp_path / "t.csv", again)
+    assert torch.equal(torch.tensor(again.apply(rows), dtype=torch.float32), data.test.inputs)
+    with pytest.raises(UserError, match="not as they were written"):
+        Columns.from_json({"columns": [{"name": 3}]})
+
+
+def test_too_many_categories_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("who,x,kind\n" + "".join(f"p{i},{i},{i % 2}\n" for i in range(200)))
+    with pytest.raises(
+        UserError, match=r"'who' has 160 different texts, .* drop=who, or give categorical=who"
+    ):
+        from_csv(tmp_path / "t.csv", label="kind")
+    assert from_csv(tmp_path / "t.csv", label="kind", categorical=("who",)).inputs.shape == (161,)
 
 
 def test_tables_that_cannot_be_opened_are_one_sentence(tmp_path: Path) -> None:

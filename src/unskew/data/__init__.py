@@ -11,16 +11,19 @@ from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
 from unskew.data.join import join
 from unskew.data.manifest import Partition, partition_of
-from unskew.data.own import distinct_names, from_arrays, from_csv, from_folder, from_npz, from_torch
+from unskew.data.own import distinct_names, from_arrays, from_folder, from_npz, from_torch
+from unskew.data.tables import from_csv
 from unskew.notation import items, joined, named, path_of
 
 
 def load(name: str, folder: Path | None = None, *, seed: int | None = None) -> Dataset:
     """A dataset by name, such as "cifar10", "emnist:letters" or "csv:table.csv,label=kind". Names joined by
-    +, such as "mnist+usps+svhn", are the domains of one dataset; of the user's own data the classes are those
-    of all parts together, and images that have one shape keep it. It is looked for in `folder`, else in the
-    folder that UNSKEW_DATA names, else in the user's cache folder."""
+    +, such as "mnist+usps+svhn", are the domains of one dataset, and tables its sites; of the user's own data
+    the classes are those of all parts together, and images that have one shape keep it. It is looked for in
+    `folder`, else in the folder that UNSKEW_DATA names, else in the user's cache folder."""
     parts = joined(name)
+    if len(parts) > 1 and all(named(part)[0] == "csv" for part in parts):
+        return sources.load_tables(parts, seed=seed)
     datasets = [sources.load(part, folder, seed=seed) for part in parts]
     if len(datasets) == 1:
         return datasets[0]

@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from unskew.data.columns import Columns
 from unskew.errors import UserError
 from unskew.types import Inputs
 
@@ -70,6 +71,8 @@ class Dataset:
     owners: tuple[str, ...] = ()
     """Names of those who own samples, such as sites, where they are known: `Split.owners` counts in this
     order."""
+    columns: Columns | None = None
+    """How the columns of a table became features (tables read from files only)."""
     notes: tuple[str, ...] = ()
     """What was decided when the data were read, one sentence each."""
 

@@ -10,8 +10,8 @@ from torch.nn.functional import interpolate
 
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import channel_stats
-from unskew.data.own import in_order
 from unskew.errors import UserError
+from unskew.notation import in_order
 
 CHUNK = 4096  # images resized at once: their float copy stays small
 
@@ -97,6 +97,11 @@ def _owners(dataset: Dataset) -> list[str]:
 def _check_inputs(dataset: Dataset, first: Dataset, channels: int | None) -> None:
     if dataset.domains:
         raise UserError(f"'{dataset.name}' has domains already: join its parts in one step.")
+    if dataset.columns is not None:
+        raise UserError(
+            f"'{dataset.name}' is a table whose columns were scaled apart: load the files together, "
+            "csv:a.csv,label=COLUMN+csv:b.csv, or from_csv([a, b])."
+        )
     if channels is None:
         if dataset.inputs.shape != first.inputs.shape:
             raise UserError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ from unskew.data.bounded import DAMAGED, TooLargeError, check_regular, read_npz
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import SUFFIXES, channel_stats, list_images, pixels, read_images
 from unskew.errors import UserError, unknown
+from unskew.notation import in_order
 
 Array = npt.NDArray[Any]
 Layout = Literal["chw", "hwc"]
@@ -121,13 +120,6 @@ def number_owners(
         None if split is None else np.array([known[each] for each in split.tolist()], np.int64)
         for split in splits
     ], tuple(known)
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """Sorted, as numbers where all are whole numbers, else as text."""
-    names = list(names)
-    whole = all(len(text) < 20 and text.removeprefix("-").isdecimal() for text in names)
-    return sorted(names, key=lambda text: (int(text), text)) if whole else sorted(names)
 
 
 def from_npz(
@@ -369,97 +361,6 @@ def shortened(names: Iterable[str], most: int = 6) -> str:
     names = list(names)
     more = [f"and {len(names) - most} more"] if len(names) > most else []
     return ", ".join([*names[:most], *more])
-
-
-def from_csv(
-    path: Path,
-    *,
-    label: str,
-    test: Path | None = None,
-    standardise: bool = True,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> Dataset:
-    """A table with a header row: column `label` holds the classes (any text), all others numbers.
-
-    Classes are the label's values, sorted as numbers where all are whole numbers, else as text.
-    test: another file with the same columns; without it a stratified `test_fraction` is cut off.
-    standardise: subtract each column's training mean and divide by its training std (constant columns
-    become 0)."""
-    path = Path(path)
-    tables = [read_table(path, label)]
-    if test is not None:
-        tables.append(read_table(Path(test), label))
-        if tables[1][0] != tables[0][0]:
-            raise UserError(f"{test} and {path} have different columns: make them alike, in the same order.")
-    values = {text for _, _, texts in tables for text in texts}
-    whole = all(len(text) < 20 and text.removeprefix("-").isdecimal() for text in values)
-    names = sorted(values, key=lambda text: (int(text), text)) if whole else sorted(values)
-    number = {text: i for i, text in enumerate(names)}
-    rows = [x for _, x, _ in tables]
-    labels = [np.array([number[text] for text in texts], np.int64) for _, _, texts in tables]
-    if len(rows) == 1:
-        train, cut = stratified(labels[0], test_fraction, seed)
-        rows, labels = [rows[0][train], rows[0][cut]], [labels[0][train], labels[0][cut]]
-    if standardise and len(rows[0]):
-        mean, std = rows[0].mean(axis=0), rows[0].std(axis=0)
-        rows = [(x - mean) / np.where(std > 0, std, 1) for x in rows]
-    return from_arrays(rows[0], labels[0], rows[1], labels[1], name=path.stem, classes=names)
-
-
-def read_table(path: Path, label: str) -> tuple[list[str], npt.NDArray[np.float64], list[str]]:
-    """The names of the feature columns, their values and the label column's texts."""
-    features: list[list[float]] = []
-    labels: list[str] = []
-    try:
-        check_regular(path)
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            if not any(header):
-                raise UserError(f"{path} is empty: give it a header and rows.")
-            if label not in header:
-                raise unknown(f"column of {path}", label, header)
-            if len(header) < 2 or len(set(header)) < len(header):
-                raise UserError(
-                    f"{path} needs a label column, feature columns and no name twice in its header."
-                )
-            at = header.index(label)
-            for number, cells in enumerate(reader, 2):
-                if not cells:
-                    continue  # a blank line
-                if len(cells) != len(header):
-                    raise UserError(
-                        f"{path} has {len(cells)} cells in row {number} but {len(header)} columns: mend it."
-                    )
-                labels.append(cells.pop(at).strip())
-                if not labels[-1]:
-                    raise UserError(
-                        f"{path} has no label in row {number}, column '{label}': fill or remove it."
-                    )
-                features.append([to_number(cell) for cell in cells])
-                if not all(map(math.isfinite, features[-1])):
-                    bad = next(i for i, value in enumerate(features[-1]) if not math.isfinite(value))
-                    column = (header[:at] + header[at + 1 :])[bad]
-                    raise UserError(
-                        f"{path} has '{cells[bad]}' in row {number}, column '{column}': put a number there."
-                    )
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist: give the path of a .csv file.") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(
-            f"{path} cannot be read as comma-separated UTF-8 text, save it as such: {error}."
-        ) from error
-    if not labels:
-        raise UserError(f"{path} has no rows below its header: add some.")
-    return header[:at] + header[at + 1 :], np.array(features), labels
-
-
-def to_number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
 
 
 def stratified(labels: npt.NDArray[np.int64], fraction: float, seed: int) -> tuple[Array, Array]:

@@ -7,13 +7,13 @@ A spec is NAME or NAME:OPTIONS for a source, and KIND:PATH or KIND:PATH,OPTIONS 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from unskew.data.dataset import Dataset
-from unskew.data.own import from_csv, from_folder, from_npz
+from unskew.data.own import from_folder, from_npz
 from unskew.data.sources.ag_news import ag_news
 from unskew.data.sources.cifar import cifar10, cifar100
 from unskew.data.sources.digits import digits
@@ -24,10 +24,11 @@ from unskew.data.sources.mat import svhn, syn_digits
 from unskew.data.sources.source import Source, data_folder
 from unskew.data.sources.synthetic import leaf_synthetic, synthetic
 from unskew.data.sources.usps import usps
+from unskew.data.tables import TablePart, from_csv, from_tables
 from unskew.errors import UserError, unknown
 from unskew.notation import Item, Option, items, joined, named, path_of, read_options
 
-__all__ = ["OWN", "SOURCES", "Found", "Source", "absolute", "available", "data_folder", "load"]
+__all__ = ["OWN", "SOURCES", "Found", "Source", "absolute", "available", "data_folder", "load", "load_tables"]
 
 SOURCES: dict[str, Source] = {
     "digits": Source(
@@ -267,6 +268,35 @@ def load(spec: str, folder: Path | None = None, *, seed: int | None = None) -> D
         return _load(spec, folder, seed)
     except OSError as error:  # such as a name that is too long, or a folder that may not be read
         raise UserError(f"the dataset '{spec}' cannot be read ({error.strerror}): check its path.") from None
+
+
+def load_tables(specs: Sequence[str], *, seed: int | None = None) -> Dataset:
+    """Several files of rows as one dataset, each a site. An option that one of them gives is that of all, but
+    the test file."""
+    given = [items(named(spec)[1]) for spec in specs]
+    for spec, mine in zip(specs, given, strict=True):
+        if not mine or not mine[0].text:
+            raise UserError(f"'{spec}' has no path: write {named(spec)[0]}:PATH.")
+    shared = {each.key: each for mine in given for each in mine[1:] if each.key not in (None, "test")}
+    options, parts = dict[str, Any](), list[TablePart]()
+    for mine in given:
+        own = {each.key for each in mine} | set(
+            list(_options_of(from_csv))[: sum(e.key is None for e in mine[1:])]
+        )
+        more = [each for key, each in shared.items() if key not in own]
+        values = _read("csv", from_csv, [*mine[1:], *more], seed, "PATH,")
+        parts.append(TablePart(path_of(mine[0].text), values.pop("test", None)))
+        for key, value in values.items():
+            if options.setdefault(key, value) != value:
+                raise UserError(
+                    f"csv {key} differs between the files that are joined: give it once, for all."
+                )
+    try:
+        return from_tables(parts, **options)
+    except OSError as error:
+        raise UserError(
+            f"the dataset '{'+'.join(specs)}' cannot be read ({error.strerror}): check its paths."
+        ) from None
 
 
 def _load(spec: str, folder: Path | None, seed: int | None) -> Dataset:

@@ -1,0 +1,233 @@
+"""How the columns of a table become numbers: learnt from training rows, and the same for all others."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
+
+from unskew.errors import UserError
+from unskew.notation import in_order
+
+Cell = float | str
+"""A number where the file has one, else its text."""
+Missing = Literal["refuse", "fill", "column"]
+Floats = npt.NDArray[np.float64]
+
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
+"""Texts that stand for a value that is not there, in lower case."""
+LARGEST = float(np.finfo(np.float32).max)
+MOST_FOUND = 100
+MOST_ASKED = 1000
+"""Categories of a column that is text by itself, and of one that was called categorical."""
+
+
+FILL_IT = "put a value there, or give missing=fill or missing=column"
+
+
+def cell_of(text: str) -> Cell:
+    text = text.strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return text if math.isnan(number) else number
+
+
+def is_missing(cell: Cell) -> bool:
+    return isinstance(cell, str) and cell.lower() in MISSING
+
+
+def category_of(cell: Cell) -> str:
+    """The category that a cell names: 1 and 1.0 are the same."""
+    return cell if isinstance(cell, str) else repr(cell).removesuffix(".0")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of one file or several, and where each stands."""
+
+    columns: tuple[str, ...]
+    cells: list[list[Cell]]
+    files: list[Path]
+    lines: list[int]
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def take(self, rows: npt.NDArray[np.intp]) -> Rows:
+        at = rows.tolist()
+        cells, files = [self.cells[i] for i in at], [self.files[i] for i in at]
+        return Rows(self.columns, cells, files, [self.lines[i] for i in at])
+
+    def column(self, name: str) -> list[Cell]:
+        at = self.columns.index(name)
+        return [row[at] for row in self.cells]
+
+    def mistake(self, row: int, column: str, remedy: str) -> UserError:
+        """The sentence on the cell in this row and column."""
+        cell = self.cells[row][self.columns.index(column)]
+        shown = cell if isinstance(cell, str) else f"{cell:g}"
+        return UserError(
+            f"{self.files[row]} has '{shown}' in row {self.lines[row]}, column '{column}': {remedy}."
+        )
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column becomes numbers.
+
+    A number becomes (number - mean) / scale. A category becomes one number for each of `categories`: 1 for
+    its own and 0 for the others, 0 for all where training had no such category."""
+
+    name: str
+    kind: Literal["number", "category"]
+    mean: float = 0.0
+    scale: float = 1.0
+    categories: tuple[str, ...] = ()
+    fill: float | str | None = None
+    """What a missing value is taken for; where it is None, a missing value that is not flagged is refused."""
+    flagged: bool = False
+    """Whether one more number says that the value is missing."""
+
+    @property
+    def features(self) -> list[str]:
+        named = (
+            [f"{self.name}={each}" for each in self.categories] if self.kind == "category" else [self.name]
+        )
+        return [*named, *([f"{self.name} is missing"] if self.flagged else [])]
+
+    def apply(self, rows: Rows) -> Floats:
+        """What this column of the rows becomes, [n, features]."""
+        cells = rows.column(self.name)
+        missing = np.array([is_missing(cell) for cell in cells], np.bool_)
+        if missing.any() and self.fill is None and not self.flagged:
+            raise rows.mistake(int(missing.argmax()), self.name, FILL_IT)
+        if self.kind == "number":
+            values = numbers_in(rows, self.name)
+            if isinstance(self.fill, float):
+                values[missing] = self.fill
+            parts = [((values - self.mean) / self.scale)[:, None]]
+        else:
+            number = {each: at for at, each in enumerate(self.categories)}
+            hot = np.zeros((len(cells), len(self.categories)))
+            for row, cell in enumerate(cells):
+                text = str(self.fill) if missing[row] and self.fill is not None else category_of(cell)
+                if text in number and not (missing[row] and self.fill is None):
+                    hot[row, number[text]] = 1
+            parts = [hot]
+        return np.concatenate(
+            [*parts, *([missing[:, None].astype(np.float64)] if self.flagged else [])], axis=1
+        )
+
+    def unseen(self, rows: Rows) -> Counter[str]:
+        """The categories in these rows that training had none of, and how often they occur."""
+        if self.kind == "number":
+            return Counter()
+        found = Counter(category_of(cell) for cell in rows.column(self.name) if not is_missing(cell))
+        return Counter({name: n for name, n in found.items() if name not in self.categories})
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How a table's rows become the features of a dataset, in the order of its columns."""
+
+    columns: tuple[Column, ...]
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns that a table needs."""
+        return tuple(column.name for column in self.columns)
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """A name for every feature."""
+        return tuple(name for column in self.columns for name in column.features)
+
+    def apply(self, rows: Rows) -> Floats:
+        """The features of these rows, [n, features]."""
+        return np.concatenate([column.apply(rows) for column in self.columns], axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: object) -> Columns:
+        """The columns that `to_json` wrote."""
+        try:
+            return TypeAdapter(cls).validate_python(value)
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors(include_url=False)[0]["loc"])) or "content"
+            raise UserError(f"the columns of a table are not as they were written ({where}).") from None
+
+
+def numbers_in(rows: Rows, name: str) -> Floats:
+    """A column of numbers, NaN where one is missing; raises where a cell is neither."""
+    cells = rows.column(name)
+    for row, cell in enumerate(cells):
+        if isinstance(cell, str) and not is_missing(cell):
+            raise rows.mistake(row, name, f"put a number there, or give categorical={name}")
+        if isinstance(cell, float) and abs(cell) > LARGEST:
+            raise rows.mistake(row, name, f"put a number there that 32 bits can hold, at most {LARGEST:.1e}")
+    return np.array([math.nan if isinstance(cell, str) else cell for cell in cells], np.float64)
+
+
+def learn(rows: Rows, *, categorical: Collection[str], missing: Missing, standardise: bool) -> Columns:
+    """How these training rows become numbers. A column that is called categorical, or has no number, holds
+    categories."""
+    kinds: dict[str, Literal["number", "category"]] = {}
+    for name in rows.columns:
+        present = [cell for cell in rows.column(name) if not is_missing(cell)]
+        if not present and missing == "refuse":
+            raise rows.mistake(0, name, FILL_IT)
+        if not present:
+            raise UserError(
+                f"the column '{name}' has no value in any training row: leave it out, drop={name}."
+            )
+        is_text = name in categorical or all(isinstance(cell, str) for cell in present)
+        kinds[name] = "category" if is_text else "number"
+    numbers = [name for name, kind in kinds.items() if kind == "number"]
+    # The mean of a whole matrix has other bits than those of its columns one by one.
+    matrix = np.stack([numbers_in(rows, name) for name in numbers], axis=1) if numbers else np.zeros((0, 0))
+    gaps = bool(np.isnan(matrix).any())
+    mean, std = (
+        (np.nanmean(matrix, axis=0), np.nanstd(matrix, axis=0))
+        if gaps
+        else (matrix.mean(axis=0), matrix.std(axis=0))
+    )
+    scale = np.where(std > 0, std, 1)
+    columns = []
+    for name, kind in kinds.items():
+        flagged = missing == "column" and any(map(is_missing, rows.column(name)))
+        if kind == "category":
+            columns.append(_categories(rows, name, name in categorical, flagged, missing))
+            continue
+        at = numbers.index(name)
+        fill = None if missing == "refuse" else float(mean[at])
+        middle, unit = (float(mean[at]), float(scale[at])) if standardise else (0.0, 1.0)
+        columns.append(Column(name, kind, middle, unit, fill=fill, flagged=flagged))
+    return Columns(tuple(columns))
+
+
+def _categories(rows: Rows, name: str, asked: bool, flagged: bool, missing: Missing) -> Column:
+    found = Counter(category_of(cell) for cell in rows.column(name) if not is_missing(cell))
+    if len(found) > (MOST_ASKED if asked else MOST_FOUND):
+        remedy = "" if asked else f", or give categorical={name}" * (len(found) <= MOST_ASKED)
+        raise UserError(
+            f"the column '{name}' has {len(found)} different texts, too many for categories: leave it out, "
+            f"drop={name}{remedy}."
+        )
+    most = min(found, key=lambda each: (-found[each], each))
+    fill = None if missing == "refuse" or flagged else most
+    return Column(name, "category", categories=tuple(in_order(found)), fill=fill, flagged=flagged)

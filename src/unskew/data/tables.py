@@ -1,0 +1,339 @@
+"""The user's own tables as a Dataset: one file or several, with the site of every row."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from unskew.data.bounded import check_regular
+from unskew.data.columns import Cell, Columns, Missing, Rows, cell_of, is_missing, learn
+from unskew.data.dataset import Dataset
+from unskew.data.own import distinct_names, from_arrays, number_owners, shortened, stratified
+from unskew.errors import UserError, unknown
+from unskew.notation import in_order
+
+
+def from_csv(
+    path: Path | Sequence[Path],
+    *,
+    label: str,
+    test: Path | None = None,
+    standardise: bool = True,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    site: str | None = None,
+    columns: tuple[str, ...] = (),
+    drop: tuple[str, ...] = (),
+    categorical: tuple[str, ...] = (),
+    missing: Missing = "refuse",
+) -> Dataset:
+    """A table with a header row: column `label` holds the classes (any text), all others numbers or, where a
+    column has none, categories.
+
+    path: a file, or several with the same columns, each of which is then a site.
+    test: another file with the same columns; without it a stratified `test_fraction` is cut off.
+    standardise: subtract each column's mean and divide by its standard deviation, both over the training
+    rows of all sites (constant columns become 0).
+    site: the column that names who owns a row.
+    columns: those to use as features; without it all but label and site. drop: those to leave out.
+    categorical: columns whose numbers are categories. A category becomes one feature, 1 or 0.
+    missing: what to do where a value is missing (nothing, ?, NA, N/A, NaN or null): refuse; fill in the mean
+    or the most frequent category of the training rows; or fill and say so in a column of its own.
+
+    Classes are the label's values in the training rows, sorted as numbers where all are whole numbers, else
+    as text. `Dataset.columns` has what was learnt, `Dataset.notes` what was decided."""
+    paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+    return from_tables(
+        [TablePart(each) for each in paths],
+        label=label,
+        test=test,
+        standardise=standardise,
+        test_fraction=test_fraction,
+        seed=seed,
+        site=site,
+        columns=columns,
+        drop=drop,
+        categorical=categorical,
+        missing=missing,
+    )
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """A file of rows, and the file that tests on the same site."""
+
+    path: Path
+    test: Path | None = None
+
+
+def from_tables(
+    parts: Sequence[TablePart],
+    *,
+    label: str,
+    test: Path | None = None,
+    standardise: bool = True,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    site: str | None = None,
+    columns: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    missing: Missing = "refuse",
+) -> Dataset:
+    """Tables as one dataset; a part without a test file gives some of its rows, unless `test` is for all. See
+    `from_csv`."""
+    if not parts:
+        raise UserError("no file is named: give the path of at least one.")
+    if label == site:
+        raise UserError(f"the column '{label}' cannot be both label and site: name two.")
+    names = distinct_names([part.path for part in parts])
+    choice = Choice(label, site, tuple(columns), tuple(drop))
+    tables = [read_table(part.path, choice) for part in parts]
+    known = {name for table in tables for name in table.header}
+    for name in drop:
+        if name not in known:
+            raise unknown(f"column of {parts[0].path}", name, known)
+    for name in categorical:
+        if name not in tables[0].rows.columns:
+            raise unknown(f"feature of {parts[0].path}", name, tables[0].rows.columns)
+    given = [(names[at], part.test) for at, part in enumerate(parts) if part.test is not None]
+    tests = [(name, read_table(path, choice, is_test=True)) for name, path in given]
+    if test is not None:
+        tests.append(("", read_table(Path(test), choice, is_test=True)))
+    first = tables[0]
+    tables = [first, *(aligned(table, first) for table in tables[1:])]
+    tests = [(name, aligned(table, first)) for name, table in tests]
+
+    classes = in_order({text for table in tables for text in table.labels})
+    number = {text: at for at, text in enumerate(classes)}
+    for _, table in tests:
+        for at, text in enumerate(table.labels):
+            if text not in number:
+                raise UserError(
+                    f"{table.rows.files[at]} has the class '{text}' in row {table.rows.lines[at]}, and no "
+                    f"training row has: add training rows of it, or remove it (training has "
+                    f"{shortened(classes)})."
+                )
+    if site is None:
+        several = len(tables) > 1
+        owners = [[name] * len(t.labels) if several else None for name, t in zip(names, tables, strict=True)]
+        test_owners = [[name] * len(t.labels) if several and name else None for name, t in tests]
+    else:
+        owners, test_owners = [t.sites for t in tables], [t.sites for _, t in tests]
+
+    rows, labels = stacked([t.rows for t in tables]), np.array([number[x] for t in tables for x in t.labels])
+    holders = joined_or_none(owners)
+    cut = np.concatenate(
+        [
+            np.full(len(t.labels), part.test is None and test is None)
+            for t, part in zip(tables, parts, strict=True)
+        ]
+    )
+    cells = labels if holders is None else labels + len(classes) * np.unique(holders, return_inverse=True)[1]
+    is_test = np.zeros(len(labels), np.bool_)
+    if cut.any():
+        candidates = np.flatnonzero(cut)
+        is_test[candidates[stratified(cells[candidates], test_fraction, seed)[1]]] = True
+    train_at, test_at = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    train_rows = rows.take(train_at)
+    test_rows = stacked([rows.take(test_at), *(table.rows for _, table in tests)])
+    test_labels = np.array([*labels[test_at], *(number[x] for _, t in tests for x in t.labels)], np.int64)
+    cut_owners = [] if not len(test_at) else [None if holders is None else holders[test_at].tolist()]
+    test_holders = joined_or_none([*cut_owners, *test_owners])
+
+    learnt = learn(train_rows, categorical=categorical, missing=missing, standardise=standardise)
+    dataset = from_arrays(
+        learnt.apply(train_rows),
+        labels[train_at],
+        learnt.apply(test_rows),
+        test_labels,
+        name="+".join(names),
+        classes=classes,
+    )
+    numbers, owner_names = number_owners(
+        [None if holders is None else holders[train_at], test_holders], () if site else names
+    )
+    splits = [
+        split if own is None else replace(split, owners=torch.from_numpy(own))
+        for split, own in zip((dataset.train, dataset.test), numbers, strict=True)
+    ]
+    return replace(
+        dataset,
+        train=splits[0],
+        test=splits[1],
+        owners=owner_names,
+        columns=learnt,
+        notes=tuple(_notes(learnt, train_rows, test_rows, missing, standardise, len(owner_names))),
+    )
+
+
+def _notes(
+    columns: Columns, train: Rows, test: Rows, missing: Missing, standardise: bool, sites: int
+) -> Iterable[str]:
+    """What a reader of the results has to know of how the table was read."""
+    text = [f"{c.name} ({len(c.categories)})" for c in columns if c.kind == "category"]
+    if text:
+        yield f"Categories, one feature each, as training rows have them: {shortened(text, 12)}."
+    gaps = Counter(
+        {
+            name: sum(map(is_missing, train.column(name))) + sum(map(is_missing, test.column(name)))
+            for name in columns.names
+        }
+    )
+    if any(gaps.values()):
+        told = shortened([f"{name} {n}" for name, n in gaps.most_common() if n], 12)
+        how = "mean or the most frequent category of the training rows"
+        if missing == "column":
+            how = "mean of the training rows, or for no category, and a feature of its own says so"
+        yield f"Values missing in {len(train) + len(test)} rows ({told}) are taken for the {how}."
+    for column in columns:
+        if strange := column.unseen(test):
+            yield (
+                f"{sum(strange.values())} test rows have a category of '{column.name}' that no training row "
+                f"has ({shortened(strange)}): they are 0 in all its features."
+            )
+    if sites > 1 and (standardise or text or missing != "refuse"):
+        sent = ["its number of rows"]
+        if any(c.kind == "number" for c in columns) and (standardise or missing != "refuse"):
+            sent.append("the sum and the sum of squares of every column of numbers")
+        if text:
+            sent.append("how often it has each category")
+        yield (
+            "What columns are scaled and filled by is learnt from the training rows of all sites together: "
+            f"each would have to send {', '.join(sent)}."
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which columns of a file are what."""
+
+    label: str | None
+    site: str | None
+    columns: tuple[str, ...]
+    """The features; empty: all that are not named otherwise."""
+    drop: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What a file holds of the chosen columns."""
+
+    header: tuple[str, ...]
+    rows: Rows
+    labels: list[str]
+    sites: list[str] | None
+
+
+def read_table(path: Path, choice: Choice, *, is_test: bool = False) -> Table:
+    """The chosen columns of a file. Only a test file may lack the site."""
+    with _opened(path) as (header, lines):
+        return _chosen(path, header, lines, choice, is_test=is_test)
+
+
+def read_rows(path: Path, columns: Columns) -> Rows:
+    """The rows of a file for which `columns` was learnt, or of one like it. It needs no label."""
+    with _opened(path) as (header, lines):
+        return _chosen(path, header, lines, Choice(None, None, columns.names, ())).rows
+
+
+Lines = Iterator[tuple[int, Sequence[str]]]
+"""The cells of every row, and the number of the row."""
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[tuple[str, ...], Lines]]:
+    """The header of a file, and the rows below it."""
+    try:
+        check_regular(path)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            header = tuple(name.strip() for name in next(reader, []))
+            if not any(header):
+                raise UserError(f"{path} is empty: give it a header and rows.")
+            yield header, enumerate(reader, 2)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: give the path of a .csv file.") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(
+            f"{path} cannot be read as comma-separated UTF-8 text, save it as such: {error}."
+        ) from error
+
+
+def _chosen(
+    path: Path, header: tuple[str, ...], lines: Lines, choice: Choice, *, is_test: bool = False
+) -> Table:
+    for name in (choice.label, None if is_test else choice.site, *choice.columns):
+        if name is not None and name not in header:
+            raise unknown(f"column of {path}", name, header)
+    apart = {choice.label, choice.site, *choice.drop}
+    features = choice.columns or header
+    use = [header.index(name) for name in features if name not in apart]
+    if not use or len(set(header)) < len(header):
+        raise UserError(f"{path} needs a label column, feature columns and no name twice in its header.")
+    label_at, site_at = (
+        None if name is None or name not in header else header.index(name)
+        for name in (choice.label, choice.site)
+    )
+    rows = Rows(tuple(header[at] for at in use), [], [], [])
+    labels, sites = list[str](), list[str]()
+    for number, cells in lines:
+        if not cells:
+            continue  # a blank line
+        if len(cells) != len(header):
+            raise UserError(
+                f"{path} has {len(cells)} cells in row {number} but {len(header)} columns: mend it."
+            )
+        for at, what, into in ((label_at, "label", labels), (site_at, "site", sites)):
+            if at is None:
+                continue
+            into.append(cells[at].strip())
+            if not into[-1]:
+                raise UserError(
+                    f"{path} has no {what} in row {number}, column '{header[at]}': fill or remove it."
+                )
+        rows.cells.append([cell_of(cells[at]) for at in use])
+        rows.files.append(path)
+        rows.lines.append(number)
+    if not rows.cells:
+        raise UserError(f"{path} has no rows below its header: add some.")
+    return Table(header, rows, labels, None if site_at is None else sites)
+
+
+def aligned(table: Table, first: Table) -> Table:
+    """The table with its features in the order of the first one's."""
+    mine, theirs = table.rows.columns, first.rows.columns
+    if mine == theirs:
+        return table
+    if apart := sorted(set(mine) ^ set(theirs)):
+        raise UserError(
+            f"{table.rows.files[0]} and {first.rows.files[0]} have different columns ('{apart[0]}' is in one "
+            f"alone): add it, or leave it out with drop={apart[0]}."
+        )
+    order = [mine.index(name) for name in theirs]
+    cells: list[list[Cell]] = [[row[at] for at in order] for row in table.rows.cells]
+    return replace(table, rows=replace(table.rows, columns=theirs, cells=cells))
+
+
+def stacked(parts: Sequence[Rows]) -> Rows:
+    """Rows after rows, all with the same columns."""
+    return Rows(
+        parts[0].columns,
+        [row for part in parts for row in part.cells],
+        [file for part in parts for file in part.files],
+        [line for part in parts for line in part.lines],
+    )
+
+
+def joined_or_none(parts: Collection[Sequence[str] | None]) -> np.ndarray | None:
+    """One array of names; None where a part has none."""
+    if not parts or any(part is None for part in parts):
+        return None
+    return np.array([name for part in parts if part is not None for name in part], np.str_)
