@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from unskew.data import Dataset, federate, join, load
 from unskew.data.columns import Columns
-from unskew.data.own import from_arrays, from_folder, from_npz, from_torch, stratified
+from unskew.data.own import distinct_names, from_arrays, from_folder, from_npz, from_torch, stratified
 from unskew.data.tables import from_csv, read_rows
 from unskew.errors import UserError
 
@@ -429,6 +429,21 @@ def test_joined_folders_are_sites_over_the_union_of_their_classes(tmp_path: Path
     assert held(data) == {"west/scans": [8, 8, 0], "east/scans": [0, 8, 4]}
     with pytest.raises(UserError, match="scans is named twice"):
         load(f"folder:{tmp_path / 'west/scans'}+folder:{tmp_path / 'west/../west/scans'}")
+
+
+def test_parts_are_called_as_shortly_as_tells_them_apart(tmp_path: Path) -> None:
+    for name in ("v1.0", "v1.5"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "t.csv").touch()
+    (tmp_path / "v1.0" / "t.txt").touch()
+
+    def names(*parts: str) -> list[str]:
+        return distinct_names([tmp_path / part for part in parts])
+
+    assert names("v1.0", "v1.5") == ["v1.0", "v1.5"]
+    assert names("v1.0/t.csv") == ["t"]
+    assert names("v1.0/t.csv", "v1.5/t.csv") == ["v1.0/t", "v1.5/t"]
+    assert names("v1.0/t.csv", "v1.0/t.txt") == ["t.csv", "t.txt"]
 
 
 def test_joined_tables_of_numbers_are_sites(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from layouts import (
 from sklearn.datasets import load_digits
 
 from unskew.data.cache import keep
+from unskew.data.federation import federate
 from unskew.data.fetch import DOWNLOADS
 from unskew.data.images import channel_stats
 from unskew.data.sources import SOURCES, available, data_folder, load
@@ -62,6 +63,34 @@ def test_digits_are_scikit_learns_with_every_fifth_of_a_class_for_testing() -> N
     assert equal(data.test.inputs[data.test.labels == 0][:, 0], np.rint(zeros[4::5] * 255 / 16))
     assert equal(data.train.inputs[data.train.labels == 0][:4, 0], np.rint(zeros[:4] * 255 / 16))
     assert load("digits").sha256 == data.sha256
+
+
+def test_heart_disease_is_a_federation_of_four_hospitals() -> None:
+    data = load("heart-disease")
+    source = SOURCES["heart_disease"]
+    assert (len(data.train), len(data.test)) == (source.train, source.test)
+    assert source.shape == f"{data.inputs.shape[0]} features"
+    assert data.owners == ("Cleveland", "Hungary", "Switzerland", "Long Beach")
+    counted = torch.zeros(4, 2, dtype=torch.int64)
+    for split in (data.train, data.test):
+        assert split.owners is not None
+        counted.index_put_((split.owners, split.labels), torch.tensor(1), accumulate=True)
+    assert counted.tolist() == [[164, 139], [188, 106], [8, 115], [51, 149]]  # as UCI's table has them
+    told = " ".join(data.notes)
+    for name, gaps in {"ca": 611, "thal": 486, "slope": 309, "chol": 30 + 172, "trestbps": 59 + 1}.items():
+        assert f"{name} {gaps}" in told
+
+
+def test_grades_of_heart_disease_say_what_hungary_recorded() -> None:
+    data = load("heart-disease:grades")
+    made = federate(data, "natural", 0, seed=0)
+    assert dict(zip(made.names, made.partition.vacant, strict=True)) == {
+        "Cleveland": 0,
+        "Hungary": 3,
+        "Switzerland": 0,
+        "Long Beach": 0,
+    }
+    assert "every diseased patient as grade 1" in data.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -761,7 +790,7 @@ def test_available_tells_what_is_there_and_where(tmp_path: Path) -> None:
     assert list(found) == list(SOURCES)
     ready = {name: f.folder for name, f in found.items() if f.ready}
     assert ready == {
-        **dict.fromkeys(("digits", "synthetic", "leaf_synthetic")),
+        **dict.fromkeys(("digits", "heart_disease", "synthetic", "leaf_synthetic")),
         "mnist": tmp_path / "MNIST" / "raw",
         "cifar10": tmp_path / "cifar-10-batches-py",
     }

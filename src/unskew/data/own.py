@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -345,11 +346,14 @@ def site_splits(parts: Sequence[Path]) -> list[dict[str, Path]]:
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The names of files or folders, without suffix, with as many folders before them as tell them apart."""
-    whole = [path.resolve().with_suffix("") for path in paths]
-    if len(set(whole)) < len(whole):
-        twice = next(path for path in paths if whole.count(path.resolve().with_suffix("")) > 1)
+    """The names of folders, or of files without suffix, with as many folders before them as tell them apart."""
+    resolved = [path.resolve() for path in paths]
+    if len(set(resolved)) < len(resolved):
+        twice = next(path for path, each in zip(paths, resolved, strict=True) if resolved.count(each) > 1)
         raise UserError(f"{twice} is named twice: name every part once.")
+    full = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100 (a link keeps its name)
+    short = [path if path.is_dir() else path.with_suffix("") for path in full]
+    whole = short if len(set(short)) == len(short) else full
     depth = 1
     while len({path.parts[-depth:] for path in whole}) < len(whole):
         depth += 1

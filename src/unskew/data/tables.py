@@ -107,13 +107,46 @@ def from_tables(
     tests = [(name, read_table(path, choice, is_test=True)) for name, path in given]
     if test is not None:
         tests.append(("", read_table(Path(test), choice, is_test=True)))
-    first = tables[0]
-    tables = [first, *(aligned(table, first) for table in tables[1:])]
-    tests = [(name, aligned(table, first)) for name, table in tests]
+    tables = [aligned(table, tables[0]) for table in tables]
+    tests = [(name, aligned(table, tables[0])) for name, table in tests]
+    if site is None and len(tables) > 1:
+        tables = [owned(table, name) for name, table in zip(names, tables, strict=True)]
+        tests = [(name, owned(table, name) if name else table) for name, table in tests]
+    return dataset_of(
+        "+".join(names),
+        tables,
+        [table for _, table in tests],
+        cut=[part.test is None and test is None for part in parts],
+        classes=in_order({text for table in tables for text in table.labels}),
+        sites=() if site else names,
+        standardise=standardise,
+        test_fraction=test_fraction,
+        seed=seed,
+        categorical=categorical,
+        missing=missing,
+    )
 
-    classes = in_order({text for table in tables for text in table.labels})
+
+def dataset_of(
+    name: str,
+    tables: Sequence[Table],
+    tests: Sequence[Table],
+    *,
+    cut: Sequence[bool],
+    classes: Sequence[str],
+    sites: Sequence[str],
+    standardise: bool,
+    test_fraction: float,
+    seed: int,
+    categorical: Sequence[str],
+    missing: Missing,
+) -> Dataset:
+    """The dataset of these tables, which have the same columns in the same order.
+
+    cut: from which of `tables` a part is cut off for testing. sites: the order of their names, where it is
+    not that of the alphabet."""
     number = {text: at for at, text in enumerate(classes)}
-    for _, table in tests:
+    for table in tests:
         for at, text in enumerate(table.labels):
             if text not in number:
                 raise UserError(
@@ -121,32 +154,19 @@ def from_tables(
                     f"training row has: add training rows of it, or remove it (training has "
                     f"{shortened(classes)})."
                 )
-    if site is None:
-        several = len(tables) > 1
-        owners = [[name] * len(t.labels) if several else None for name, t in zip(names, tables, strict=True)]
-        test_owners = [[name] * len(t.labels) if several and name else None for name, t in tests]
-    else:
-        owners, test_owners = [t.sites for t in tables], [t.sites for _, t in tests]
-
     rows, labels = stacked([t.rows for t in tables]), np.array([number[x] for t in tables for x in t.labels])
-    holders = joined_or_none(owners)
-    cut = np.concatenate(
-        [
-            np.full(len(t.labels), part.test is None and test is None)
-            for t, part in zip(tables, parts, strict=True)
-        ]
-    )
+    holders = joined_or_none([table.sites for table in tables])
     cells = labels if holders is None else labels + len(classes) * np.unique(holders, return_inverse=True)[1]
     is_test = np.zeros(len(labels), np.bool_)
-    if cut.any():
-        candidates = np.flatnonzero(cut)
+    if any(cut):
+        candidates = np.flatnonzero(np.repeat(cut, [len(table.labels) for table in tables]))
         is_test[candidates[stratified(cells[candidates], test_fraction, seed)[1]]] = True
     train_at, test_at = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     train_rows = rows.take(train_at)
-    test_rows = stacked([rows.take(test_at), *(table.rows for _, table in tests)])
-    test_labels = np.array([*labels[test_at], *(number[x] for _, t in tests for x in t.labels)], np.int64)
+    test_rows = stacked([rows.take(test_at), *(table.rows for table in tests)])
+    test_labels = np.array([*labels[test_at], *(number[x] for t in tests for x in t.labels)], np.int64)
     cut_owners = [] if not len(test_at) else [None if holders is None else holders[test_at].tolist()]
-    test_holders = joined_or_none([*cut_owners, *test_owners])
+    test_holders = joined_or_none([*cut_owners, *(table.sites for table in tests)])
 
     learnt = learn(train_rows, categorical=categorical, missing=missing, standardise=standardise)
     dataset = from_arrays(
@@ -154,11 +174,11 @@ def from_tables(
         labels[train_at],
         learnt.apply(test_rows),
         test_labels,
-        name="+".join(names),
+        name=name,
         classes=classes,
     )
     numbers, owner_names = number_owners(
-        [None if holders is None else holders[train_at], test_holders], () if site else names
+        [None if holders is None else holders[train_at], test_holders], sites
     )
     splits = [
         split if own is None else replace(split, owners=torch.from_numpy(own))
@@ -235,13 +255,13 @@ class Table:
 def read_table(path: Path, choice: Choice, *, is_test: bool = False) -> Table:
     """The chosen columns of a file. Only a test file may lack the site."""
     with _opened(path) as (header, lines):
-        return _chosen(path, header, lines, choice, is_test=is_test)
+        return chosen(path, header, lines, choice, is_test=is_test)
 
 
 def read_rows(path: Path, columns: Columns) -> Rows:
     """The rows of a file for which `columns` was learnt, or of one like it. It needs no label."""
     with _opened(path) as (header, lines):
-        return _chosen(path, header, lines, Choice(None, None, columns.names, ())).rows
+        return chosen(path, header, lines, Choice(None, None, columns.names, ())).rows
 
 
 Lines = Iterator[tuple[int, Sequence[str]]]
@@ -267,9 +287,10 @@ def _opened(path: Path) -> Iterator[tuple[tuple[str, ...], Lines]]:
         ) from error
 
 
-def _chosen(
+def chosen(
     path: Path, header: tuple[str, ...], lines: Lines, choice: Choice, *, is_test: bool = False
 ) -> Table:
+    """The chosen columns of these lines."""
     for name in (choice.label, None if is_test else choice.site, *choice.columns):
         if name is not None and name not in header:
             raise unknown(f"column of {path}", name, header)
@@ -320,6 +341,11 @@ def aligned(table: Table, first: Table) -> Table:
     order = [mine.index(name) for name in theirs]
     cells: list[list[Cell]] = [[row[at] for at in order] for row in table.rows.cells]
     return replace(table, rows=replace(table.rows, columns=theirs, cells=cells))
+
+
+def owned(table: Table, site: str) -> Table:
+    """The table, all of it a site's."""
+    return replace(table, sites=[site] * len(table.labels))
 
 
 def stacked(parts: Sequence[Rows]) -> Rows:

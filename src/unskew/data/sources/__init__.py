@@ -18,6 +18,7 @@ from unskew.data.sources.ag_news import ag_news
 from unskew.data.sources.cifar import cifar10, cifar100
 from unskew.data.sources.digits import digits
 from unskew.data.sources.folders import cinic10, tiny_imagenet
+from unskew.data.sources.heart import heart_disease
 from unskew.data.sources.idx import emnist, fashion_mnist, kmnist, mnist
 from unskew.data.sources.leaf import femnist
 from unskew.data.sources.mat import svhn, syn_digits
@@ -41,6 +42,17 @@ SOURCES: dict[str, Source] = {
         home="https://archive.ics.uci.edu/dataset/80",
         licence="CC BY 4.0",
         load=digits,
+    ),
+    "heart_disease": Source(
+        name="heart_disease",
+        title="Heart disease (four hospitals)",
+        classes=2,
+        train=735,
+        test=185,
+        shape="32 features",
+        home="https://doi.org/10.24432/C52P4X",
+        licence="CC BY 4.0",
+        load=heart_disease,
     ),
     "synthetic": Source(
         name="synthetic",
