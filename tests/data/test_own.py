@@ -574,7 +574,7 @@ def test_joined_tables_that_cannot_be_meant_are_one_sentence(tmp_path: Path) -> 
     north, south = (f"csv:{tmp_path / name}.csv" for name in HOSPITALS)
     for spec, says in (
         (f"{north}+{south}", "csv needs a value for label"),
-        (f"{north},label=kind+{south},label=x", "csv label differs between the files"),
+        (f"{north},label=kind+{south},label=x", "label differs between the files"),
         (f"{north},label=kind+{north}", r"north\.csv is named twice"),
         (f"{north},label=kind+csv:", "'csv:' has no path"),
         (f"{north},label=kind+csv:{tmp_path / 'all.csv'}", "different columns \\('hospital' is in one alone"),
@@ -645,6 +645,41 @@ def test_what_was_learnt_of_a_table_can_be_kept_and_used_again(tmp_path: Path) -
     assert torch.equal(torch.tensor(again.apply(rows), dtype=torch.float32), data.test.inputs)
     with pytest.raises(UserError, match="not as they were written"):
         Columns.from_json({"columns": [{"name": 3}]})
+
+
+def test_a_parquet_file_is_read_as_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "t.csv").write_text(MIXED)
+    columns = {
+        "id": [1, 2, 3, 4],
+        "age": [10.0, 20.0, 30.0, None],
+        "colour": ["red", "blue", "red", None],
+        "grade": [1, 1, 2, 2],
+        "stage": [None, 1, 3, 3],
+        "kind": ["a", "b", "a", "b"],
+    }
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table(columns), path)
+    options = "label=kind,missing=fill,categorical=grade,test_fraction=0.5"
+    table, same = load(f"parquet:{path},{options}"), load(f"csv:{tmp_path / 't.csv'},{options}")
+    assert table.sha256 == same.sha256
+    assert table.columns == same.columns
+    sites = load(f"parquet:{path},label=kind,test={path},columns=id,site=grade")
+    assert held(sites) == {"1": [1, 1], "2": [1, 1]}
+    joined = load(f"parquet:{path},{options}+csv:{tmp_path / 't.csv'}")
+    assert joined.owners == ("t.parquet", "t.csv")
+    whole = path.read_bytes()
+    for content in (b"", b"PAR1", whole[:200], whole[:-20] + bytes(20)):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"t\.parquet is not a readable Parquet file"):
+            load(f"parquet:{path},label=kind")
+    parquet.write_table(pyarrow.table({"x": [[1], [2]], "kind": ["a", "b"]}), path)
+    with pytest.raises(UserError, match="lists or tables in the column 'x'"):
+        load(f"parquet:{path},label=kind")
+    monkeypatch.setattr("unskew.data.bounded.SMALL", 1000)
+    parquet.write_table(pyarrow.table({"x": ["long" * 1000] * 700, "kind": ["a", "b"] * 350}), path)
+    with pytest.raises(UserError, match="unpacks to more than"):
+        load(f"parquet:{path},label=kind")
 
 
 def test_too_many_categories_are_refused(tmp_path: Path) -> None:

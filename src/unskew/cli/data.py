@@ -51,7 +51,7 @@ def data(context: typer.Context, data: options.Data = None, json: options.Json =
         f"\nLooked for in {data_folder(data)} (--data, else UNSKEW_DATA, else the cache folder). "
         "`unskew data fetch NAME` gets one.\n"
         "Your own: folder:PATH (one folder per class, or SITE/CLASS), csv:PATH,label=COLUMN,site=COLUMN, "
-        "npz:PATH."
+        "parquet: likewise, npz:PATH."
     )
 
 

@@ -22,7 +22,7 @@ def load(name: str, folder: Path | None = None, *, seed: int | None = None) -> D
     the classes are those of all parts together, and images that have one shape keep it. It is looked for in
     `folder`, else in the folder that UNSKEW_DATA names, else in the user's cache folder."""
     parts = joined(name)
-    if len(parts) > 1 and all(named(part)[0] == "csv" for part in parts):
+    if len(parts) > 1 and all(named(part)[0] in sources.TABLES for part in parts):
         return sources.load_tables(parts, seed=seed)
     datasets = [sources.load(part, folder, seed=seed) for part in parts]
     if len(datasets) == 1:

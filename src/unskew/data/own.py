@@ -346,7 +346,7 @@ def site_splits(parts: Sequence[Path]) -> list[dict[str, Path]]:
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The names of folders, or of files without suffix, with as many folders before them as tell them apart."""
+    """The names of folders, and of files without suffix, with as many folders before as tell them apart."""
     resolved = [path.resolve() for path in paths]
     if len(set(resolved)) < len(resolved):
         twice = next(path for path, each in zip(paths, resolved, strict=True) if resolved.count(each) > 1)

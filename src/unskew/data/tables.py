@@ -16,6 +16,7 @@ from unskew.data.bounded import check_regular
 from unskew.data.columns import Cell, Columns, Missing, Rows, cell_of, is_missing, learn
 from unskew.data.dataset import Dataset
 from unskew.data.own import distinct_names, from_arrays, number_owners, shortened, stratified
+from unskew.data.parquet import is_parquet, parquet_header, parquet_rows
 from unskew.errors import UserError, unknown
 from unskew.notation import in_order
 
@@ -34,8 +35,8 @@ def from_csv(
     categorical: tuple[str, ...] = (),
     missing: Missing = "refuse",
 ) -> Dataset:
-    """A table with a header row: column `label` holds the classes (any text), all others numbers or, where a
-    column has none, categories.
+    """A CSV file with a header row, or a Parquet file: column `label` holds the classes (any text), all
+    others numbers or, where a column has none, categories.
 
     path: a file, or several with the same columns, each of which is then a site.
     test: another file with the same columns; without it a stratified `test_fraction` is cut off.
@@ -273,6 +274,11 @@ def _opened(path: Path) -> Iterator[tuple[tuple[str, ...], Lines]]:
     """The header of a file, and the rows below it."""
     try:
         check_regular(path)
+        if is_parquet(path):
+            opened, names = parquet_header(path)
+            with opened:
+                yield names, parquet_rows(opened, path)
+            return
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
             header = tuple(name.strip() for name in next(reader, []))
@@ -280,7 +286,7 @@ def _opened(path: Path) -> Iterator[tuple[tuple[str, ...], Lines]]:
                 raise UserError(f"{path} is empty: give it a header and rows.")
             yield header, enumerate(reader, 2)
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist: give the path of a .csv file.") from None
+        raise UserError(f"{path} does not exist: give the path of a .csv or .parquet file.") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(
             f"{path} cannot be read as comma-separated UTF-8 text, save it as such: {error}."

@@ -29,7 +29,18 @@ from unskew.data.tables import TablePart, from_csv, from_tables
 from unskew.errors import UserError, unknown
 from unskew.notation import Item, Option, items, joined, named, path_of, read_options
 
-__all__ = ["OWN", "SOURCES", "Found", "Source", "absolute", "available", "data_folder", "load", "load_tables"]
+__all__ = [
+    "OWN",
+    "SOURCES",
+    "TABLES",
+    "Found",
+    "Source",
+    "absolute",
+    "available",
+    "data_folder",
+    "load",
+    "load_tables",
+]
 
 SOURCES: dict[str, Source] = {
     "digits": Source(
@@ -250,8 +261,14 @@ SOURCES: dict[str, Source] = {
     ),
 }
 
-OWN: dict[str, Callable[..., Dataset]] = {"folder": from_folder, "csv": from_csv, "npz": from_npz}
+OWN: dict[str, Callable[..., Dataset]] = {
+    "folder": from_folder,
+    "csv": from_csv,
+    "parquet": from_csv,
+    "npz": from_npz,
+}
 """Kinds of the user's own data: loaders that take a path first."""
+TABLES = ("csv", "parquet")
 
 
 @dataclass(frozen=True)
@@ -296,13 +313,11 @@ def load_tables(specs: Sequence[str], *, seed: int | None = None) -> Dataset:
             list(_options_of(from_csv))[: sum(e.key is None for e in mine[1:])]
         )
         more = [each for key, each in shared.items() if key not in own]
-        values = _read("csv", from_csv, [*mine[1:], *more], seed, "PATH,")
+        values = _read(named(specs[0])[0], from_csv, [*mine[1:], *more], seed, "PATH,")
         parts.append(TablePart(path_of(mine[0].text), values.pop("test", None)))
         for key, value in values.items():
             if options.setdefault(key, value) != value:
-                raise UserError(
-                    f"csv {key} differs between the files that are joined: give it once, for all."
-                )
+                raise UserError(f"{key} differs between the files that are joined: give it once, for all.")
     try:
         return from_tables(parts, **options)
     except OSError as error:
@@ -345,7 +360,8 @@ def _options_of(load: Callable[..., Dataset]) -> dict[str, Option]:
 
 def _not_a_dataset(spec: str, name: str) -> UserError:
     path = path_of(spec.strip())
-    kinds = {".csv": f"csv:{spec},label=COLUMN", ".npz": f"npz:{spec}"}
+    tables = {f".{kind}": f"{kind}:{spec},label=COLUMN" for kind in TABLES}
+    kinds = {**tables, ".npz": f"npz:{spec}"}
     if name and path.is_dir():
         return UserError(f"'{spec}' is a folder: write folder:{spec} for images in one folder per class.")
     if path.is_file() and path.suffix in kinds:

@@ -1,0 +1,80 @@
+"""Parquet files, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from unskew.data.bounded import most_unpacked
+from unskew.errors import UserError
+
+MAGIC = b"PAR1"
+BATCH = 4096
+CELL = 8
+"""The least bytes that a cell takes when it is read."""
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file is one, by its name or its first bytes."""
+    if path.suffix.lower() == ".parquet":
+        return True
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def parquet_header(path: Path) -> tuple[Any, tuple[str, ...]]:
+    """A Parquet file, opened, and the names of its columns."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(f"{path} needs pyarrow to be read: pip install 'unskew[parquet]'.") from None
+    try:
+        file = parquet.ParquetFile(path)
+        nested = [field.name for field in file.schema_arrow if pyarrow.types.is_nested(field.type)]
+        names = tuple(name.strip() for name in file.schema_arrow.names)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise damaged(path) from error
+    if nested:
+        raise UserError(
+            f"{path} has lists or tables in the column '{nested[0]}': write a column for each value."
+        )
+    return file, names
+
+
+def parquet_rows(file: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The cells of every row as text, and the number of the row, from 1 on."""
+    import pyarrow
+
+    limit = most_unpacked(path.stat().st_size)
+    done = CELL * file.metadata.num_rows * file.metadata.num_columns
+    number = 0
+    try:
+        for batch in file.iter_batches(batch_size=BATCH) if done <= limit else ():
+            columns = [[_text(value) for value in column.to_pylist()] for column in batch.columns]
+            done += sum(max(0, len(text) - CELL) for column in columns for text in column)
+            if done > limit:
+                break
+            for cells in zip(*columns, strict=True):
+                number += 1
+                yield number, list(cells)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise damaged(path) from error
+    if done > limit:
+        raise UserError(f"{path} unpacks to more than {limit:,} bytes: give a smaller one.")
+
+
+def _text(value: object) -> str:
+    """A cell as a CSV file would have it; nothing where there is none."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def damaged(path: Path) -> UserError:
+    return UserError(f"{path} is not a readable Parquet file: write it again.")
