@@ -275,7 +275,7 @@ ASSIGNMENTS = (
 )  # fmt: skip
 SKEWS = (
     "iid", "dirichlet:0.1", "dirichlet:0.05,cap=false,min_size=3", "client-dirichlet:0.5", "shards:2",
-    "sorted-shards:2", "labels:3", "quantity:2", "classes:2", "balanced", "natural",
+    "sorted-shards:2", "labels:3", "quantity:2", "classes:2", "balanced", "natural", "natural,min_size=1",
     "longtail:10+dirichlet:0.1",
     "domains:6/4+iid", "file:/nowhere", "flwr:/nowhere", "dirichlet:0.1,variant=pfllib",
 )  # fmt: skip
@@ -285,7 +285,8 @@ METHODS = (
 )  # fmt: skip
 DATASETS = (
     "digits", "synthetic:0.5,0.5,clients=10", "leaf_synthetic:clients=5", "emnist:letters",
-    "csv:/nowhere,label=x",
+    "csv:/nowhere,label=x", "csv:/nowhere,label=x,drop=a/b+csv:/dev/null,test=/nowhere",
+    "heart-disease:grades",
     "npz:/nowhere", "folder:/nowhere,size=8", "cifar100:labels=coarse", "digits+digits", "cinic10:valid=true",
     "femnist:digits_only=true,min_samples=3", "ag_news:vocabulary=100", "synthetic:0,0,seed=1",
 )  # fmt: skip
@@ -439,6 +440,7 @@ def write_femnist(root: Path) -> None:
 
 
 TABLE = "a,b,kind\n1,2,x\n3,4,y\n5,6,x\n7,8,y\n"
+SITES = "a,b,c,site,kind\n1,2,red,n,x\n3,?,blue,s,y\n5,6,,n,x\n,8,red,s,y\n1,2,red,s,y\n3,2,blue,n,x\n"
 IMAGES = (".png", ".jpg", ".gif", ".tif", ".webp", ".bmp")
 NEWS = [
     (1, "Peace at last", "A pact is signed"),
@@ -473,6 +475,14 @@ def image_folder(suffix: str) -> Make:
 def write_own_npz(path: Path) -> None:
     with path.open("wb") as file:
         np.savez(file, x=np.zeros((12, 4, 4), np.uint8), y=np.arange(12) % 3)
+
+
+def write_parquet(path: Path) -> None:
+    from pyarrow import parquet, table
+
+    parquet.write_table(
+        table({"a": [1.5, None, 3.0, 4.0], "b": ["p", "q", "p", None], "kind": list("xyxy")}), path
+    )
 
 
 def write_names_npz(path: Path) -> None:
@@ -606,6 +616,15 @@ KINDS: dict[str, tuple[float, Make]] = {
         4,
         own("csv:{}.csv,label=kind", lambda path: path.write_text(TABLE), "text"),
     ),
+    "csv-sites": (
+        3,
+        own(
+            "csv:{}.csv,label=kind,site=site,missing=column,categorical=b",
+            lambda path: path.write_text(SITES),
+            "text",
+        ),
+    ),
+    "parquet": (3, own("parquet:{}.parquet,label=kind,missing=fill", write_parquet, "bytes")),
     "npz": (3, own("npz:{}.npz", write_own_npz, "bytes", *ZIP)),
     "npz-names": (2, own("npz:{}.npz", write_names_npz, "bytes", *ZIP)),
     "npz-zip": (2, own("npz:{}.npz", write_own_npz, "bytes")),
