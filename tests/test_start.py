@@ -42,3 +42,21 @@ def test_a_run_loads_nothing_of_the_other_commands_and_the_extras(tmp_path):
         "torch._inductor", "unskew.bench", "unskew.report.figures", "unskew.report.page",
         "unskew.report.table",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("module", ["typer", "torch"])
+def test_ctrl_c_while_modules_are_imported_is_answered_with_one_word(tmp_path, module):
+    program = f"""
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["unskew", "run"]
+from unskew.cli import command
+command()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "unskew: stopped.\n")
+    assert not list(tmp_path.iterdir())
