@@ -140,6 +140,16 @@ def test_the_example_keeps_the_laws():
     check_method(METHODS["fedprox"])
 
 
+def test_the_laws_refuse_a_term_that_nobody_can_learn_from():
+    def constant(view):
+        return view.out.logits.detach().square().mean()
+
+    with pytest.raises(UserError, match=r"terms\[0\] is a float"):
+        check_method(Method(terms=(lambda view: 0.1,)))
+    with pytest.raises(AssertionError, match=r"terms\[1\] \('constant'\) depends on the model"):
+        check_method(METHODS["fedprox"]() + Method(terms=(constant,)))
+
+
 def test_a_run_of_ones_own_files_repeats_from_another_folder(unskew, tmp_path, monkeypatch):
     rows = "\n".join(f"{i % 7},{i % 5},{'ab'[i % 2]}" for i in range(60))
     (tmp_path / "table.csv").write_text(f"x,y,kind\n{rows}\n")
