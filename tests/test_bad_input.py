@@ -183,6 +183,7 @@ def test_bad_input_in_python_is_a_user_error_with_its_sentence(call: str, senten
         "digits": digits,
         "federation": package.federate(digits, "iid", clients=2, seed=1),
     }
+    names["trial"] = package.Trial(names["federation"], "logistic", engine="loop")
     with pytest.raises(UserError) as error:
         eval(call, names)
     assert str(error.value) == sentence

@@ -17,6 +17,7 @@ from federations import flat
 from unskew import Budget, Faults, Method, Trial, UserError, engines, train
 from unskew.engines.cpu.pool import available
 from unskew.engines.cuda.graphs import Graphs
+from unskew.faults import DivergedError
 from unskew.method import plain_loss
 from unskew.methods import METHODS
 from unskew.rounds import begin, sample_cohort, step
@@ -310,6 +311,20 @@ def test_training_that_diverges_is_told_in_one_sentence(trial, engine):
     fast = BUDGET.model_copy(update={"lr": 1e30})
     with pytest.raises(UserError, match=r"^training diverged in round \d: .*; try a smaller lr\.$"):
         train(replace(trial, engine=engine, budget=fast))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_method_that_is_not_finite_by_itself_is_told_from_training_that_diverges(trial, engine):
+    def slope(view):
+        return (view.params["head.bias"] * view.scope.memory["mine/zero"]).sum().sqrt()
+
+    def prepare(scope, look):
+        return {"mine/zero": torch.zeros(())}
+
+    method = Method(terms=(slope,), memory=Memory(prepare=prepare))
+    with pytest.raises(DivergedError) as raised:
+        train(replace(trial, engine=engine), METHODS["fedprox"]() + method)
+    assert str(raised.value).startswith("the gradient of the method's terms[1] ('slope') is NaN or infinite")
 
 
 def test_without_any_update_the_model_may_stay_as_it_was(trial):

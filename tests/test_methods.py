@@ -25,6 +25,7 @@ from unskew.methods import METHODS, fedavg, fedprox
 from unskew.methods.assemble import assemble
 from unskew.metrics import Traffic
 from unskew.metrics.costs import nbytes
+from unskew.observed import observe
 from unskew.testing import check_method
 
 pytestmark = pytest.mark.usefixtures("no_workers")
@@ -99,6 +100,53 @@ def test_a_method_file_may_have_a_card(unskew, tmp_path):
     assert "flat" not in METHODS
 
 
+LEAKY = """
+from unskew import Method
+from unskew.types import Memory
+
+def leaky(*, beta: float = 0.1) -> Method:
+    def term(view):
+        return beta * (view.out.logits - view.teacher.logits).square().mean()
+    def update(scope, end):
+        return {f"leaky/last/{name}": value for name, value in end.weights.params.items()}, {
+            "leaky/counts": scope.counts
+        }
+    return Method(terms=(term,), memory=Memory(update=update))
+"""
+
+
+def test_of_a_method_without_a_card_is_told_what_a_trial_run_shows(unskew, tmp_path):
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    shown = " ".join(unskew("methods", "leaky.py").out.split())
+    assert "extra forward passes 1 for every sample and epoch" in shown
+    assert "extra memory at a client 'leaky/last/...' for every tensor of the model" in shown
+    assert "leaves the client weights, number of samples, and 'leaky/counts' of shape [4]" in shown
+    assert "seen in a trial run" in shown
+    (tmp_path / "leaky.py").write_text(LEAKY.replace("term(view):", "term(view):\n        1 / 0"))
+    shown = " ".join(unskew("methods", "leaky.py").out.split())
+    assert "leaves the client weights, number of samples, and what is not stated" in shown
+    assert "a trial run of it ended with ZeroDivisionError" in shown
+    assert "leaves the client" in unskew("methods", "fedavg").out
+    assert "trial run" not in unskew("methods", "fedavg").out
+
+
+@pytest.mark.parametrize(
+    ("name", "passes", "sends"),
+    [
+        ("fedavg", "none", "nothing"),
+        ("moon", "2 for every sample and epoch", "nothing"),
+        ("fedsam", "1 with a gradient for every sample and epoch", "nothing"),
+        ("balancefl", "1 for every sample and round", "nothing"),
+        ("fednova", "none", "its number of local steps"),
+        ("scaffold", "none", "'scaffold/change/...' for every tensor of the model"),
+        ("centralised", "not stated", "not stated"),
+    ],
+)
+def test_a_trial_run_sees_what_the_cards_say(name, passes, sends):
+    seen = observe(METHODS[name]())
+    assert (seen.passes, seen.sends) == (passes, sends)
+
+
 def test_every_method_is_listed_once_under_the_name_on_its_card():
     assert [card.name for card in METHODS.values()] == list(METHODS)
     makes = [card.make for card in METHODS.values()]
@@ -138,6 +186,16 @@ def test_the_example_keeps_the_laws():
     method, _ = assemble({EXAMPLE: {"beta": 0.2}})
     check_method(method)
     check_method(METHODS["fedprox"])
+
+
+def test_the_laws_refuse_a_term_that_nobody_can_learn_from():
+    def constant(view):
+        return view.out.logits.detach().square().mean()
+
+    with pytest.raises(UserError, match=r"terms\[0\] is a float"):
+        check_method(Method(terms=(lambda view: 0.1,)))
+    with pytest.raises(AssertionError, match=r"terms\[1\] \('constant'\) depends on the model"):
+        check_method(METHODS["fedprox"]() + Method(terms=(constant,)))
 
 
 def test_a_run_of_ones_own_files_repeats_from_another_folder(unskew, tmp_path, monkeypatch):

@@ -465,3 +465,19 @@ def test_a_run_that_fails_says_where_and_keeps_its_rounds(unskew, tmp_path):
     assert re.search(r"^Client \d failed in round 2, stage 'train'\.$", done.stderr, re.MULTILINE)
     assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 1
     assert strict((tmp_path / "run" / "error.json").read_text())["error"] == "ZeroDivisionError: a slip"
+
+
+def test_a_run_folder_that_cannot_be_made_whole_leaves_nothing_behind(unskew, tmp_path):
+    resource = pytest.importorskip("resource")  # Windows has no such limits
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    (tmp_path / "mine").mkdir()
+    for folder in ("new", "mine"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))  # enough for the settings alone
+        try:
+            answer = unskew("run", "--rounds", "1", "--quiet", "--out", folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert answer.code == 2
+        assert "partition.json (File too large)" in answer.err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert not list((tmp_path / "mine").iterdir())

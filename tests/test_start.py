@@ -58,3 +58,21 @@ def test_a_loss_loads_nothing_that_pytorch_does_not(tmp_path):
         "unskew.errors",
         "unskew.losses",
     }
+
+
+@pytest.mark.parametrize("module", ["typer", "torch"])
+def test_ctrl_c_while_modules_are_imported_is_answered_with_one_word(tmp_path, module):
+    program = f"""
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["unskew", "run"]
+from unskew.cli import command
+command()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "unskew: stopped.\n")
+    assert not list(tmp_path.iterdir())

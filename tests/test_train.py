@@ -427,4 +427,4 @@ def test_an_error_of_the_users_keeps_its_one_sentence(digits):
     trial = Trial(split(digits, range(30)), "mlp-small", engine="loop")
     with pytest.raises(UserError) as raised:
         unskew.train(trial, Method(terms=(rows,)))
-    assert str(raised.value) == "the method's loss has shape [30, 10]: let it return one number."
+    assert str(raised.value) == "the method's terms[0] ('rows') has shape [30, 10]: let it return one number."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterable
 
 
@@ -19,6 +20,18 @@ def require(condition: bool, sentence: str) -> None:
     """Raise a UserError with this sentence unless the condition holds."""
     if not condition:
         raise UserError(sentence)
+
+
+def whole_number(name: str, value: object, least: int | None = 0) -> int:
+    """A whole number of at least so much, which may come as one of NumPy's; a UserError where it is not."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UserError(f"{name} is {value!r} but should be a whole number.") from None
+    require(least is None or number >= least, f"{name} is {number} but should be {least} or more.")
+    return number
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:

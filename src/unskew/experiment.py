@@ -33,7 +33,17 @@ from unskew.methods.card import Option
 from unskew.notation import named, path_of, write_method
 from unskew.program import Program
 from unskew.spec import Spec
-from unskew.trial import Budget, Evaluation, Faults, Precision, Probe, Statistics, Teacher, Trial
+from unskew.trial import (
+    MOST_THREADS,
+    Budget,
+    Evaluation,
+    Faults,
+    Precision,
+    Probe,
+    Statistics,
+    Teacher,
+    Trial,
+)
 
 
 class DataSpec(Spec):
@@ -106,7 +116,7 @@ class Experiment(Spec):
     engine: str = "auto"
     """How clients are run; auto: the fastest there is for the device."""
     device: str = "auto"
-    threads: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1, le=MOST_THREADS)
     workers: int = Field(default=0, ge=0)
     """How many clients run side by side; 0: as many as suit the machine."""
     trace: bool = True

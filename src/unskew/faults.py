@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+import torch
+from torch import Tensor
+
+from unskew.engines import Engine
 from unskew.engines.check import Answer, check_form, check_reports
 from unskew.engines.job import Failed, Job, Outcome
 from unskew.errors import UserError
+from unskew.method import Method, plain_loss
+from unskew.method_checks import named
 from unskew.record import Fault
 from unskew.trial import Faults
-from unskew.types import Weights
+from unskew.types import Look, Objective, Scope, Tensors, View, Weights
 
 
 class DivergedError(UserError):
@@ -72,6 +79,47 @@ def require_enough(rules: Faults, round: int, answered: int, faults: Sequence[Fa
         f"faults.min_clients {rules.min_clients}, because of {_named(faults)}: mend that, or lower "
         "faults.min_clients."
     )
+
+
+def find_bad_part(
+    engine: Engine, method: Method, sent: Weights, shared: Tensors, job: Job
+) -> tuple[str, str] | None:
+    """The part of a method's objective that is not finite for a client under the model it was sent, though
+    the model's answers and their cross-entropy are: what of it is not, and its name. None where there is
+    none. Nothing is trained for it."""
+    parts = {f"terms[{n}]": term for n, term in enumerate(method.terms)}
+    if method.loss is not plain_loss:
+        parts["loss"] = method.loss
+
+    def query(scope: Scope, look: Look) -> Tensors:
+        scope = replace(scope, memory={**scope.memory, **method.memory.prepare(scope, look)})
+        values = list[Tensors]()
+        with torch.enable_grad():
+            for view in look(scope.anchor, grad=True):
+                values.append(_magnitudes_of(view.within(scope), parts))
+        return {name: torch.stack([each[name] for each in values]) for name in values[0]}
+
+    (answer,) = engine.ask(query, sent, shared, [job])
+    bad = [name for name, values in answer.items() if not bool(values.isfinite().all())]
+    if not bad or bad[0] == "answers":
+        return None
+    what, _, name = bad[0].partition(" of ")
+    return what, f"{name}{named(parts[name])}"
+
+
+def _magnitudes_of(view: View, parts: Mapping[str, Objective]) -> Tensors:
+    """Numbers of a batch that are finite where the model's answers, the parts of an objective and their
+    gradients are."""
+    found = {"answers": view.out.logits.abs().amax() + plain_loss(view)}
+    for name, part in parts.items():
+        found[f"value of {name}"] = value = part(view)
+        grads: tuple[Tensor | None, ...] = ()
+        if value.requires_grad:
+            leaves = list(view.params.values())
+            grads = torch.autograd.grad(value, leaves, allow_unused=True, retain_graph=True)
+        sizes = [grad.abs().amax() for grad in grads if grad is not None]
+        found[f"gradient of {name}"] = torch.stack([torch.zeros_like(value), *sizes]).amax()
+    return {name: value.detach() for name, value in found.items()}
 
 
 def _named(faults: Sequence[Fault]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from unskew.errors import UserError
+from unskew.method_checks import check_functions, check_tuple, is_one_number, like, not_one_number
 from unskew.metrics import Passes
 from unskew.trial import Trial
 from unskew.types import (
@@ -116,6 +117,18 @@ class Method:
     """What a client computes beyond plain training, for the cost of a run. A method that changes nothing at
     the client need not say it; of others None means that nobody has counted."""
 
+    def __post_init__(self) -> None:
+        check_functions("Method", {"loss": self.loss, "transform": self.transform})
+        check_tuple("Method", "terms", self.terms)
+        check_tuple("Method", "corrections", self.corrections)
+        for name, value, kind in (("memory", self.memory, Memory), ("server", self.server, Server)):
+            if not isinstance(value, kind):
+                raise UserError(f"Method.{name} is {value!r} but should be a {kind.__name__}(...).")
+        at_client = {name: getattr(self.memory, name) for name in ("init", "prepare", "update")}
+        check_functions("Memory", at_client)
+        names = [each.name for each in fields(Server) if each.name != "buffers" or self.server.buffers]
+        check_functions("Server", {name: getattr(self.server, name) for name in names})
+
     def work_in(self, trial: Trial) -> Work | None:
         """What a client computes under a trial; None where nobody has said."""
         if callable(self.work):
@@ -130,15 +143,20 @@ class Method:
 
     def objective(self, view: View) -> Tensor:
         total = self.loss(view)
-        for term in self.terms:
-            total = total + term(view)
+        if not is_one_number(total):
+            raise not_one_number("loss", self.loss, total)
+        for n, term in enumerate(self.terms):
+            part = term(view)
+            if not is_one_number(part):
+                raise not_one_number(f"terms[{n}]", term, part)
+            total = total + part
         return total
 
     def correction(self, scope: Scope) -> Params | None:
         """The sum of the corrections; None where there are none."""
         total: Params | None = None
-        for correction in self.corrections:
-            more = correction(scope)
+        for n, correction in enumerate(self.corrections):
+            more = like(f"corrections[{n}]", correction(scope), scope.anchor.params)
             total = more if total is None else {name: value + more[name] for name, value in total.items()}
         return total
 

@@ -27,6 +27,7 @@ from unskew.rounds import (
     divergence,
     notes_of_faults,
     rounds_cost,
+    served,
     train_rounds,
 )
 from unskew.trial import Trial
@@ -193,7 +194,7 @@ class Run:
 
         stage = self._stage(name, make, tell)
         (state,) = stage.states
-        trained = Trained(state, stage.rounds, method.server.serve(state.server), engine.frozen)
+        trained = Trained(state, stage.rounds, served(method, state.server), engine.frozen)
         if aside:  # nobody trains this model further: its engine's memory is free for the main one
             self._engines.pop(id(trial))
             engine.close()

@@ -15,8 +15,9 @@ from unskew.engines.check import Answer, ValueCheck
 from unskew.engines.job import Fit, Job, Pending, Task
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
-from unskew.faults import accept, require_enough, sort_out, without
+from unskew.faults import DivergedError, accept, find_bad_part, require_enough, sort_out, without
 from unskew.method import Method
+from unskew.method_checks import instance, like, named_tensors, pair
 from unskew.probe import observe
 from unskew.record import Fault, fault_notes
 from unskew.result import Round, State
@@ -100,7 +101,15 @@ def check_fits(method: Method, state: State, initial: Weights) -> None:
 
 def begin(method: Method, weights: Weights, *, round: int = 0) -> State:
     """The state before a round, with nothing remembered but the model."""
-    return State(ServerState(weights, method.server.init(weights), round))
+    memory = named_tensors("server.init", method.server.init(weights))
+    return State(ServerState(weights, memory, round))
+
+
+def served(method: Method, state: ServerState) -> Weights:
+    """The model to evaluate, save and deploy after a round."""
+    model = method.server.serve(state)
+    instance("server.serve", model, Weights)
+    return model
 
 
 def step(
@@ -158,7 +167,8 @@ def fit_cohort(trial: Trial, method: Method, engine: engines.Engine, state: Stat
         jobs = [recall(trial, method, engine, state, task) for task in tasks]
     # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
     upcoming = sample(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
-    outcomes = engine.fit(method, received, method.server.share(state.server), jobs, upcoming)
+    shared = named_tensors("server.share", method.server.share(state.server))
+    outcomes = engine.fit(method, received, shared, jobs, upcoming)
 
     answers, faults = sort_out(trial.faults, t, jobs, outcomes, received)
     with engine.deterministic():
@@ -189,13 +199,17 @@ def begin_round(
     is there instead is the cohort without it, to begin the round again with from the same state."""
     cohort = cohort or fit_cohort(trial, method, engine, state, sample or sample_cohort)
     received, t = state.server.weights, state.round
-    require_enough(trial.faults, t, len(cohort.answers), cohort.faults)
+    try:
+        require_enough(trial.faults, t, len(cohort.answers), cohort.faults)
+    except DivergedError:
+        raise_if_own_fault(trial, method, engine, state, cohort)
+        raise
     try:
         with engine.deterministic():
             following, summary = aggregate(trial, method, state, cohort.answers)
 
         due = trial.evaluation.due(following.round, trial.budget.rounds)
-        model = method.server.serve(following.server) if due else None
+        model = served(method, following.server) if due else None
         test = engine.evaluate(model) if model else None
         seconds = cohort.stop_timer()
 
@@ -241,6 +255,25 @@ def begin_round(
     return following, Pending(record)
 
 
+def raise_if_own_fault(
+    trial: Trial, method: Method, engine: engines.Engine, state: State, cohort: Cohort
+) -> None:
+    """Say which part of a method's objective is not finite, where that has not come of the training."""
+    first = cohort.faults[0].client
+    task = next(task for task in cohort.tasks if task.client == first)
+    try:
+        job, shared = recall(trial, method, engine, state, task), method.server.share(state.server)
+        bad = find_bad_part(engine, method, state.server.weights, shared, job)
+    except Exception:  # of a method that cannot be asked outside of training
+        return
+    if bad:
+        what, name = bad
+        raise DivergedError(
+            f"the {what} of the method's {name} is NaN or infinite for client {first} in round "
+            f"{state.round + 1}, while the model and its answers are finite: mend it."
+        ) from None
+
+
 def attacked(trial: Trial, received: Weights, t: int, answers: list[Answer]) -> list[Answer]:
     """What the clients send, where the trial has some that attack. Those know of each other's honest updates
     what can be used."""
@@ -275,10 +308,16 @@ def aggregate(trial: Trial, method: Method, state: State, done: list[Answer]) ->
     server, received = state.server, state.server.weights
     updates = _gather(trial, received, state.round, [fit for _, fit in done])
     revised = method.server.revise(server, updates)
-    params, memory = method.server.move(server, method.server.combine(server, revised))
-    averaged, combine_buffers = trial.statistics == "average", method.server.buffers or average_buffers
-    after = Weights(params, combine_buffers(received.buffers, revised) if averaged else received.buffers)
-    noted = method.server.note(server, after, revised)
+    instance("server.revise", revised, Updates)
+    delta = like("server.combine", method.server.combine(server, revised), received.params)
+    params, memory = pair("server.move", method.server.move(server, delta), "parameters, memory")
+    params, memory = like("server.move", params, received.params), named_tensors("server.move", memory)
+    buffers = received.buffers
+    if trial.statistics == "average":
+        combine_buffers = method.server.buffers or average_buffers
+        buffers = like("server.buffers", combine_buffers(buffers, revised), buffers)
+    after = Weights(params, buffers)
+    noted = named_tensors("server.note", method.server.note(server, after, revised))
     following = ServerState(after, {**server.memory, **memory, **noted}, server.round)
     loss = torch.stack([fit.loss for _, fit in done]).double() @ updates.weight
     tallies = {name: torch.stack([fit.tallies[name] for _, fit in done]).sum() for name in done[0][1].tallies}
@@ -314,6 +353,7 @@ def recall(trial: Trial, method: Method, engine: engines.Engine, state: State, t
     if client not in state.memories and method.memory.init is not FORGETFUL.init:
         counts = trial.counts_of(client, task.holding.counts)
         memory = method.memory.init(engine.initial, upload(counts, _device(engine.initial)))
+        named_tensors("memory.init", memory)
     return Job(task, memory, state.buffers.get(client), state.optimizers.get(client, {}))
 
 

@@ -24,12 +24,14 @@ from unskew.engines.ray.fleet import RemoteCall, fleet_for
 from unskew.engines.ray.payload import Payload, pack, pack_code, unpack
 from unskew.errors import Interrupted, UserError
 from unskew.experiment import Prepared
+from unskew.lock import NAME as LOCK
 from unskew.lock import locked
 from unskew.loggers import Log
 from unskew.record import to_json
 from unskew.report.read import Run, read_run
 from unskew.result import Result, Round, State
 from unskew.runs import (
+    EMPTY,
     FIRST_ROUND,
     ROUNDS,
     RunFolder,
@@ -128,10 +130,12 @@ def execute(
     went. Where it is not the `last` of several, it is interrupted also when it has just ended."""
     clock = clock or Clock()
     folder: RunFolder | None = None
+    new = not path.exists()
     claim(path)
-    with locked(path):
+    with _removed_if_empty(path, new), locked(path):
         try:
-            folder = RunFolder(path, prepared)
+            with _whole_or_empty(path):
+                folder = RunFolder(path, prepared)
             watch.say([*_beforehand(prepared), *folder.notes])
             with _loggers(log, prepared, path, watch) as loggers:
                 asked_to_stop = _train_in(folder, prepared, watch, loggers, clock)
@@ -147,6 +151,32 @@ def execute(
     if asked_to_stop and not last:
         raise Interrupted(f"stopped; {how_to_go_on(path)}")
     return read_run(path)
+
+
+@contextmanager
+def _whole_or_empty(path: Path) -> Iterator[None]:
+    """Leave an empty folder as it was where it cannot be made a run's. Nobody else writes to it meanwhile."""
+    empty = claim(path) == EMPTY
+    try:
+        yield
+    except BaseException:
+        if empty:
+            for each in path.iterdir():
+                if each.name != LOCK:
+                    each.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _removed_if_empty(path: Path, new: bool) -> Iterator[None]:
+    """Take a new folder away where nothing has come into it."""
+    try:
+        yield
+    except BaseException:
+        if new:
+            with suppress(OSError):  # it is not empty
+                path.rmdir()
+        raise
 
 
 def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Log, clock: Clock) -> bool:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unskew import engines
 from unskew.checkpoints import Checkpoints
@@ -19,12 +19,13 @@ from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.engines.job import completed
 from unskew.method import Method
+from unskew.method_checks import named
 from unskew.program import Program
 from unskew.result import Result, Round
 from unskew.rounds import begin, step
 from unskew.train import train
 from unskew.trial import Budget, Statistics, Trial
-from unskew.types import Updates, Weights
+from unskew.types import Objective, Updates, View, Weights
 
 HARD_COUNTS = (
     (6, 5, 4, 5),  # no class vacant
@@ -51,9 +52,10 @@ def check_method(
 
     Every method: weights stay finite on hard clients, also with two classes and under BatchNorm; the same
     trial gives the same bits, and so does one that was stopped and gone on with. Methods that are not
-    programs: clients do not see each other, nothing received is changed in place, statistics move once per
-    step, buffers do not move parameters, what is kept and reported are named tensors, renumbering the clients
-    or the classes renumbers the result, and clients without data change nothing.
+    programs: every term depends on the model for some client, clients do not see each other, nothing received
+    is changed in place, statistics move once per step, buffers do not move parameters, what is kept and
+    reported are named tensors, renumbering the clients or the classes renumbers the result, and clients
+    without data change nothing.
     """
     if not isinstance(method, Method | Program):
         method = method()
@@ -68,10 +70,30 @@ def check_method(
     _check_resumed(method, make(normed_model), normed)
     if isinstance(method, Program):
         return
+    if method.terms:
+        _check_terms(method, make(normed_model))
     _check_clients(method, make(normed_model))
     _check_buffers(method, make(normed_model))
     _check_renumbered(method, make, draws)
     _check_empty_clients(method, make)
+
+
+def _check_terms(method: Method, trial: Trial) -> None:
+    """A term that nobody can learn from is taken for one that works: it may be a constant for some."""
+    seen = [False] * len(method.terms)
+
+    def watched(n: int, term: Objective) -> Objective:
+        def watching(view: View) -> Tensor:
+            value = term(view)
+            seen[n] |= value.requires_grad
+            return value
+
+        return watching
+
+    terms = tuple(watched(n, term) for n, term in enumerate(method.terms))
+    train(replace(trial, engine="loop"), replace(method, terms=terms))
+    for n, (term, depends) in enumerate(zip(method.terms, seen, strict=True)):
+        _law(f"terms[{n}]{named(term)} depends on the model", depends)
 
 
 def _check_resumed(method: Method | Program, trial: Trial, whole: Result) -> None:

@@ -6,8 +6,9 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from pydantic import Field
@@ -15,12 +16,16 @@ from torch import Tensor, nn
 
 from unskew import models
 from unskew.attacks import Attack
+from unskew.client_tensors import machine_memory
 from unskew.data.augment import Augment
 from unskew.data.federation import Federation
-from unskew.errors import UserError, unknown
+from unskew.errors import UserError, unknown, whole_number
 from unskew.randomness import Purpose, draw_seed
 from unskew.spec import Spec
 from unskew.types import Weights
+
+MOST_THREADS = 256
+"""More make no sum faster, and where the system refuses to make them, the process ends without a word."""
 
 
 class Budget(Spec):
@@ -32,11 +37,11 @@ class Budget(Spec):
     epochs: int = Field(default=5, ge=1)
     """Passes of a client over its data in a round."""
     batch_size: int = Field(default=32, ge=1)
-    lr: float = Field(default=0.01, gt=0)
+    lr: float = Field(default=0.01, gt=0, le=1e30)
     lr_decay: float = Field(default=1.0, gt=0, le=1)
     """The learning rate of round t, counted from 0, is lr * lr_decay**t."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    weight_decay: float = Field(default=1e-5, ge=0)
+    weight_decay: float = Field(default=1e-5, ge=0, le=1e30)
     optimizer: Literal["fresh", "kept"] = "fresh"
     """A client's momentum at the start of its round: none, or what it had at the end of its last, as in the
     released baselines of FedVLS (for study: it meets new weights)."""
@@ -102,6 +107,11 @@ Teacher = Literal["running", "batch"]
 as in the released FedVLS, which leaves its teacher in training mode."""
 
 
+COPIES_IN_TRAINING = 4
+"""Of a model there are at least so many: the initial one, the received one, the one that is trained, its
+gradient."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """A federation, a model and a budget: all a run needs beside the method."""
@@ -150,12 +160,12 @@ class Trial:
             raise UserError("a trial needs a federation: make one with unskew.federate(dataset, skew, ...).")
         if isinstance(self.model, str) and self.model not in models.MODELS:
             raise unknown("model", self.model, models.MODELS)
-        if self.seed < 0:
-            raise UserError(f"seed is {self.seed} but should be 0 or more.")
-        if self.threads < 1:
-            raise UserError(f"threads is {self.threads} but should be 1 or more.")
-        if self.workers < 0:
-            raise UserError(f"workers is {self.workers} but should be 0 (as many as suit) or more.")
+        for name, least in (("seed", 0), ("threads", 1), ("workers", 0)):
+            whole_number(name, getattr(self, name), least)
+        if self.threads > MOST_THREADS:
+            raise UserError(f"threads is {self.threads} but should be at most {MOST_THREADS}.")
+        if self.precision not in get_args(Precision):
+            raise unknown("precision", str(self.precision), get_args(Precision))
         if self.client_memory is not None and not 0 <= self.client_memory < math.inf:
             raise UserError(f"client_memory is {self.client_memory} but should be 0 or more GB.")
         if self.budget.cohort != "all" and self.budget.cohort > self.federation.clients:
@@ -187,15 +197,19 @@ class Trial:
         dataset = self.federation.dataset
         classes = len(dataset.classes)
         with torch.random.fork_rng(devices=[]):
+            if isinstance(self.model, str):
+                options = {"norm": self.norm, **self.model_options}
+                make = partial(models.build, self.model, dataset.inputs, classes, **options)
+                _check_room(self.model, make)
             torch.manual_seed(draw_seed(self.seed, Purpose.INITIAL_WEIGHTS))
             if isinstance(self.model, str):
-                module: nn.Module = models.build(
-                    self.model, dataset.inputs, classes, norm=self.norm, **self.model_options
-                )
+                module: nn.Module = make()
             elif isinstance(self.model, nn.Module):
                 module = models.adapt(copy.deepcopy(self.model), classes)
             else:
                 module = models.adapt(self.model(), classes)
+        if not any(value.requires_grad for value in module.parameters()):
+            raise UserError("the model has nothing to train: give it a parameter that requires a gradient.")
         if self.statistics == "batch":
             models.batch_statistics(module)
         return module
@@ -217,6 +231,19 @@ class Trial:
         if device.type not in ("cpu", "cuda") or wanted.startswith("cpu:"):
             raise UserError(f"device '{wanted}' is not supported: choose auto, cpu, cuda or cuda:N.")
         return device
+
+
+def _check_room(name: str, make: Callable[[], nn.Module]) -> None:
+    """Refuse a model that no memory holds before it is made."""
+    try:
+        with torch.device("meta"):  # its shapes alone
+            size: float = 4 * sum(value.numel() for value in make().parameters())
+    except (RuntimeError, TypeError) as error:  # a number that is no size of a tensor
+        if "overflow" not in str(error).lower():
+            raise
+        size = math.inf
+    if COPIES_IN_TRAINING * size > machine_memory():
+        raise UserError(f"model '{name}' is larger than the memory of this machine: choose a smaller one.")
 
 
 def weights_of(module: nn.Module) -> Weights:

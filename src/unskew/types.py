@@ -120,6 +120,10 @@ class View:
         """The logits of other features than the batch's own, by the head being trained."""
         return self._passes.classify(self.params, features)
 
+    def within(self, scope: Scope) -> View:
+        """The same batch, as a client sees it that has this scope."""
+        return View(scope, self.inputs, self.labels, self.params, self.out, self._passes)
+
     def tally(self, name: str, amount: Tensor) -> None:
         """Add to one of the method's tallies of the client's round. Nothing is counted where nobody asks, as
         at the second point of a step that looks at two."""

@@ -7,15 +7,20 @@ import os
 import sys
 from io import TextIOWrapper
 
-try:
-    import typer
-except ModuleNotFoundError:  # installed with --no-deps, for the losses
-    print("unskew: the command needs what --no-deps left out: install unskew without it.", file=sys.stderr)
-    sys.exit(2)
-
-from unskew.cli.usage import LazyCommands, UsageError, explain
+from unskew.cli.interrupt import leaving_at_once
 from unskew.errors import UserError
 from unskew.version import VERSION
+
+with leaving_at_once():
+    try:
+        import typer
+    except ModuleNotFoundError:  # installed with --no-deps, for the losses
+        print(
+            "unskew: the command needs what --no-deps left out: install unskew without it.", file=sys.stderr
+        )
+        sys.exit(2)
+
+    from unskew.cli.usage import LazyCommands, UsageError, explain
 
 app = typer.Typer(
     name="unskew",
@@ -36,6 +41,9 @@ def root(
         raise typer.Exit
     if not context.invoked_subcommand:
         print(context.get_help())
+
+
+TOO_LITTLE_MEMORY = "there is not enough memory for this: choose less data, a smaller model or fewer clients."
 
 
 def command() -> None:
@@ -65,7 +73,7 @@ def main() -> None:
     except UserError as error:
         _say(error, 2)
     except MemoryError:
-        _say("there is not enough memory for this: choose less data, a smaller model or fewer clients.", 2)
+        _say(TOO_LITTLE_MEMORY, 2)
     except UsageError as error:
         _say(explain(error), 2)
     except KeyboardInterrupt as error:
@@ -73,6 +81,10 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes there
         sys.exit(1)
+    except RuntimeError as error:
+        if not any(words in str(error) for words in ("can't allocate memory", "out of memory")):
+            raise
+        _say(TOO_LITTLE_MEMORY, 2)
     except OSError as error:  # of a path that is too long, not ours, or on a full disk
         if error.filename is None:
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -11,7 +11,11 @@ from rich.text import Text
 
 from unskew.cli.show import console
 from unskew.methods import METHODS
-from unskew.methods.assemble import find
+from unskew.methods.assemble import assemble, find
+from unskew.methods.card import NOT_STATED, Card
+
+if TYPE_CHECKING:
+    from unskew.observed import Observed
 
 
 def methods(
@@ -37,6 +41,7 @@ def methods(
 
 def show(name: str, screen: Console) -> None:
     card = find(name)
+    told, known = (card, "") if card.stated else _observe(card)
     screen.print(Text(card.page or card.idea))
     screen.print()
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -44,9 +49,27 @@ def show(name: str, screen: Console) -> None:
     table.add_column()
     options = ", ".join(f"{key}={value}" for key, value in card.options.items())
     table.add_row("hyperparameters", options or "none")
-    table.add_row("extra forward passes", card.passes)
-    table.add_row("extra memory at a client", card.memory)
-    table.add_row("extra traffic", card.traffic)
-    more = "nothing else" if card.sends == "nothing" else card.sends
+    table.add_row("extra forward passes", told.passes)
+    table.add_row("extra memory at a client", told.memory)
+    table.add_row("extra traffic", told.traffic)
+    more = {"nothing": "nothing else", NOT_STATED: "what is not stated"}.get(told.sends, told.sends)
     table.add_row("leaves the client", f"weights, number of samples, and {more}")
+    if known:
+        table.add_row("how this is known", known)
     screen.print(table)
+
+
+def _observe(card: Card) -> tuple[Card | Observed, str]:
+    """What a method does where nobody has stated it, and how that is known."""
+    from unskew.observed import observe
+
+    made, _ = assemble({card.name: {}})
+    try:
+        seen = observe(made)
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(".")
+        return card, f"it is not: the method has no @card, and a trial run of it ended with {said}"
+    return seen, (
+        "seen in a trial run of three rounds among clients of four classes, with these hyperparameters; the "
+        "method has no @card that states it"
+    )

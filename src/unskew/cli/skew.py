@@ -62,10 +62,15 @@ def skew(
     federation = partition(spec, loaded)
     split = federation.partition
     title = f"{loaded.name}, {brief_skew(split.recipe)}, {federation.clients} clients, seed {split.seed}"
-    if figure:
-        save(draw_partition(split.counts, loaded.classes, title=title), figure)
     if out:
         federation.save(out)
+    if figure:
+        try:
+            save(draw_partition(split.counts, loaded.classes, title=title), figure)
+        except BaseException:
+            if out:  # all that was asked for, or nothing
+                out.unlink(missing_ok=True)
+            raise
     if json:
         print(
             to_json(

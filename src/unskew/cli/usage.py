@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from unskew.cli.interrupt import leaving_at_once
 from unskew.errors import UserError, unknown
 
 # Whether these are click's or Typer's own copies depends on the version of Typer.
@@ -52,7 +53,8 @@ class LazyCommands(Commands):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        module = importlib.import_module(f"unskew.cli.{cmd_name}")
+        with leaving_at_once():
+            module = importlib.import_module(f"unskew.cli.{cmd_name}")
         group = getattr(module, "app", None)
         if group is None:
             group = typer.Typer(add_completion=False, rich_markup_mode=None)

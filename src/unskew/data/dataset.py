@@ -53,7 +53,7 @@ class Split:
             into.update(tensor.contiguous().numpy().data)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """A training and a test split over the same classes. Checked when made: see `UserError` messages."""
 
@@ -78,6 +78,11 @@ class Dataset:
 
     def __post_init__(self) -> None:
         check(self)
+
+    def __repr__(self) -> str:
+        """What it is, in one line."""
+        sizes = f"{len(self.train)} training and {len(self.test)} test samples"
+        return f"Dataset({self.name!r}, {sizes} of {len(self.classes)} classes)"
 
     @property
     def kind(self) -> str:

@@ -41,13 +41,18 @@ def holding_of(dataset: Dataset, rows: NDArray[np.int64]) -> Holding:
     return Holding(rows, torch.bincount(labels, minlength=len(dataset.classes)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Federation:
     """Clients that share a dataset: each holds some of its training samples, and all are tested on its test
     split."""
 
     dataset: Dataset
     partition: Partition
+
+    def __repr__(self) -> str:
+        """Who shares what, in one line."""
+        recipe, seed = self.partition.recipe, self.partition.seed
+        return f"Federation({self.dataset!r}, {recipe!r}, clients={self.clients}, seed={seed})"
 
     @property
     def clients(self) -> int:

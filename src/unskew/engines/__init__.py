@@ -19,7 +19,7 @@ from unskew.engines.job import Failed, Fit, Job, Outcome, Pending, Task
 from unskew.engines.loop import Loop
 from unskew.engines.ray import engine as ray_engine
 from unskew.engines.ray.engine import RayEngine
-from unskew.errors import unknown
+from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.metrics import Assessment
 from unskew.trial import Trial
@@ -98,6 +98,8 @@ ENGINES: dict[str, EngineType] = {
 
 def choose(trial: Trial) -> str:
     """The name of the engine a trial runs on; a UserError where it cannot."""
+    if trial.precision == "tf32" and trial.pick_device().type == "cpu":
+        raise UserError("precision tf32 is for a GPU, and this is a CPU: use fp32 or bf16.")
     name = trial.engine
     if name == "auto":
         name = "graphs" if trial.pick_device().type == "cuda" else "pool" if pool.available() else "loop"

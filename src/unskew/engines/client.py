@@ -18,6 +18,7 @@ from unskew.engines.network import Network
 from unskew.engines.numerics import seed
 from unskew.engines.samples import Samples
 from unskew.method import Method
+from unskew.method_checks import kept_and_reported, named_tensors
 from unskew.randomness import Purpose, draw_seed
 from unskew.transfer import upload
 from unskew.trial import Trial
@@ -52,7 +53,7 @@ class Clients:
     def prepare(self, method: Method, sent: Weights, shared: Tensors, job: Job) -> Start:
         """Let a client compute what it needs before it trains. It draws from the current random state."""
         scope = self._scope(job, sent, shared)
-        prepared = method.memory.prepare(scope, partial(self.look, job.task))
+        prepared = named_tensors("memory.prepare", method.memory.prepare(scope, partial(self.look, job.task)))
         scope = replace(scope, memory={**scope.memory, **prepared})
         return Start(job, scope, method.correction(scope))
 
@@ -69,7 +70,7 @@ class Clients:
         """Let a client that has trained decide what it keeps and what it reports."""
         budget, task = self.trial.budget, start.job.task
         end = End(weights, steps, budget.lr_at(task.round), budget.momentum, partial(self.look, task))
-        kept, reported = method.memory.update(start.scope, end)
+        kept, reported = kept_and_reported(method.memory.update(start.scope, end), start.job.memory)
         optimizer = optimizer if budget.optimizer == "kept" else {}
         return Fit(weights, len(task.holding), steps, loss, kept, reported, optimizer, tallies)
 

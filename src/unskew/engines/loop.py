@@ -94,8 +94,10 @@ class Training:
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """The loss on a batch, before the step on it."""
         gradient = gradient_of(self.network, self.method, self.scope, self.now, x, y, self.tallies)
-        gradient = corrected(self.method.transform(gradient, self.scope), self.correction)
-        return self.optimizer.step(gradient, self.now.params, self.state)
+        transformed = self.method.transform(gradient, self.scope)
+        if not callable(transformed):
+            raise UserError("the method's transform returns no function: let it return a gradient function.")
+        return self.optimizer.step(corrected(transformed, self.correction), self.now.params, self.state)
 
 
 Step = Callable[[Tensor, Tensor], Tensor]
@@ -125,8 +127,8 @@ def gradient_of(
             out = network.train(at if track else at.scratch(), x)
             counted = tallies if track else None
             value = method.objective(View(scope, x, y, leaves, out, network, counted))
-        if value.ndim:
-            raise UserError(f"the method's loss has shape {list(value.shape)}: let it return one number.")
+        if not value.requires_grad:
+            raise UserError("the method's loss does not depend on the model: compute it from view.out.")
         grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
         # A method may leave a parameter out of its loss: that one's gradient is zero.
         return value.detach(), {

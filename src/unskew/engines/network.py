@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unskew.errors import UserError
 from unskew.models import BATCH_NORMS, has_batch_norm
 from unskew.parts.heads import Head, find_head
-from unskew.trial import Trial
+from unskew.trial import Trial, weights_of
 from unskew.types import Inputs, Out, Params, Weights
 
 
@@ -54,6 +54,32 @@ class Network:
         if self.channels_last and device.type == "cuda":  # else every pass would lay out the weights anew
             for module in set(modules):
                 module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+        if not isinstance(trial.model, str):
+            self._check_reads(inputs, device)
+
+    def _check_reads(self, inputs: Inputs, device: torch.device) -> None:
+        """Refuse somebody's own model that cannot read the data."""
+        dtype = torch.int32 if inputs.kind == "text" else torch.float32
+        batch = torch.zeros(2, *inputs.shape, dtype=dtype, device=device)
+        weights = weights_of(self.student)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                self.evaluate(weights.scratch(), batch)
+        except UserError:
+            raise
+        except Exception as error:
+            for name, value in self.student.named_parameters():
+                if value.is_floating_point() and value.dtype != torch.float32:
+                    raise UserError(
+                        f"'{name}' of the model is of {value.dtype} and the data of {dtype}: call the "
+                        "model's .float() first."
+                    ) from error
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(".")
+            raise UserError(
+                f"the model cannot read a batch of shape {list(batch.shape)} ({said}): "
+                f"let it read samples of shape {list(inputs.shape)}."
+            ) from error
 
     @cached_property
     def head(self) -> Head:

@@ -17,6 +17,7 @@ M = TypeVar("M", bound=Make)
 
 TEACHER = "one per batch, of the received model"
 COPY = "one copy of the weights"
+NOT_STATED = "not stated"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Card:
     """What travels beyond the model, down and up."""
     sends: str = "nothing"
     """What leaves the client besides the weights and the number of samples."""
+    stated: bool = True
+    """Whether somebody has written all this down. If not, it is not known."""
 
     def __call__(self, **options: Option) -> Method | Program:
         """The method with these hyperparameters."""
@@ -80,5 +83,8 @@ def written() -> dict[str, Card]:
 
 
 def card_of(make: Make, name: str) -> Card:
-    """What was written of a constructor; otherwise a card that says that it adds nothing."""
-    return next((each for each in reversed(_WRITTEN) if each.make is make), Card(name, make))
+    """What was written of a constructor; otherwise a card that states nothing."""
+    for each in reversed(_WRITTEN):
+        if each.make is make:
+            return each
+    return Card(name, make, NOT_STATED, NOT_STATED, NOT_STATED, NOT_STATED, stated=False)

@@ -21,7 +21,7 @@ from unskew.data.partitions.kept import drawn
 from unskew.data.partitions.natural import Natural
 from unskew.data.partitions.pool import Division, Partitioner, Pool, Seed
 from unskew.data.partitions.shards import Iid, Shards, SortedShards
-from unskew.errors import UserError, unknown
+from unskew.errors import UserError, unknown, whole_number
 from unskew.notation import joined, named
 
 __all__ = [
@@ -116,10 +116,9 @@ def write_skew(skew: Skew, *, brief: bool = False) -> str:
 def partition(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Partition:
     """Divide the training split. Where the dataset has domains, each has its own clients. `clients` may be 0
     where the number is known without it: natural owners, imported partitions, domains with numbers."""
+    clients, seed = whole_number("clients", clients, None), whole_number("seed", seed)
     if clients < 0:
         raise UserError(f"{clients} clients cannot share data: ask for at least 1.")
-    if seed < 0:
-        raise UserError(f"the seed of a partition is {seed} but should be 0 or more.")
     rule = parse_skew(skew) if isinstance(skew, str) else skew
     if isinstance(rule, Import):
         return rule.load(dataset, clients)

@@ -1,0 +1,115 @@
+"""What the slots of a method return, in one sentence where it is not what they should. Only types, names and
+shapes are looked at, so that nothing waits for a device and nothing is traced or captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeGuard
+
+from torch import Tensor
+
+from unskew.errors import UserError
+from unskew.types import Params, Tensors
+
+
+def check_functions(owner: str, slots: Mapping[str, object]) -> None:
+    """Refuse what is no function where a slot holds one."""
+    for name, value in slots.items():
+        if not callable(value):
+            raise UserError(f"{owner}.{name} is {_a(value)} but should be a function.")
+
+
+def check_tuple(owner: str, name: str, value: object) -> None:
+    """Refuse what is no tuple of functions where a slot holds several."""
+    if not isinstance(value, tuple):
+        raise UserError(
+            f"{owner}.{name} is {_a(value)} but should be a tuple: write {name}=(yours,), with the comma."
+        )
+    check_functions(owner, {f"{name}[{n}]": each for n, each in enumerate(value)})
+
+
+def is_one_number(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.ndim == 0
+
+
+def not_one_number(slot: str, function: Callable[..., object], value: object) -> UserError:
+    """The error of a loss or a term that returns something else than a tensor of one number."""
+    what = f"has shape {list(value.shape)}" if isinstance(value, Tensor) else f"is {_a(value)}"
+    hint = "one number" if isinstance(value, Tensor) else "a tensor of one number, which has a gradient"
+    return UserError(f"the method's {slot}{named(function)} {what}: let it return {hint}.")
+
+
+def named(function: Callable[..., object]) -> str:
+    """The name of a function in brackets, where it has one."""
+    name = getattr(function, "__name__", "")
+    return f" ('{name}')" if name.isidentifier() and name != "plain_loss" else ""
+
+
+def named_tensors(slot: str, value: object) -> Tensors:
+    """What a slot returns, where it is a dictionary of named tensors."""
+    if not isinstance(value, dict):
+        raise UserError(
+            f"the method's {slot} returns {_a(value)}: let it return a dictionary of named tensors, {{}} for "
+            "none."
+        )
+    for name, each in value.items():
+        if not isinstance(name, str):
+            raise UserError(f"the method's {slot} returns a tensor named {name!r}: let names be text.")
+        if not isinstance(each, Tensor):
+            raise UserError(
+                f"the method's {slot} returns {_a(each)} as '{name}': let every value be a tensor, such as "
+                "torch.tensor(value)."
+            )
+    return value
+
+
+def like(slot: str, value: object, model: Tensors) -> Params:
+    """What a slot returns, where it has the names and shapes of a model's tensors."""
+    if not isinstance(value, dict):
+        raise UserError(
+            f"the method's {slot} returns {_a(value)}: let it return the model's tensors by name."
+        )
+    found = named_tensors(slot, value)
+    if missing := sorted(model.keys() - found.keys()):
+        raise UserError(f"the method's {slot} lacks '{missing[0]}': let it return every tensor of the model.")
+    if unknown := sorted(found.keys() - model.keys()):
+        raise UserError(f"the method's {slot} returns '{unknown[0]}', which the model has not: leave it out.")
+    for name, each in found.items():
+        if each.shape != model[name].shape:
+            raise UserError(
+                f"the method's {slot} returns '{name}' of shape {list(each.shape)}: let it have the model's "
+                f"{list(model[name].shape)}."
+            )
+    return found
+
+
+def pair(slot: str, value: object, parts: str) -> tuple[Any, Any]:
+    """What a slot returns, where it is two things."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise UserError(f"the method's {slot} returns {_a(value)}: let it return the pair ({parts}).")
+    return value
+
+
+def kept_and_reported(value: object, before: Iterable[str]) -> tuple[Tensors, Tensors]:
+    """What a client keeps and what it reports. It keeps all names that it had, or leaves all as they are."""
+    kept, reported = pair("memory.update", value, "kept, reported")
+    kept, reported = named_tensors("memory.update", kept), named_tensors("memory.update", reported)
+    if kept and (forgotten := sorted(set(before) - kept.keys())):
+        raise UserError(
+            f"the method's memory.update forgets '{forgotten[0]}', which the client kept before: let it keep "
+            "the same names in every round, or return {} to keep all as it was."
+        )
+    return kept, reported
+
+
+def instance(slot: str, value: object, kind: type) -> None:
+    """Refuse what is not of the type that a slot returns."""
+    if not isinstance(value, kind):
+        raise UserError(f"the method's {slot} returns {_a(value)}: let it return {kind.__name__}.")
+
+
+def _a(value: object) -> str:
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
