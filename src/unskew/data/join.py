@@ -97,12 +97,12 @@ def _owners(dataset: Dataset) -> list[str]:
 def _check_inputs(dataset: Dataset, first: Dataset, channels: int | None) -> None:
     if dataset.domains:
         raise UserError(f"'{dataset.name}' has domains already: join its parts in one step.")
-    if dataset.columns is not None:
-        raise UserError(
-            f"'{dataset.name}' is a table whose columns were scaled apart: load the files together, "
-            "csv:a.csv,label=COLUMN+csv:b.csv, or from_csv([a, b])."
-        )
     if channels is None:
+        if dataset.columns is not None:
+            raise UserError(
+                f"'{dataset.name}' is a table whose columns were scaled apart: load the files together, "
+                "csv:a.csv,label=COLUMN+csv:b.csv, or from_csv([a, b])."
+            )
         if dataset.inputs.shape != first.inputs.shape:
             raise UserError(
                 f"'{first.name}' has {first.inputs.shape[0]} features and '{dataset.name}' has "
