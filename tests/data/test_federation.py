@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-<<<<<<< HEAD
-from unskew.data import load
-=======
 import unskew
->>>>>>> sites
+from unskew.data import load
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
 from unskew.data.join import join
