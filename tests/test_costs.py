@@ -26,6 +26,10 @@ from unskew.types import Server
 TEST = 99.0
 """What the first feature of every test sample is, and of no training sample."""
 
+PASSES_ASIDE = 5
+"""Of each of PKD's experts: it is tested once, on one sample of its training data, and before that two
+modules are tried on a batch of twice that sample, to see whether they can read it."""
+
 seen: Counter[str] = Counter()
 
 
@@ -133,13 +137,12 @@ def test_controls_under_part_of_the_clients_do_more_than_a_round(federation, nam
 
 @pytest.mark.parametrize("given", [{"groups": "0/1,2/3"}, {"rule": "topm", "looks": 2}])
 def test_what_pkd_computes_is_the_sum_of_its_stages(federation, given):
-    """Passes of the main model, and of the experts, which train on their classes alone. Each expert is tested
-    once, on one sample of its training data."""
+    """Passes of the main model, and of the experts, which train on their classes alone."""
     trial = Trial(federation, Counted, Budget(rounds=5, epochs=2, lr=0.01), engine="loop")
     seen.clear()
     result = train(trial, methods.pkd(warmup=2, expert_rounds=3, **given))
     assert "2 rounds of warm-up" in result.notes[-1]
-    tests = 2
+    tests = 2 * PASSES_ASIDE
     assert result.cost == pytest.approx((3 * seen["trained"] + seen["frozen"] - tests) / (3 * 2 * 58))
 
 
@@ -149,7 +152,7 @@ def test_what_a_base_method_adds_to_pkd_is_told(federation, base):
     trial = Trial(federation, Counted, Budget(rounds=3, epochs=1, lr=0.01), engine="loop")
     seen.clear()
     result = train(trial, methods.pkd(groups="0/1", expert_rounds=2, warmup=1) + METHODS[base]())
-    tests = 1
+    tests = PASSES_ASIDE
     assert result.cost == pytest.approx((3 * seen["trained"] + seen["frozen"] - tests) / (3 * 58))
 
 

@@ -10,6 +10,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from unskew.data.augment import normalise
+from unskew.data.dataset import Dataset
 from unskew.errors import UserError
 from unskew.models import BATCH_NORMS, has_batch_norm
 from unskew.parts.heads import Head, find_head
@@ -56,13 +58,12 @@ class Network:
                 module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
         if not isinstance(trial.model, str):
-            self._check_reads(inputs, device)
+            self._check_reads(trial.federation.dataset, device)
 
-    def _check_reads(self, inputs: Inputs, device: torch.device) -> None:
+    def _check_reads(self, dataset: Dataset, device: torch.device) -> None:
         """Refuse somebody's own model that cannot read the data."""
-        dtype = torch.int32 if inputs.kind == "text" else torch.float32
-        batch = torch.zeros(2, *inputs.shape, dtype=dtype, device=device)
-        weights = weights_of(self.student)
+        samples = dataset.test.inputs[[0, -1]].to(device)
+        batch, weights = normalise(samples, dataset.mean, dataset.std), weights_of(self.student)
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 self.evaluate(weights.scratch(), batch)
@@ -72,13 +73,13 @@ class Network:
             for name, value in self.student.named_parameters():
                 if value.is_floating_point() and value.dtype != torch.float32:
                     raise UserError(
-                        f"'{name}' of the model is of {value.dtype} and the data of {dtype}: call the "
-                        "model's .float() first."
+                        f"'{name}' of the model is of {value.dtype} and the data of {batch.dtype}: call "
+                        "the model's .float() first."
                     ) from error
             said = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(".")
             raise UserError(
                 f"the model cannot read a batch of shape {list(batch.shape)} ({said}): "
-                f"let it read samples of shape {list(inputs.shape)}."
+                f"let it read samples of shape {list(batch.shape[1:])}."
             ) from error
 
     @cached_property
