@@ -213,7 +213,7 @@ def _notes(
         how = "mean or the most frequent category of the training rows"
         if missing == "column":
             how = "mean of the training rows, or for no category, and a feature of its own says so"
-        yield f"Values missing in {len(train) + len(test)} rows ({told}) are taken for the {how}."
+        yield f"Of {len(train) + len(test)} rows values are missing ({told}): they are taken for the {how}."
     for column in columns:
         if strange := column.unseen(test):
             yield (
