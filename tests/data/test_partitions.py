@@ -422,7 +422,7 @@ class TestText:
         assert message in str(error.value)
 
     def test_negative_seed(self) -> None:
-        with pytest.raises(UserError, match="seed of a partition is -1"):
+        with pytest.raises(UserError, match="seed is -1 but should be 0 or more"):
             divide((100,) * 4, "iid", 4, -1)
 
     def test_published_codes_know_seeds_of_32_bits(self) -> None:
