@@ -24,6 +24,7 @@ from unskew import Budget, Checkpoints, Trial, UserError, methods
 from unskew.checkpoints import Period
 from unskew.lock import locked
 from unskew.methods import METHODS
+from unskew.runs import RunFolder
 from unskew.testing import hard_trial, normed_model
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks")
@@ -175,13 +176,10 @@ def test_ctrl_c_ends_the_round_and_says_how_to_go_on(number, unskew, tmp_path):
 
 
 def test_an_unfinished_folder_is_gone_on_with_only_by_the_same_experiment(unskew, tmp_path, monkeypatch):
-    stop_in_round(monkeypatch, 3)
-    answer = unskew("run", *BRIEF, "--out", "run", "--checkpoint", "every=1")
+    answer = run_until(3, unskew, monkeypatch, "every=1")
     assert answer.code == 2
     assert "RuntimeError" not in answer.err
     assert json.loads((tmp_path / "run/error.json").read_text())["error"] == "no more."
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
     answer = unskew("run", *BRIEF, "--out", "run", "--lr", "0.5", "--set", "model.norm=none")
     assert (answer.code, answer.err) == (
         2,
@@ -205,9 +203,8 @@ def test_an_unfinished_folder_is_gone_on_with_only_by_the_same_experiment(unskew
     assert json.loads(shown.out)["identity"] == json.loads(answer.out)["identity"]
 
 
-def stop_in_round(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    from unskew.runs import RunFolder
-
+def run_until(number: int, unskew, monkeypatch: pytest.MonkeyPatch, checkpoint: str):
+    """A run that fails in the round of this number, when it is to be written down."""
     whole = RunFolder.append
 
     def append(folder, round):
@@ -215,7 +212,9 @@ def stop_in_round(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
             raise UserError("no more.")
         return whole(folder, round)
 
-    monkeypatch.setattr(RunFolder, "append", append)
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "append", append)
+        return unskew("run", *BRIEF, "--out", "run", "--checkpoint", checkpoint)
 
 
 # Damage
@@ -394,10 +393,7 @@ def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
 
 def test_records_are_those_of_the_model_also_where_a_round_comes_out_otherwise(unskew, tmp_path, monkeypatch):
     """As when a worker died in it before the run was stopped, and did not when it was done again."""
-    stop_in_round(monkeypatch, 4)
-    unskew("run", *BRIEF, "--out", "run", "--checkpoint", "never")
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
+    run_until(4, unskew, monkeypatch, "never")
     path = tmp_path / "run/rounds.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[1]["accuracy"] = 0.0
@@ -412,10 +408,7 @@ def test_records_are_those_of_the_model_also_where_a_round_comes_out_otherwise(u
 
 
 def test_a_damaged_line_is_cut_off_and_made_again(unskew, tmp_path, monkeypatch):
-    stop_in_round(monkeypatch, 4)
-    unskew("run", *BRIEF, "--out", "run", "--checkpoint", "every=1")
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
+    run_until(4, unskew, monkeypatch, "every=1")
     path = tmp_path / "run/rounds.jsonl"
     first, _, third = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + b"\0" * 40 + b"\n" + third)

@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from unskew.client_tensors import ClientTensors
 from unskew.errors import UserError
@@ -84,7 +84,8 @@ class Checkpoints:
         """`method` tells the method from others in words of the caller's, since its functions cannot be
         compared: a run goes on from checkpoints of the same trial and the same words alone. `every` is how
         often a checkpoint is due. `say` is told of checkpoints that cannot be used."""
-        self.folder, self.identity, self._say = Path(folder), identity_of(trial, method), say
+        self.folder, self._say = Path(folder), say
+        self._trial, self._method = trial, method
         self.period = Period.parse(every) if isinstance(every, str) else every
         self.store = store_of(trial)
         self._device = trial.pick_device()
@@ -108,6 +109,12 @@ class Checkpoints:
         """How many checkpoints were written."""
         self._found = self._read_all()
 
+    @cached_property
+    def identity(self) -> str:
+        """What a checkpoint has to be of: not known before one is read or written, since the initial model is
+        built for it."""
+        return identity_of(self._trial, self._method)
+
     # What a run asks for
 
     def find(self, name: str) -> Kept | None:
@@ -115,17 +122,15 @@ class Checkpoints:
         self._numbers.setdefault(name, max(self._numbers.values(), default=-1) + 1)
         return self._found.pop(name, None)
 
-    def after_round(self, name: str, stage: Callable[[], Stage]) -> None:
+    def after_round(self, name: str, stage: Stage) -> None:
         """A stage has come so far: keep it if a checkpoint is due, or if the run is to stop."""
         self._rounds += 1
         if self._stop:
-            self._save(name, stage(), ended=False)
+            self._save(name, stage, ended=False)
             self.wait()
             raise self._stop()
-        if self._due():
-            so_far = stage()
-            if self._affordable(so_far):
-                self._save(name, so_far, ended=False)
+        if self._due() and self._affordable(stage):
+            self._save(name, stage, ended=False)
 
     def end(self, name: str, stage: Stage) -> None:
         """A stage has ended. It is written with the next checkpoint: until then it is done again."""
@@ -264,12 +269,11 @@ class Checkpoints:
 
 def identity_of(trial: Trial, method: str) -> str:
     """SHA-256 over what a trial's results depend on, the initial model included, and words for the method."""
-    model = trial.build().state_dict()
     told = {
         "method": method,
         "data": trial.federation.dataset.sha256,
         "partition": trial.federation.partition.index_sha256,
-        "model": {name: hashlib.sha256(_bytes(value)).hexdigest() for name, value in model.items()},
+        "model": hashlib.sha256(dump(trial.build().state_dict())).hexdigest(),
         "settings": [
             each.model_dump(mode="json")
             for each in (trial.budget, trial.evaluation, trial.probe, trial.faults)
@@ -280,10 +284,6 @@ def identity_of(trial: Trial, method: str) -> str:
         ],
     }  # fmt: skip
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-def _bytes(value: Tensor) -> bytes:
-    return value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _size(stage: Stage) -> int:

@@ -7,7 +7,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,3 +154,12 @@ def write_method(method: Mapping[str, typing.Any]) -> str:
         else name
         for name, options in parts.items()
     )
+
+
+def flatten(table: Mapping[str, typing.Any], above: str = "") -> Iterator[tuple[str, typing.Any]]:
+    """The values of tables in tables, each with its path, such as budget.lr."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

@@ -114,14 +114,9 @@ class _WatchedRun(Run):
         super().__init__(trial, base)
         self.notes = notes
 
-    def engine(self, trial: Trial | None = None) -> _WatchedLoop:
-        trial = trial or self.trial
+    def _start(self, trial: Trial) -> _WatchedLoop:
         self.notes.other_federation |= trial.federation is not self.trial.federation
-        if id(trial) not in self._engines:
-            self._engines[id(trial)] = trial, _WatchedLoop(trial, self.notes)
-        engine = self._engines[id(trial)][1]
-        assert isinstance(engine, _WatchedLoop)
-        return engine
+        return _WatchedLoop(trial, self.notes)
 
     def train(self, name: str, method: Method, *args: Any, **options: Any) -> Trained:
         def revise(state: ServerState, updates: Updates) -> Updates:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol
 
 from unskew import engines, metrics
@@ -85,7 +84,7 @@ class Keeper(Protocol):
     def find(self, name: str, /) -> Kept | None:
         """What there is of the stage of this name from before."""
 
-    def after_round(self, name: str, stage: Callable[[], Stage], /) -> None:
+    def after_round(self, name: str, stage: Stage, /) -> None:
         """A stage has come so far, and may be kept."""
 
     def end(self, name: str, stage: Stage, /) -> None:
@@ -98,7 +97,7 @@ class _Forgetful:
     def find(self, name: str) -> None:
         return None
 
-    def after_round(self, name: str, stage: Callable[[], Stage]) -> None:
+    def after_round(self, name: str, stage: Stage) -> None:
         return None
 
     def end(self, name: str, stage: Stage) -> None:
@@ -145,8 +144,11 @@ class Run:
         """The engine of a trial, by default the run's own: started once, however often it is asked for."""
         trial = trial or self.trial
         if id(trial) not in self._engines:  # the trial is kept, so that no other gets its id
-            self._engines[id(trial)] = trial, engines.start(trial)
+            self._engines[id(trial)] = trial, self._start(trial)
         return self._engines[id(trial)][1]
+
+    def _start(self, trial: Trial) -> engines.Engine:
+        return engines.start(trial)
 
     def train(
         self,
@@ -186,7 +188,7 @@ class Run:
 
             def after(round: Round, state: State) -> None:
                 told.append(tell(round))
-                self._keeper.after_round(name, lambda: stage(state))
+                self._keeper.after_round(name, stage(state))
 
             state = before.states[0] if before else start or begin(method, engine.initial)
             check_fits(method, state, engine.initial)
@@ -273,7 +275,7 @@ class Run:
             while len(stage.rounds) < rounds:
                 stage = advance(stage)
                 self.tell(stage.rounds[-1])
-                self._keeper.after_round(name, partial(_same, stage))
+                self._keeper.after_round(name, stage)
             return stage
 
         return self._stage(name, make, self.tell)
@@ -350,10 +352,6 @@ class Run:
         """Forward passes of single samples in rounds of FedAvg."""
         unit = self.trial.budget.epochs * (1 + BACKWARD) * _samples_a_round(self.trial)
         return forward / max(unit, 1e-9)
-
-
-def _same(stage: Stage) -> Stage:
-    return stage
 
 
 def _samples_a_round(trial: Trial) -> float:

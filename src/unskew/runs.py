@@ -9,7 +9,7 @@ import json
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from unskew.files import sync_file, write_file
 from unskew.lock import NAME as LOCK
 from unskew.machine import machine
 from unskew.metrics import Stages, Traffic
+from unskew.notation import flatten
 from unskew.probe import Findings
 from unskew.record import to_json
 from unskew.result import Result, Round
@@ -393,7 +394,7 @@ def check_same(path: Path, asked: Experiment) -> None:
 
 def differences(there: Experiment, asked: Experiment) -> str:
     """The settings that two experiments differ in and that results depend on, as many as fit a sentence."""
-    mine, theirs = (_flat(_briefly(each)) for each in (asked, there))
+    mine, theirs = (dict(flatten(_briefly(each))) for each in (asked, there))
     found = [key for key in dict.fromkeys([*theirs, *mine]) if mine.get(key) != theirs.get(key)]
     named = [
         f"{key} is {_short(theirs.get(key))} there and {_short(mine.get(key))} here" for key in found[:3]
@@ -406,13 +407,6 @@ def _briefly(experiment: Experiment) -> dict[str, Any]:
     with contextlib.suppress(UserError):  # of another version
         told["skew"]["recipe"] = brief_skew(told["skew"]["recipe"])
     return told
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 def _short(value: object) -> str:

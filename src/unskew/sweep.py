@@ -129,13 +129,8 @@ def execute(
     fails, which writes down why. The clock, by default one from now on, tells the summary where the time
     went. Where it is not the `last` of several, it is interrupted also when it has just ended."""
     clock = clock or Clock()
-    folder: RunFolder | None = None
-    new = not path.exists()
-    claim(path)
-    with _removed_if_empty(path, new), locked(path):
+    with _run_folder(path, prepared) as folder:
         try:
-            with _whole_or_empty(path):
-                folder = RunFolder(path, prepared)
             watch.say([*_beforehand(prepared), *folder.notes])
             with _loggers(log, prepared, path, watch) as loggers:
                 asked_to_stop = _train_in(folder, prepared, watch, loggers, clock)
@@ -145,8 +140,7 @@ def execute(
             raise Interrupted(f"stopped; {how_to_go_on(path)}") from None
         except Exception as error:
             with suppress(UserError):  # of a disk that is full
-                if folder is not None:  # else it is another run's
-                    write_failure(path, failure_of(error))
+                write_failure(path, failure_of(error))
             raise
     if asked_to_stop and not last:
         raise Interrupted(f"stopped; {how_to_go_on(path)}")
@@ -154,24 +148,24 @@ def execute(
 
 
 @contextmanager
-def _whole_or_empty(path: Path) -> Iterator[None]:
-    """Leave an empty folder as it was where it cannot be made a run's. Nobody else writes to it meanwhile."""
-    empty = claim(path) == EMPTY
+def _run_folder(path: Path, prepared: Prepared) -> Iterator[RunFolder]:
+    """The folder of a run, which nobody else writes to meanwhile. Where it cannot be made a run's, what was
+    empty is left empty, and what is new is taken away."""
+    new = not path.exists()
+    claim(path)
     try:
-        yield
-    except BaseException:
-        if empty:
-            for each in path.iterdir():
-                if each.name != LOCK:
-                    each.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def _removed_if_empty(path: Path, new: bool) -> Iterator[None]:
-    """Take a new folder away where nothing has come into it."""
-    try:
-        yield
+        with locked(path):
+            empty = claim(path) == EMPTY  # asked again, since nobody else changes it from here on
+            try:
+                folder = RunFolder(path, prepared)
+            except BaseException as error:
+                for each in path.iterdir() if empty else ():
+                    if each.name != LOCK:
+                        each.unlink(missing_ok=True)
+                if isinstance(error, KeyboardInterrupt) and not empty:
+                    raise Interrupted(f"stopped; {how_to_go_on(path)}") from None
+                raise
+            yield folder
     except BaseException:
         if new:
             with suppress(OSError):  # it is not empty

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from json import loads as json_loads
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +9,25 @@ import typer
 
 from unskew.cli import options
 from unskew.cli.progress import Watch
+from unskew.cli.setup import Cells, set_up
 from unskew.cli.show import console, cost_grid, paired_grid, result_grid, say, sweep_time_line
 from unskew.clock import Clock, process_age
 from unskew.comparison import comparison, summary_of
 from unskew.errors import Interrupted, UserError
-from unskew.experiment import Experiment, Prepared, load_data, partition, prepare
+from unskew.experiment import Experiment, Prepared
 from unskew.lock import locked
-from unskew.record import PLAN, DamagedError, FailedRun, Failure, Json, Plan, Planned, SweepTime, to_json
+from unskew.record import (
+    COMPARE,
+    PLAN,
+    DamagedError,
+    FailedRun,
+    Failure,
+    Json,
+    Plan,
+    Planned,
+    SweepTime,
+    to_json,
+)
 from unskew.report.read import Run
 from unskew.runs import EMPTY, FINISHED, claim, differences, free_folder, slug, write_whole
 from unskew.sweep import SweepRun, how_to_go_on, is_finished, sweep
@@ -98,19 +109,13 @@ def compare(
     base.pop("method", None)
     first = Experiment(**base)
     loggers = options.loggers(log)
-    loaded = load_data(first)
-    if not quiet:
-        for note in loaded.notes:
-            say(f"note: {note}")
-    clock.mark("data")
-    cells = []
-    for seed in [first.seed] if seeds is None else options.seed_list(seeds):
-        federation = partition(Experiment(**{**base, "seed": seed}), loaded)
-        clock.mark("partition")
-        for method in methods:
-            spec = Experiment(**{**base, "seed": seed, "method": options.method_table(method)})
-            cells.append((method, prepare(spec, loaded, federation)))
-        clock.mark("set-up")
+    numbers = [first.seed] if seeds is None else options.seed_list(seeds)
+    specs = (
+        (method, Experiment(**{**base, "seed": seed, "method": options.method_table(method)}))
+        for seed in numbers
+        for method in methods
+    )
+    cells = set_up(specs, clock, quiet=quiet)
     settings = cells[0][1].experiment
     folder = out or free_folder("-".join(["compare", *settings.words()[1:-1]]))
     if claim(folder) == FINISHED and not _failed_before(folder):
@@ -119,10 +124,6 @@ def compare(
             "choose another with --out."
         )
     finish(folder, cells, clock, loggers, json=json, quiet=quiet, table=table)
-
-
-Cells = list[tuple[str, Prepared]]
-"""Methods as they were typed, each with an experiment: by seed, and for each by method."""
 
 
 def finish(
@@ -175,8 +176,8 @@ def _agree_on_plan(folder: Path, found: str, planned: list[SweepRun], cells: Cel
 def _failed_before(folder: Path) -> bool:
     """Whether runs of a compare that has ended have failed, and may be tried again."""
     try:
-        return bool(json_loads((folder / "compare.json").read_text())["failed"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(COMPARE.parse((folder / "compare.json").read_text()).get("failed"))
+    except (OSError, UnicodeDecodeError, DamagedError):
         return False
 
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from unskew.cli import options
-from unskew.cli.compare import Cells, finish, read_plan
+from unskew.cli.compare import finish, read_plan
 from unskew.cli.progress import Watch
 from unskew.cli.run import answer
+from unskew.cli.setup import set_up
 from unskew.clock import Clock, process_age
 from unskew.errors import UserError
-from unskew.experiment import Experiment, load_data, partition, prepare, refuse_code
+from unskew.experiment import Experiment, refuse_code
 from unskew.experiment import read as read_experiment
 from unskew.lock import locked
 from unskew.report.read import read_run
-from unskew.runs import check_same
-from unskew.sweep import execute, remove_leftovers
+from unskew.sweep import execute, is_finished, remove_leftovers
 
 
 def resume(
@@ -46,7 +47,7 @@ def resume(
     loggers = options.loggers(log)
     changes: dict[str, Any] = {"engine": engine, "workers": workers, "checkpoint": checkpoint, "data": data}
     if (run / "plan.json").is_file():
-        cells = _cells(run, changes, clock, method or [])
+        cells = set_up(_planned(run, changes, method or []), clock, quiet=quiet)
         finish(run, cells, clock, loggers, json=json, quiet=quiet, table=table)
         return
     if not (run / "experiment.toml").is_file():
@@ -55,43 +56,24 @@ def resume(
     settings = read_experiment(run / "experiment.toml")
     refuse_code(settings, run / "experiment.toml", method or [])
     spec = Experiment(**options.changed(settings, **changes))
-    if (run / "summary.json").is_file():
+    if is_finished(run):
         with locked(run):
             remove_leftovers(run)  # of one that was killed when it had just finished
         answer(read_run(run), spec, clock, json=json, quiet=True)
         return
-    loaded = load_data(spec)
-    clock.mark("data")
-    federation = partition(spec, loaded)
-    clock.mark("partition")
-    prepared = prepare(spec, loaded, federation)
-    check_same(run, prepared.experiment)
+    [(_, prepared)] = set_up([("", spec)], clock, quiet=quiet)
     with Watch(spec.budget.rounds, quiet=quiet, table=table) as watch:
         watch.label(f"{spec.method.brief()} seed {spec.seed}")
         finished = execute(prepared, run, watch, loggers, clock)
     answer(finished, prepared.experiment, clock, json=json, quiet=quiet)
 
 
-def _cells(folder: Path, changes: dict[str, Any], clock: Clock, trusted: list[str]) -> Cells:
-    """What a compare was going to run, prepared again."""
-    datasets: dict[str, Any] = {}
-    federations: dict[str, Any] = {}
-    cells = []
+def _planned(folder: Path, changes: dict[str, Any], trusted: list[str]) -> Iterator[tuple[str, Experiment]]:
+    """What a compare was going to run."""
     for planned in read_plan(folder).runs:
         if not planned.experiment:
             raise UserError(
                 f"{folder} was written by a version that could not resume: run the compare again."
             )
         refuse_code(planned.experiment, folder / "plan.json", trusted)
-        spec = Experiment(**options.changed(planned.experiment, **changes))
-        key = str(spec.data)
-        if key not in datasets:
-            datasets[key] = load_data(spec)
-            clock.mark("data")
-        divided = f"{key} {spec.skew}"
-        if divided not in federations:
-            federations[divided] = partition(spec, datasets[key])
-            clock.mark("partition")
-        cells.append((planned.method, prepare(spec, datasets[key], federations[divided])))
-        clock.mark("set-up")
-    return cells
+        yield planned.method, Experiment(**options.changed(planned.experiment, **changes))

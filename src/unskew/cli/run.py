@@ -6,10 +6,11 @@ from typing import Annotated
 
 from unskew.cli import options
 from unskew.cli.progress import Watch
+from unskew.cli.setup import set_up
 from unskew.cli.show import class_table, console, cost_grid, percent, result_grid, say, time_line
 from unskew.clock import Clock, process_age
 from unskew.comparison import summary_of
-from unskew.experiment import Experiment, load_data, partition, prepare
+from unskew.experiment import Experiment
 from unskew.record import Summary, to_json
 from unskew.report.read import Run
 from unskew.runs import free_folder, time_of
@@ -80,14 +81,7 @@ def run(
         )
     )
     loggers = options.loggers(log)
-    dataset_ = load_data(spec)
-    if not quiet:
-        for note in dataset_.notes:
-            say(f"note: {note}")
-    clock.mark("data")
-    federation = partition(spec, dataset_)
-    clock.mark("partition")
-    prepared = prepare(spec, dataset_, federation)
+    [(_, prepared)] = set_up([("", spec)], clock, quiet=quiet)
     settings = prepared.experiment
     label = settings.method.brief()
     with Watch(settings.budget.rounds, quiet=quiet, table=table) as watch:

@@ -6,7 +6,7 @@ Accuracies are fractions. What was NaN or did not exist is None, as JSON has it.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unskew import record
 from unskew.errors import UserError
-from unskew.notation import write_method
+from unskew.notation import flatten, write_method
 
 T = TypeVar("T")
 
@@ -182,21 +182,13 @@ def same_classes(runs: Sequence[Run]) -> tuple[str, ...]:
 def settings(run: Run) -> dict[str, object]:
     """The conditions of a run that make it more than another seed, by their path in the experiment, such as
     budget.lr. The method is not among them."""
-    flat = dict(_flatten({key: value for key, value in run.experiment.items() if key != "method"}))
+    flat = dict(flatten({key: value for key, value in run.experiment.items() if key != "method"}))
     return {key: value for key, value in flat.items() if key not in ELSEWHERE} | {"skew.recipe": run.skew}
 
 
 def hyperparameters(run: Run) -> dict[str, object]:
     """Of the method, by their path in the experiment, such as method.mu; its name is method.name."""
-    return dict(_flatten({"method": run.experiment["method"]}))
-
-
-def _flatten(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
+    return dict(flatten({"method": run.experiment["method"]}))
 
 
 def _folders(path: Path) -> list[Path]:
@@ -243,7 +235,7 @@ def _text(path: Path) -> str:
 def _toml(path: Path) -> record.Experiment:
     try:
         settings = tomllib.loads(_text(path))
-        list(_flatten(settings))  # tables in tables without end are known here
+        list(flatten(settings))  # tables in tables without end are known here
         return record.EXPERIMENT.check(settings)
     except (ValueError, RecursionError) as error:  # also tomllib.TOMLDecodeError and record.DamagedError
         raise _damaged(path, str(error)) from None

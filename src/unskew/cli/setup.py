@@ -1,0 +1,34 @@
+"""From settings to experiments that can run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from unskew.cli.show import say
+from unskew.clock import Clock
+from unskew.data import Dataset, Federation
+from unskew.experiment import Experiment, Prepared, load_data, partition, prepare
+
+Cells = list[tuple[str, Prepared]]
+"""Experiments, each with its method as it was typed; of a compare by seed, and for each by method."""
+
+
+def set_up(specs: Iterable[tuple[str, Experiment]], clock: Clock, *, quiet: bool) -> Cells:
+    """Load the data of experiments, divide it and prepare them: each dataset and each partition once."""
+    datasets: dict[str, Dataset] = {}
+    federations: dict[tuple[str, int], Federation] = {}
+    cells = []
+    for method, spec in specs:
+        data = str(spec.data)
+        if data not in datasets:
+            datasets[data] = load_data(spec)
+            for note in datasets[data].notes if not quiet else ():
+                say(f"note: {note}")
+            clock.mark("data")
+        divided = f"{data} {spec.skew}", spec.seed if spec.skew.seed is None else spec.skew.seed
+        if divided not in federations:
+            federations[divided] = partition(spec, datasets[data])
+            clock.mark("partition")
+        cells.append((method, prepare(spec, datasets[data], federations[divided])))
+        clock.mark("set-up")
+    return cells
