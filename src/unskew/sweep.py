@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from unskew.runs import (
     FIRST_ROUND,
     ROUNDS,
     RunFolder,
+    check_same,
     claim,
     environment,
     failure_of,
@@ -43,6 +44,7 @@ from unskew.runs import (
     write_whole,
 )
 from unskew.train import train
+from unskew.trial import Trial
 
 CHECKPOINTS, CLIENT_FILES = "checkpoints", "clients"
 """Folders in a run's folder while the run is under way: what it takes to go on, and what clients keep."""
@@ -294,8 +296,8 @@ def _finish(
 def _side_by_side(
     cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str]
 ) -> list[Run | record.Failure]:
-    """A cell to each worker of the cluster. Folders are written here, as the cells end: a cell that was
-    stopped begins anew."""
+    """A cell to each worker of the cluster. Records are written here, as the cells end; checkpoints by the
+    workers that can reach the cells' folders."""
     first, ray = cells[0].prepared.trial, connect()
     workers = fleet_for(
         cuda=first.pick_device().type == "cuda",
@@ -316,7 +318,8 @@ def _side_by_side(
     sent: dict[int, RemoteCall] = {}
     for number, mine in enumerate(each):
         try:
-            sent[number] = RemoteCall(_train, [ray.put(pack_code(mine, "method"))], None)
+            path = str(folders[number].path.absolute())
+            sent[number] = RemoteCall(_train, [ray.put(pack_code(mine, "method"))], path)
         except UserError as error:  # it cannot be sent
             fail(number, error)
     numbers = list(sent)
@@ -346,18 +349,22 @@ class _Done:
     rounds: list[Round]
     """Those that were finished."""
     end: Result | record.Failure
+    notes: list[str]
+    """What was said of checkpoints."""
 
 
 def _take(
     done: _Done, folder: RunFolder, prepared: Prepared, watch: Watcher, log: Sequence[str]
 ) -> Run | record.Failure:
     """Write down what a worker tells."""
+    watch.say(done.notes)
     with _loggers(log, prepared, folder.path, watch) as loggers:
         for round in done.rounds:
             _tell(folder, loggers, watch, round)
         _note_where(folder.path / "environment.json", done.where)
         if isinstance(done.end, Result):
             _finish(folder, prepared, done.end, loggers, lambda: done.time)
+            remove_leftovers(folder.path)
             return read_run(folder.path)
         loggers.end(None)
     write_failure(folder.path, done.end)
@@ -374,20 +381,46 @@ def _train(sent: list[Any], value: Payload) -> Payload:
     """Train one run in a worker of the cluster."""
     import ray
 
-    clock, rounds = Clock(), list[Round]()
+    clock, rounds, notes = Clock(), list[Round](), list[str]()
     prepared: Prepared = unpack(ray.get(sent[0]))
     where = environment(prepared)
-    clock.mark("set-up")
 
     def on_round(round: Round) -> None:
         rounds.append(round)
         _mark_round(clock)
 
+    end: Result | record.Failure
     try:
-        end: Result | record.Failure = _brief(train(prepared.trial, prepared.method, on_round=on_round))
+        with _reachable_checkpoints(Path(unpack(value)), prepared, notes.append) as (trial, checkpoints):
+            clock.mark("set-up")
+            result = train(trial, prepared.method, on_round=on_round, keeper=checkpoints)
+            before = checkpoints.seconds_before if checkpoints else 0.0
+            end = _brief(replace(result, seconds=result.seconds + before))
     except Exception as error:  # whatever a method may raise
         end = failure_of(error)
-    return pack(_Done(where, time_of(clock), rounds, end))
+    return pack(_Done(where, time_of(clock), rounds, end, notes))
+
+
+@contextmanager
+def _reachable_checkpoints(
+    path: Path, prepared: Prepared, say: Callable[[str], None]
+) -> Iterator[tuple[Trial, Checkpoints | None]]:
+    """The checkpoints in a run's folder, and the trial that uses the folder, where this machine sees the
+    folder and no other worker writes there. Elsewhere the run begins anew, and is kept nowhere."""
+    experiment, trial = prepared.experiment, prepared.trial
+    with ExitStack() as stack:
+        try:
+            check_same(path, experiment)
+            (path / CHECKPOINTS).mkdir(exist_ok=True)
+            stack.enter_context(locked(path / CHECKPOINTS))
+        except (UserError, OSError):
+            yield trial, None
+            return
+        trial = replace(trial, client_files=path / CLIENT_FILES)
+        checkpoints = Checkpoints(
+            path / CHECKPOINTS, trial, experiment.identity(), every=experiment.checkpoint, say=say
+        )
+        yield trial, stack.enter_context(closing(checkpoints))
 
 
 def _brief(result: Result) -> Result:

@@ -391,6 +391,35 @@ def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
 
 
 @needs_ray
+def test_a_cell_whose_worker_dies_goes_on_from_its_checkpoint(unskew, fleet, tmp_path):
+    begun = tmp_path / "begun"
+    (tmp_path / "mortal.py").write_text(
+        "import os, pathlib, signal\n"
+        "from unskew.method import Memory, Method\n\n\n"
+        "def prepare(scope, look):\n"
+        f"    begun = pathlib.Path({str(begun)!r})\n"
+        "    if begun.exists():\n"
+        "        rounds = begun.read_bytes() + b'.'\n"
+        "        begun.write_bytes(rounds)\n"
+        "        if len(rounds) == 5:\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return {}\n\n\n"
+        "def mortal() -> Method:\n"
+        "    return Method(memory=Memory(prepare=prepare))\n"
+    )
+    flags = ["--rounds", "6", "--epochs", "1", "--clients", "1", "--quiet", "--checkpoint", "every=1"]
+    whole = unskew("compare", "mortal.py", *flags, "--engine", "loop", "--out", "whole")
+    assert whole.code == 0, whole.err
+    begun.touch()
+    killed = unskew("compare", "mortal.py", *flags, "--engine", "ray", "--set", "workers=1", "--out", "out")
+    assert killed.code == 0, killed.err
+    assert len(begun.read_bytes()) in (7, 8)  # the fifth again, and the fourth if it was being written
+    model = "mortal.py-seed1/model.safetensors"
+    assert (tmp_path / "out" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+    assert not (tmp_path / "out/mortal.py-seed1/checkpoints").exists()
+
+
+@needs_ray
 def test_a_cell_that_fails_says_why(unskew, fleet, tmp_path):
     (tmp_path / "flat.py").write_text(
         "from unskew import Method\n\n\ndef flat() -> Method:\n"

@@ -246,6 +246,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("name", ALL)
 def test_a_gpu_is_not_waited_for(name: str) -> None:
     if name in ("prototypes", "focal classwise"):
@@ -254,8 +255,8 @@ def test_a_gpu_is_not_waited_for(name: str) -> None:
     n = torch.tensor(COUNTS).cuda()
     options = {"ignore_index": -1} if name in LABELLED else {}
     expected = ALL[name](z, y, n, t, **options)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         found = ALL[name](z, y, n, t, **options)
     finally:
         torch.cuda.set_sync_debug_mode("default")
