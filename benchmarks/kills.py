@@ -29,7 +29,7 @@ SETTINGS = (
     "--epochs", "1", "--model", "mlp-small", "--set", "model.hidden=[16]", "--probe", "every=3",
     "--checkpoint", "every=1", "--quiet",
 )  # fmt: skip
-KEPT = ("--set", "budget.optimizer=kept")
+KEPT = ("--set", "budget.optimizer_state=kept")
 TIMES = {"seconds", "probe_seconds", "time", "run_dir"}
 """What may differ between two runs of the same experiment."""
 STAGES = "pkd:warmup=2,expert_rounds=2,groups=1/2;3/5/8"

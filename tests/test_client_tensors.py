@@ -179,7 +179,9 @@ def federation():
 @pytest.mark.parametrize("engine", ["loop", "pool"])
 @pytest.mark.parametrize("method", ["scaffold", "moon", "fedcurv"])
 def test_training_from_disk_gives_the_same_bits(federation, tmp_path, engine, method):
-    budget = unskew.Budget(rounds=4, cohort=3, epochs=1, optimizer="kept" if method == "moon" else "fresh")
+    budget = unskew.Budget(
+        rounds=4, cohort=3, epochs=1, optimizer_state="kept" if method == "moon" else "fresh"
+    )
 
     def trained(**where):
         trial = unskew.Trial(

@@ -210,7 +210,7 @@ def test_a_loss_that_is_infinite_is_a_fault_whatever_its_gradient(trial, engine)
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_kept_optimisers_and_statistics_stay_as_they_were(trial, engine):
-    kept = BUDGET.model_copy(update={"optimizer": "kept"})
+    kept = BUDGET.model_copy(update={"optimizer_state": "kept"})
     layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
     trial = replace(trial, model=nn.Sequential(*layers), statistics="local", budget=kept)
     method = misbehaving(trial, nan_weight, rounds=[1])

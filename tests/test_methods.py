@@ -270,9 +270,11 @@ def test_two_corrections_of_drift_are_refused_in_python_too():
 
 @pytest.mark.parametrize("name", ["scaffold", "fednova", "mofedsam"])
 def test_methods_that_divide_by_steps_refuse_a_kept_momentum(unskew, name):
-    answer = unskew("run", "--method", f"{name}+fedprox", "--set", "budget.optimizer=kept", "--rounds", "1")
+    answer = unskew(
+        "run", "--method", f"{name}+fedprox", "--set", "budget.optimizer_state=kept", "--rounds", "1"
+    )
     assert answer.code == 2
-    assert "use budget.optimizer=fresh" in answer.err
+    assert "use budget.optimizer_state=fresh" in answer.err
 
 
 @pytest.mark.parametrize("width", [16, 5])

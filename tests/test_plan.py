@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from unskew.engines.plan import cohort, divide, epochs, longest_first
 from unskew.randomness import Purpose, draw_seed, stream
+from unskew.trial import Budget
 
 
 @given(st.integers(0, 2**32), st.integers(0, 500), st.integers(1, 50), st.data())
@@ -30,8 +31,8 @@ def test_every_client_is_chosen_about_equally_often():
 
 @given(st.integers(0, 70), st.integers(1, 20), st.integers(1, 3))
 def test_every_epoch_sees_every_sample_once(samples, batch_size, times):
-    plan = list(epochs(1, 2, 3, samples, times=times, batch_size=batch_size))
-    assert len(plan) == times
+    plan = list(epochs(1, 2, 3, samples, Budget(epochs=times, batch_size=batch_size)))
+    assert len(plan) == (times if samples else 1)
     for epoch in plan:
         assert sorted(epoch.rows.tolist()) == list(range(samples))
         assert sum(epoch.sizes) == samples
@@ -41,7 +42,7 @@ def test_every_epoch_sees_every_sample_once(samples, batch_size, times):
 
 def test_epochs_rounds_and_clients_differ_and_repeat():
     def order(round, client, times=1):
-        plan = epochs(1, round, client, 50, times=times, batch_size=8)
+        plan = epochs(1, round, client, 50, Budget(epochs=times, batch_size=8))
         return np.concatenate([epoch.rows for epoch in plan])
 
     assert (order(0, 0) == order(0, 0)).all()
@@ -55,7 +56,7 @@ def test_epochs_rounds_and_clients_differ_and_repeat():
 def test_draws_belong_to_the_sample_whatever_the_batch_size():
     def by_sample(batch_size):
         table = np.empty((30, 4), np.float32)
-        for epoch in epochs(1, 0, 0, 30, times=1, batch_size=batch_size, draws=4):
+        for epoch in epochs(1, 0, 0, 30, Budget(epochs=1, batch_size=batch_size), draws=4):
             table[epoch.rows] = epoch.draws
         return table
 
@@ -65,7 +66,8 @@ def test_draws_belong_to_the_sample_whatever_the_batch_size():
 
 def test_a_trailing_single_sample_can_be_left_out_but_never_the_only_one():
     def sizes(samples, batch_size):
-        (epoch,) = epochs(1, 0, 0, samples, times=1, batch_size=batch_size, drop_single=True)
+        budget = Budget(epochs=1, batch_size=batch_size)
+        (epoch,) = epochs(1, 0, 0, samples, budget, drop_single=True)
         assert len(epoch.rows) == sum(epoch.sizes)
         return epoch.sizes
 

@@ -110,7 +110,7 @@ def test_kept_optimisers_local_statistics_and_strides_come_back(tmp_path):
     rng = np.random.default_rng(0)
     images, labels = rng.random((60, 3, 8, 8), dtype=np.float32), np.arange(60) % 4
     dataset = package.data.from_arrays(images, labels)
-    budget = Budget(rounds=3, epochs=1, batch_size=8, optimizer="kept")
+    budget = Budget(rounds=3, epochs=1, batch_size=8, optimizer_state="kept")
     federation = package.federate(dataset, "iid", clients=3, seed=1)
     trial = Trial(federation, channels_last, budget=budget, statistics="local", engine="loop")
     whole = package.train(trial)

@@ -50,7 +50,7 @@ def test_a_single_client_is_plain_training(digits):
     x, y = normalise(digits.train.inputs[:100], digits.mean, digits.std), digits.train.labels[:100]
     for t in range(2):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
-        for epoch in epochs(trial.seed, t, 0, 100, times=2, batch_size=16):
+        for epoch in epochs(trial.seed, t, 0, 100, budget):
             for rows in torch.from_numpy(epoch.rows).split(epoch.sizes):
                 optimizer.zero_grad()
                 cross_entropy(model(x[rows]).logits, y[rows]).backward()
@@ -261,9 +261,9 @@ def test_a_teacher_may_normalise_by_the_clients_batch(images):
 
 
 def test_momentum_may_be_kept_between_a_clients_rounds(digits):
-    """budget.optimizer=kept against one torch optimiser that lives on."""
+    """budget.optimizer_state=kept against one torch optimiser that lives on."""
     settings = {"rounds": 2, "epochs": 1, "batch_size": 200, "lr": 0.1, "momentum": 0.9, "weight_decay": 0}
-    trial = Trial(split(digits, range(100)), "logistic", budget=Budget(**settings, optimizer="kept"))
+    trial = Trial(split(digits, range(100)), "logistic", budget=Budget(**settings, optimizer_state="kept"))
     model = trial.build()
     x = normalise(digits.train.inputs[:100], digits.mean, digits.std)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -45,6 +45,7 @@ def text(name: str, card: Card) -> str:
             f"| memory at a client | {card.memory} |",
             f"| traffic | {card.traffic} |",
             f"| leaves the client | weights, number of samples, and {more} |",
+            *([f"| optimiser | sgd alone, because {card.needs_sgd} |"] if card.needs_sgd else []),
             "",
             "```",
             command(name),

@@ -32,6 +32,7 @@ from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
 from unskew.notation import named, path_of, write_method
 from unskew.program import Program
+from unskew.rounds import check_optimizer
 from unskew.spec import Spec
 from unskew.trial import (
     MOST_THREADS,
@@ -282,6 +283,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         client_memory=None if experiment.client_memory == "auto" else experiment.client_memory,
         attack=Attack.parse(experiment.attack),
     )
+    check_optimizer(trial, method.base if isinstance(method, Program) else method)
     if trial.faults.min_clients > trial.cohort:
         least = trial.faults.min_clients
         raise UserError(f"faults.min_clients is {least} but a round has {trial.cohort} clients: lower it.")

@@ -75,7 +75,7 @@ class Work:
             gradients=self.gradients + other.gradients,
         )
 
-    def passes(self, epochs: int) -> Passes:
+    def passes(self, epochs: float) -> Passes:
         """Return this work as forward passes for each sample."""
         return Passes(
             trained=self.points + self.gradients / epochs,
@@ -111,6 +111,8 @@ class Method:
     """What this method is to a combination of which there can be one, beyond its slots."""
     fresh_momentum: bool = False
     """Whether it counts on a momentum that starts at 0 in every round of a client."""
+    needs_sgd: str = ""
+    """Why its clients must move by SGD, as what follows "because"; empty: they may move by any optimiser."""
     tallies: tuple[Tally, ...] = ()
     """What its objective counts in a round, by `View.tally`."""
     work: Work | Callable[[Trial], Work | None] | None = None
@@ -181,6 +183,7 @@ class Method:
             notes=self.notes + other.notes,
             roles=self.roles | other.roles,
             fresh_momentum=self.fresh_momentum or other.fresh_momentum,
+            needs_sgd=self.needs_sgd or other.needs_sgd,
             tallies=self.tallies + other.tallies,
             work=_both_works(self, other),
         )

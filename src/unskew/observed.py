@@ -146,7 +146,7 @@ def _watch(method: Method | Program, epochs: int) -> _Notes:
         return made
 
     trial = hard_trial(model)
-    budget = trial.budget.model_copy(update={"rounds": ROUNDS, "epochs": epochs})
+    budget = trial.budget.model_copy(update={"rounds": ROUNDS, "epochs": epochs, "steps": None})
     run = _WatchedRun(
         replace(trial, budget=budget), method.base if isinstance(method, Program) else method, notes
     )

@@ -22,7 +22,7 @@ from unskew.rounds import (
     OnRound,
     begin,
     check_fits,
-    check_momentum,
+    check_optimizer,
     divergence,
     notes_of_faults,
     rounds_cost,
@@ -130,7 +130,7 @@ class Run:
         on_round: OnRound = lambda _: None,
         keeper: Keeper | None = None,
     ) -> None:
-        check_momentum(trial, base)
+        check_optimizer(trial, base)
         self.trial, self.base = trial, base
         self.stages: list[Stage] = []
         """What the stages so far came to, in their order."""
@@ -350,13 +350,14 @@ class Run:
 
     def _cost_of(self, forward: float) -> float:
         """Forward passes of single samples in rounds of FedAvg."""
-        unit = self.trial.budget.epochs * (1 + BACKWARD) * _samples_a_round(self.trial)
+        unit = (1 + BACKWARD) * _samples_a_round(self.trial)
         return forward / max(unit, 1e-9)
 
 
 def _samples_a_round(trial: Trial) -> float:
-    """Return how many samples a round of a trial trains on, on average over cohorts."""
-    return trial.federation.population.samples * trial.cohort / trial.federation.clients
+    """Return how many samples a round of a trial passes through, on average over cohorts."""
+    held = trial.federation.population.samples * trial.cohort / trial.federation.clients
+    return trial.epochs * held
 
 
 @dataclass

@@ -386,7 +386,6 @@ class Skew(TypedDict):
 class Budget(TypedDict):
     rounds: int
     cohort: int | Literal["all"]
-    epochs: int
 
 
 @_MORE

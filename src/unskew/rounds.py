@@ -18,6 +18,7 @@ from unskew.errors import UserError
 from unskew.faults import DivergedError, accept, find_bad_part, require_enough, sort_out, without
 from unskew.method import Method
 from unskew.method_checks import instance, like, named_tensors, pair
+from unskew.parts.optimizers import OptimizerChoice
 from unskew.probe import observe
 from unskew.record import Fault, fault_notes
 from unskew.result import Round, State
@@ -41,7 +42,7 @@ def train_rounds(
     the state after it. A round may begin before the numbers of the one before have arrived. Where these then
     tell of an update that cannot be used, training goes back to before that round and goes on without that
     client."""
-    check_momentum(trial, method)
+    check_optimizer(trial, method)
     until = trial.budget.rounds if until is None else until
     under_way: list[tuple[State, Pending[Round | Cohort]]] = []
     again: Cohort | None = None
@@ -75,11 +76,19 @@ def train_rounds(
     return state
 
 
-def check_momentum(trial: Trial, method: Method) -> None:
-    """Refuse a method that needs a momentum from 0 under a budget that keeps it."""
-    if method.fresh_momentum and trial.budget.optimizer == "kept":
+def check_optimizer(trial: Trial, method: Method) -> None:
+    """Refuse a method that needs SGD, or a momentum from 0, under a budget that has another."""
+    budget = trial.budget
+    kind = OptimizerChoice.parse(budget.optimizer).kind
+    if method.needs_sgd and kind != "sgd":
         raise UserError(
-            "this method divides by the steps of a momentum that starts at 0: use budget.optimizer=fresh."
+            f"this method needs budget.optimizer=sgd, not {kind}, because {method.needs_sgd}: choose sgd, or "
+            "another method."
+        )
+    if method.fresh_momentum and budget.optimizer_state == "kept":
+        raise UserError(
+            "this method divides by the steps of a momentum that starts at 0: use "
+            "budget.optimizer_state=fresh."
         )
 
 
@@ -246,7 +255,7 @@ def begin_round(
             seconds=seconds.result(),
             test=test.result() if test else None,
             traffic=sent,
-            samples=trial.budget.epochs * sum(fit.samples for _, fit in summary.done),
+            samples=sum(fit.passed for _, fit in summary.done),
             tallies={name: int(values[f"tallies/{name}"]) for name in summary.tallies},
             probe=findings.result() if findings else None,
             faults=cohort.faults,
@@ -372,7 +381,7 @@ def _gather(trial: Trial, received: Weights, t: int, fits: list[Fit]) -> Updates
         buffers=stacked([fit.weights.buffers for fit in fits]),
         steps=upload(torch.tensor([fit.steps for fit in fits]), device),
         lr=trial.budget.lr_at(t),
-        momentum=trial.budget.momentum,
+        momentum=trial.budget.momentum or 0.0,
         reported=stacked([fit.reported for fit in fits]),
         share=float(samples.sum()) / population.samples,
     )
@@ -407,7 +416,7 @@ def _is_finite(weights: Weights) -> bool:
 
 def rounds_cost(trial: Trial, method: Method, rounds: int) -> float | None:
     """The computation of so many rounds in rounds of FedAvg; None where nobody has counted the method's."""
-    work, epochs = method.work_in(trial), trial.budget.epochs
+    work, epochs = method.work_in(trial), trial.epochs
     return None if work is None else rounds * metrics.round_cost(work.passes(epochs), epochs)
 
 

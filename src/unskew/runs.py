@@ -254,7 +254,7 @@ def summarise(prepared: Prepared, result: Result, time: record.Time, path: Path)
         seconds=result.seconds,
         probe_seconds=result.probe_seconds,
         traffic=_traffic(result.traffic),
-        passes=None if work is None else record.Passes(**asdict(work.passes(trial.budget.epochs))),
+        passes=None if work is None else record.Passes(**asdict(work.passes(trial.epochs))),
         cost=result.cost,
         tallies={tally.name: record.Tally(tally.of, _shares(result, tally.name)) for tally in result.tallies},
         weights_sha256=weights_sha256(result.weights.params),

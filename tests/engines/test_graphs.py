@@ -145,7 +145,7 @@ def test_a_client_that_fails_is_a_value_and_the_others_train_on(skewed):
 
 def test_a_kept_optimizer_goes_on_where_it_was(skewed):
     trial = trial_of(skewed)
-    assert_same(replace(trial, budget=replace_budget(trial, optimizer="kept")), METHODS["fedprox"]())
+    assert_same(replace(trial, budget=replace_budget(trial, optimizer_state="kept")), METHODS["fedprox"]())
 
 
 def test_dropout_draws_the_loop_s_numbers(skewed):

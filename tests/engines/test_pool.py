@@ -132,11 +132,11 @@ def change_of_augmentation(trial: Trial) -> Trial:
 
 
 def change_of_optimizer(trial: Trial) -> Trial:
-    return replace(trial, budget=trial.budget.model_copy(update={"optimizer": "kept"}))
+    return replace(trial, budget=trial.budget.model_copy(update={"optimizer_state": "kept"}))
 
 
 def change_of_rate(trial: Trial) -> Trial:
-    return replace(trial, budget=trial.budget.model_copy(update={"lr_decay": 0.5, "rounds": 3}))
+    return replace(trial, budget=trial.budget.model_copy(update={"schedule": "exponential:0.5", "rounds": 3}))
 
 
 def change_of_momentum(trial: Trial) -> Trial:

@@ -99,7 +99,7 @@ class Normed(nn.Module):
 @needs_ray
 @pytest.mark.parametrize("kind", [Normed, lambda: Normed(), Normed()], ids=["class", "function", "object"])
 def test_models_and_clients_state_travel(kind, trial, fleet):
-    kept = BUDGET.model_copy(update={"optimizer": "kept"})
+    kept = BUDGET.model_copy(update={"optimizer_state": "kept"})
     assert_same(replace(trial, model=kind, statistics="local", budget=kept), methods.moon())
 
 

@@ -39,7 +39,7 @@ MADE = {
 @pytest.mark.parametrize("model", ["cnn", "mobilenetv2"])
 @pytest.mark.parametrize("name", MADE)
 def test_a_run_goes_on_with_the_same_bits(images, tmp_path, name, model, precision):
-    budget = Budget(rounds=4, epochs=1, batch_size=16, lr=0.01, optimizer="fresh")
+    budget = Budget(rounds=4, epochs=1, batch_size=16, lr=0.01, optimizer_state="fresh")
     trial = Trial(images, model, budget=budget, device="cuda", engine="graphs", precision=precision)
     trial = replace(trial, client_files=tmp_path / "clients")
     whole = train(trial, MADE[name]())

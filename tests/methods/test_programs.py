@@ -109,7 +109,7 @@ def test_every_round_is_told_once_and_in_order(name, skewed):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_learning_rate_decays_over_all_stages(name, skewed):
-    trial = Trial(skewed, "mlp-small", SHORT.model_copy(update={"lr_decay": 0.5}))
+    trial = Trial(skewed, "mlp-small", SHORT.model_copy(update={"schedule": "exponential:0.5"}))
     assert [round.lr for round in unskew.train(trial, make(name)).rounds] == [0.05, 0.025, 0.0125]
 
 
@@ -183,14 +183,14 @@ def count_engines(monkeypatch) -> list[Trial]:
     return started
 
 
-KEPT = SHORT.model_copy(update={"optimizer": "kept"})
+KEPT = SHORT.model_copy(update={"optimizer_state": "kept"})
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_base_that_needs_a_fresh_momentum_is_refused_before_anything_trains(name, skewed, monkeypatch):
     started, told = count_engines(monkeypatch), []
     method, _ = assemble({name: {}, "scaffold": {}})
-    with pytest.raises(UserError, match=r"use budget\.optimizer=fresh"):
+    with pytest.raises(UserError, match=r"use budget\.optimizer_state=fresh"):
         unskew.train(Trial(skewed, "mlp-small", KEPT, engine="loop"), method, on_round=told.append)
     assert started == told == []
 
@@ -1002,7 +1002,7 @@ def test_local_only_is_every_client_alone(skewed):
 
 
 def test_local_only_keeps_its_clients_optimisers(skewed):
-    """budget.optimizer=kept against every client alone, who keeps its own."""
+    """budget.optimizer_state=kept against every client alone, who keeps its own."""
     trial = Trial(skewed, "mlp-small", KEPT)
     kept = unskew.train(trial, local_only()).weights.params
     for client, mine in enumerate(skewed.partition.indices):

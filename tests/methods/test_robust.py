@@ -351,7 +351,7 @@ def test_drawing_hides_nothing_where_clients_remember(alike):
     assert drawn < everybody
     assert told(alike, moon() + dp(), **few) == everybody
     assert told(alike, dp(), **few, statistics="local") == everybody
-    kept = Budget(rounds=3, epochs=1, cohort=2, optimizer="kept")
+    kept = Budget(rounds=3, epochs=1, cohort=2, optimizer_state="kept")
     assert told(alike, dp(), budget=kept) == everybody
 
 

@@ -140,7 +140,7 @@ def _step(model: nn.Module, trial: Trial, x: Tensor, y: Tensor) -> Callable[[], 
 
 def _sgd(model: nn.Module, budget: Budget) -> torch.optim.SGD:
     return torch.optim.SGD(
-        model.parameters(), budget.lr, momentum=budget.momentum, weight_decay=budget.weight_decay
+        model.parameters(), budget.lr, momentum=budget.momentum or 0.0, weight_decay=budget.weight_decay
     )
 
 

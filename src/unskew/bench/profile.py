@@ -38,7 +38,7 @@ def profile(trial: Trial, method: Method | Program, title: str, path: Path) -> N
             profiler.start()
 
     epochs, every = shortened(trial)
-    budget = trial.budget.model_copy(update={"rounds": WARM_UP + LOOKED_AT, "epochs": epochs})
+    budget = trial.budget.model_copy(update={"rounds": WARM_UP + LOOKED_AT, "epochs": epochs, "steps": None})
     evaluation = trial.evaluation.model_copy(update={"every": every})
     train(replace(trial, budget=budget, evaluation=evaluation), method, on_round=on_round)
     if cuda:
@@ -52,10 +52,10 @@ def profile(trial: Trial, method: Method | Program, title: str, path: Path) -> N
 def shortened(trial: Trial) -> tuple[int, int]:
     """Epochs of a round that is not too long to look at, and after how many such a model is tested: tests
     keep their part in the work."""
-    budget, batches = trial.budget, (trial.federation.sizes / trial.budget.batch_size).ceil()
+    batches = (trial.federation.sizes / trial.budget.batch_size).ceil()
     steps = max(1.0, trial.cohort * float(batches.mean()))
-    epochs = min(budget.epochs, max(1, int(STEPS / steps)))
-    return epochs, trial.evaluation.every * math.ceil(budget.epochs / epochs)
+    epochs = max(1, min(int(trial.epochs), int(STEPS / steps)))
+    return epochs, trial.evaluation.every * math.ceil(trial.epochs / epochs)
 
 
 def _kernels(profiler: Profiler) -> str:

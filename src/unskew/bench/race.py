@@ -164,7 +164,7 @@ def run(entry: Entry, rounds: int, bare: Bare | None) -> TimedRun:
     """Train, and time every round. The bare steps of a round follow it at once: what else the machine does
     then meets both."""
     trial, device = entry.trial, entry.trial.pick_device()
-    sizes, engine = trial.federation.sizes, choose(trial)
+    engine = choose(trial)
     times, samples, memory, beside = [], [], [], []
     forget(device)
     whole, mark = 0.0, time.perf_counter()
@@ -173,7 +173,7 @@ def run(entry: Entry, rounds: int, bare: Bare | None) -> TimedRun:
         nonlocal whole, mark
         whole += time.perf_counter() - mark
         times.append(round.seconds)
-        samples.append(trial.budget.epochs * int(sizes[round.trained].sum()))
+        samples.append(round.samples)
         if round.number == trial.budget.rounds:
             memory.append(peak(device, without=bare.processes if bare else ()))
         if bare and 1 < round.number <= rounds:

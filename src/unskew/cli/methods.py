@@ -54,6 +54,8 @@ def show(name: str, screen: Console) -> None:
     table.add_row("extra traffic", told.traffic)
     more = {"nothing": "nothing else", NOT_STATED: "what is not stated"}.get(told.sends, told.sends)
     table.add_row("leaves the client", f"weights, number of samples, and {more}")
+    if card.needs_sgd:
+        table.add_row("optimiser", f"sgd alone, because {card.needs_sgd}")
     if known:
         table.add_row("how this is known", known)
     screen.print(table)

@@ -48,12 +48,33 @@ Cohort = Annotated[
     str | None, option("--cohort", "NUMBER", "Clients that take part in a round.", DEFAULT.budget.cohort)
 ]
 Epochs = Annotated[
-    str | None, option("--epochs", "NUMBER", "Passes over a client's data in a round.", DEFAULT.budget.epochs)
+    str | None,
+    option(
+        "--epochs", "NUMBER", "Passes over a client's data in a round, such as 0.5.", DEFAULT.budget.epochs
+    ),
+]
+Steps = Annotated[
+    str | None, option("--steps", "NUMBER", "Local steps of every client in a round, in place of epochs.")
 ]
 BatchSize = Annotated[
     str | None, option("--batch-size", "NUMBER", "Samples in a local step.", DEFAULT.budget.batch_size)
 ]
 Lr = Annotated[str | None, option("--lr", "NUMBER", "Learning rate of the first round.", DEFAULT.budget.lr)]
+Schedule = Annotated[
+    str | None,
+    option(
+        "--schedule",
+        "SCHEDULE",
+        "Of the learning rate: cosine:final=0.001, step:at=50/75, exponential:0.99; with warmup=ROUNDS.",
+        DEFAULT.budget.schedule,
+    ),
+]
+Optimizer = Annotated[
+    str | None,
+    option(
+        "--optimizer", "NAME", "Of the clients: sgd, adam:betas=0.9/0.99 or adamw.", DEFAULT.budget.optimizer
+    ),
+]
 Augment = Annotated[
     str | None, option("--augment", "STEPS", "Such as crop:4,flip,cutout:16.", DEFAULT.data.augment)
 ]
@@ -127,8 +148,11 @@ PATHS = {
     "rounds": "budget.rounds",
     "cohort": "budget.cohort",
     "epochs": "budget.epochs",
+    "steps": "budget.steps",
     "batch_size": "budget.batch_size",
     "lr": "budget.lr",
+    "schedule": "budget.schedule",
+    "optimizer": "budget.optimizer",
     "seed": "seed",
     "engine": "engine",
     "device": "device",
@@ -141,6 +165,15 @@ PATHS = {
 }
 """Where each flag stands in an experiment file."""
 
+REPLACES = {
+    "steps": "epochs",
+    "epochs": "steps",
+    "schedule": "lr_decay",
+    "lr_decay": "schedule",
+    "optimizer": "momentum",
+}
+"""Settings of the budget that exclude each other: one of the command line takes the place of a file's."""
+
 
 def settings(file: Path | None, assignments: list[str] | None, **flags: Any) -> dict[str, Any]:
     """The experiment file, then the flags that were given, then --set: later ones win. Numbers in flags are
@@ -151,6 +184,11 @@ def settings(file: Path | None, assignments: list[str] | None, **flags: Any) -> 
     named_here = any(each.partition("=")[0].strip() == "method.name" for each in assignments or [])
     if file and "method" in flags and flags["method"] is None and not named_here:
         refuse_code(base, file)
+    given, held = assign(changed({}, **flags), assignments or []).get("budget"), base.get("budget")
+    if isinstance(given, dict) and isinstance(held, dict):
+        for key, other in REPLACES.items():
+            if key in given and other not in given:
+                held.pop(other, None)
     return assign(changed(base, file, **flags), assignments or [])
 
 

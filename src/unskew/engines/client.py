@@ -69,10 +69,12 @@ class Clients:
     ) -> Fit:
         """Let a client that has trained decide what it keeps and what it reports."""
         budget, task = self.trial.budget, start.job.task
-        end = End(weights, steps, budget.lr_at(task.round), budget.momentum, partial(self.look, task))
+        lr, momentum = budget.lr_at(task.round), budget.momentum or 0.0
+        end = End(weights, steps, lr, momentum, partial(self.look, task))
         kept, reported = kept_and_reported(method.memory.update(start.scope, end), start.job.memory)
-        optimizer = optimizer if budget.optimizer == "kept" else {}
-        return Fit(weights, len(task.holding), steps, loss, kept, reported, optimizer, tallies)
+        optimizer = optimizer if budget.optimizer_state == "kept" else {}
+        passed = self.samples.passed(task)
+        return Fit(weights, len(task.holding), steps, loss, kept, reported, optimizer, tallies, passed)
 
     def ask(self, query: Query, sent: Weights, shared: Tensors, job: Job) -> Tensors:
         """A client's answer to a question about its data. Its random numbers are not those of its

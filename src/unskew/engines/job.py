@@ -73,6 +73,8 @@ class Fit:
     optimizer: Tensors = field(default_factory=dict)
     tallies: Tensors = field(default_factory=dict)
     """What the method counted, 0-dimensional each."""
+    passed: int = 0
+    """How many samples its steps were on, in each pass anew."""
 
 
 class LostError(UserError):

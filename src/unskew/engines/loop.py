@@ -14,7 +14,7 @@ from unskew.engines.network import Network
 from unskew.engines.numerics import seed
 from unskew.errors import UserError
 from unskew.method import Method
-from unskew.parts.optimizers import corrected, sgd
+from unskew.parts.optimizers import corrected
 from unskew.record import ClientStage
 from unskew.trial import Trial
 from unskew.types import Gradient, Optimizer, Params, Scope, Tensors, View, Weights
@@ -47,7 +47,7 @@ class Loop(Base):
             seed(self.local.clients.seed(task), self.device)
             start = self.local.clients.prepare(method, anchor, shared, job)
             lr = budget.lr_at(task.round)
-            optimizer = sgd(lr, momentum=budget.momentum, weight_decay=budget.weight_decay)
+            optimizer = budget.local_optimizer(lr)
             now = start.scope.anchor.clone()
             kept = {name: value.clone() for name, value in job.optimizer.items()}
             state, tallies = kept or optimizer.init(now.params), method.start_tallies(self.device)

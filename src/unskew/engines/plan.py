@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.randomness import Purpose, stream
+from unskew.trial import Budget
 
 
 def cohort(seed: int, round: int, clients: int, size: int) -> list[int]:
@@ -38,7 +39,7 @@ def divide(sizes: Sequence[int], parts: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass of a client over its data."""
+    """One pass of a client over its data, or the beginning of one."""
 
     rows: NDArray[np.int64]
     """Positions in the client's own list of samples, in the order of the batches."""
@@ -53,21 +54,21 @@ def epochs(
     round: int,
     client: int,
     samples: int,
+    budget: Budget,
     *,
-    times: int,
-    batch_size: int,
     draws: int = 0,
     drop_single: bool = False,
 ) -> Iterator[Epoch]:
-    """A client's passes of one round, each freshly shuffled. The draws belong to the sample, not to its place
-    in the batch. `drop_single` leaves out a trailing batch of one sample after full ones, from which
-    BatchNorm could take no statistics."""
-    full, rest = divmod(samples, batch_size)
-    sizes = [batch_size] * full + ([rest] if rest and not (drop_single and rest == 1 and full) else [])
-    for epoch in range(times):
-        order = stream(seed, Purpose.BATCH_ORDER, round, client, epoch).permutation(samples)[: sum(sizes)]
+    """A client's passes of one round, each freshly shuffled, the last one as far as the budget goes. The
+    draws belong to the sample, not to its place in the batch. `drop_single`: see `Budget.batch_sizes`."""
+    sizes = budget.batch_sizes(samples, drop_single=drop_single)
+    left, epoch = budget.steps_in(len(sizes)), 0
+    while left or not epoch:
+        now = sizes[:left]
+        order = stream(seed, Purpose.BATCH_ORDER, round, client, epoch).permutation(samples)[: sum(now)]
         uniform = np.empty((samples, 0), np.float32)
         if draws:
             chance = stream(seed, Purpose.AUGMENTATION, round, client, epoch)
             uniform = chance.random((samples, draws), np.float32)
-        yield Epoch(order, uniform[order], sizes)
+        yield Epoch(order, uniform[order], now)
+        left, epoch = left - len(now), epoch + 1

@@ -33,17 +33,19 @@ class Samples:
 
     def plan(self, task: Task) -> Iterator[Epoch]:
         """The passes of a client over its samples in a round."""
-        budget = self.trial.budget
         return epochs(
             self.trial.seed,
             task.round,
             task.client,
-            samples=len(task.holding),
-            times=budget.epochs,
-            batch_size=budget.batch_size,
+            len(task.holding),
+            self.trial.budget,
             draws=self.trial.augment.draws,
             drop_single=self.drop_single,
         )
+
+    def passed(self, task: Task) -> int:
+        """How many samples a client passes through in a round, in each pass anew."""
+        return self.trial.budget.passed(len(task.holding), drop_single=self.drop_single)
 
     def batches(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
         """The augmented inputs and the labels of every step of a client's round."""

@@ -52,6 +52,12 @@ class Card:
         return inspect.getdoc(inspect.getmodule(self.make)) or ""
 
     @property
+    def needs_sgd(self) -> str:
+        """Why clients must move by SGD; empty: they may move by any optimiser."""
+        made = self.make()
+        return (made.base if isinstance(made, Program) else made).needs_sgd
+
+    @property
     def options(self) -> dict[str, Option]:
         """Hyperparameters and their defaults."""
         return {name: p.default for name, p in inspect.signature(self.make).parameters.items()}

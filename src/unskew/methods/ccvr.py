@@ -38,7 +38,6 @@ from unskew import metrics
 from unskew.errors import require, unknown
 from unskew.methods.card import card
 from unskew.parts.heads import Head, find_head
-from unskew.parts.optimizers import sgd
 from unskew.program import Program, Run
 from unskew.randomness import Purpose, draw_seed
 from unskew.result import Result, Round
@@ -211,7 +210,7 @@ def calibrate(
     y = torch.tensor(list(classes)).repeat_interleave(samples).to(like.device)
 
     budget = trial.budget
-    optimizer = sgd(budget.lr, momentum=budget.momentum, weight_decay=budget.weight_decay)
+    optimizer = budget.local_optimizer(budget.lr)
     params = {name: weights.params[name].clone() for name in head.names}
     state = optimizer.init(params)
     for _ in range(epochs):

@@ -130,7 +130,7 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
     def advance(stage: Stage) -> Stage:
         t, states = len(stage.rounds), dict(zip(clients, stage.states, strict=True))
         stop_timer = engine.start_timer()
-        losses, counted, faults, samples = [], Counter[str](), list[Fault](), 0
+        losses, counted, faults, samples, passed = [], Counter[str](), list[Fault](), 0, 0
         for client, state in states.items():
             job = recall(trial, base, engine, state, Task(client, t, federation.holding(client)))
             sent = state.server.weights
@@ -144,6 +144,7 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
                 continue
             [(_, fit)] = answers
             samples += fit.samples
+            passed += fit.passed
             states[client] = replace(
                 state,
                 server=ServerState(fit.weights, {}, t + 1),
@@ -168,7 +169,7 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
             train_loss=loss,
             seconds=seconds,
             test=test,
-            samples=budget.epochs * samples,
+            samples=passed,
             tallies=dict(counted),
             faults=tuple(faults),
         )

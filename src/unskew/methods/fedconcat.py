@@ -295,7 +295,7 @@ def train_head(run: Run, whole: Trial, method: Method, weights: Weights, done: i
         federation=Federation(features_of(run, whole, weights), whole.federation.partition),
         model="logistic",
         statistics="average",
-        budget=budget.model_copy(update={"epochs": 1}) if batches else budget,
+        budget=budget.model_copy(update={"epochs": 1, "steps": None}) if batches else budget,
     )
 
     def sample(trial: Trial, round: int) -> list[Task]:

@@ -101,6 +101,7 @@ def feddyn(
         terms=(linear, proximal),
         work=Work(),
         roles=frozenset({DRIFT}),
+        needs_sgd="it takes a client's move for a gradient, which the signed steps of Adam are not",
         memory=Memory(lambda weights, counts: under(GRADIENT, _zeros(weights)), update=update),
         server=Server(
             combine=combine,

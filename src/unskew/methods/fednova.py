@@ -45,4 +45,8 @@ def fednova(*, mu: float = 0.0) -> Method:
         tau_eff = torch.dot(updates.weight, plain)
         return weighted_sum(updates.delta, tau_eff * updates.weight / a)
 
-    return Method(server=Server(combine=combine), fresh_momentum=True)
+    return Method(
+        server=Server(combine=combine),
+        fresh_momentum=True,
+        needs_sgd="it divides a client's move by how far its steps of SGD would go",
+    )

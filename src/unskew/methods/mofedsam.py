@@ -72,5 +72,7 @@ def mofedsam(*, rho: float = 0.1, beta: float = 0.9) -> Method:
         transform=transform,
         server=Server(init=init, note=note, share=share),
         fresh_momentum=True,
+        needs_sgd="its steps lean to a mean gradient, which a client's move, divided by lr and steps, is "
+        "under SGD alone",
         work=Work(points=2 if rho else 1),
     )

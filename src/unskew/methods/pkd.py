@@ -380,9 +380,11 @@ def _notes(
     counts, names = trial.federation.counts.sum(dim=0), trial.federation.dataset.classes
     listed = "; ".join(f"{'/'.join(map(str, g))} ({', '.join(names[c] for c in g)})" for g in trained)
     share = sum(int(counts[list(group)].sum()) for group in trained) / int(counts.sum())
+    sizes = (trial.federation.counts[:, list(group)].sum(dim=1) for group in trained)
+    cost = expert_rounds * sum(map(trial.passed, sizes)) / trial.passed(trial.federation.sizes)
     yield (
         f"PKD's groups: {listed}. After {warmup} rounds of warm-up their experts trained {expert_rounds} "
-        f"rounds on {share:.3g} of the data: {expert_rounds * share:.4g} U beyond the budget, U being one "
+        f"rounds on {share:.3g} of the data: {cost:.4g} U beyond the budget, U being one "
         "round of FedAvg."
     )
     for group, expert in trained.items():

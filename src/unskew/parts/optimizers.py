@@ -2,9 +2,73 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, cast, get_args
+
 import torch
 
+from unskew.errors import UserError, require, unknown
+from unskew.notation import Option, items, named, read_options
 from unskew.types import Gradient, Optimizer, Params, Tensors
+
+Kind = Literal["sgd", "adam", "adamw"]
+
+FIRST, SECOND, STEPS = "first/", "second/", "steps"
+"""What Adam's state is called: the moments of every parameter, by its name, and how many steps were taken."""
+
+
+@dataclass(frozen=True)
+class OptimizerChoice:
+    """By which rule clients move. Written `sgd`, or NAME:betas=0.9/0.999,eps=1e-8 for adam and adamw.
+
+    sgd     heavy-ball momentum and coupled weight decay, as torch.optim.SGD
+    adam    with coupled weight decay, as torch.optim.Adam
+    adamw   with decoupled weight decay, as torch.optim.AdamW
+    """
+
+    kind: Kind = "sgd"
+    betas: tuple[float, ...] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        shown = "/".join(f"{beta:g}" for beta in self.betas)
+        require(
+            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
+            f"optimizer {self.kind} betas is {shown} but should be two numbers from 0 to below 1, such as "
+            "0.9/0.999.",
+        )
+        require(self.eps > 0, f"optimizer {self.kind} eps is {self.eps:g} but should be above 0.")
+
+    @classmethod
+    @cache
+    def parse(cls, text: str) -> OptimizerChoice:
+        """The choice of a text such as adamw:betas=0.9/0.99."""
+        name, rest = named(text)
+        if name in ("fresh", "kept"):
+            raise UserError(f"'{name}' is no optimizer: what clients keep of it is optimizer_state={name}.")
+        if name not in get_args(Kind):
+            raise unknown("optimizer", name, get_args(Kind))
+        options = {"betas": Option(tuple[float, ...], required=False), "eps": Option(float, required=False)}
+        given = read_options(f"optimizer {name}", items(rest), {} if name == "sgd" else options, ())
+        return cls(cast(Kind, name), **given)
+
+    def __str__(self) -> str:
+        if self.kind == "sgd":
+            return "sgd"
+        return f"{self.kind}:betas={'/'.join(map(repr, self.betas))},eps={self.eps!r}"
+
+    def rule(
+        self, lr: float | torch.Tensor, *, momentum: float, weight_decay: float, fused: bool = False
+    ) -> Optimizer:
+        """The optimiser itself. `fused` is for a learning rate in the memory of a GPU."""
+        if self.kind == "sgd":
+            if fused and isinstance(lr, torch.Tensor):
+                return fused_sgd(lr, momentum=momentum, weight_decay=weight_decay)
+            return sgd(lr, momentum=momentum, weight_decay=weight_decay)
+        first, second = self.betas
+        settings = AdamSettings(first, second, self.eps, weight_decay, decoupled=self.kind == "adamw")
+        return fused_adam(lr, settings) if fused and isinstance(lr, torch.Tensor) else adam(lr, settings)
 
 
 def sgd(lr: float | torch.Tensor, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
@@ -74,3 +138,84 @@ def fused_sgd(lr: torch.Tensor, *, momentum: float = 0.0, weight_decay: float = 
         return loss
 
     return Optimizer(sgd(0.0, momentum=momentum).init, step)
+
+
+@dataclass(frozen=True)
+class AdamSettings:
+    """What Adam is told beside the learning rate."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    """Whether weight decay is apart from the moments, as in AdamW."""
+
+
+def adam(lr: float | torch.Tensor, settings: AdamSettings) -> Optimizer:
+    """Adam as torch.optim.Adam, or AdamW. The number of steps is a tensor and the learning rate enters once,
+    at the end: what is traced or captured of a step holds for others too."""
+    beta1, beta2, decay = settings.beta1, settings.beta2, settings.weight_decay
+
+    def init(params: Params) -> Tensors:
+        first = {FIRST + name: torch.zeros_like(value) for name, value in params.items()}
+        second = {SECOND + name: torch.zeros_like(value) for name, value in params.items()}
+        device = next(iter(params.values())).device
+        return first | second | {STEPS: torch.zeros((), dtype=torch.float32, device=device)}
+
+    def step(gradient: Gradient, params: Params, state: Tensors) -> torch.Tensor:
+        loss, grads = gradient(params)
+        values, gradients = list(params.values()), [grads[name] for name in params]
+        first, second = ([state[moment + name] for name in params] for moment in (FIRST, SECOND))
+        with torch.no_grad():
+            if decay and not settings.decoupled:
+                gradients = list(torch._foreach_add(gradients, values, alpha=decay))
+            torch._foreach_lerp_(first, gradients, 1 - beta1)
+            torch._foreach_mul_(second, beta2)
+            torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+            torch._foreach_add_([state[STEPS]], 1)
+            steps = state[STEPS].double()  # in single precision 1 - 0.999 would lose four digits
+            bias1 = (1 - torch.pow(beta1, steps)).to(values[0].dtype)
+            bias2 = (1 - torch.pow(beta2, steps)).sqrt().to(values[0].dtype)
+            below = torch._foreach_sqrt(second)
+            torch._foreach_div_(below, bias2)
+            torch._foreach_add_(below, settings.eps)
+            torch._foreach_mul_(below, bias1)
+            moves = list(torch._foreach_div(first, below))
+            if decay and settings.decoupled:
+                moves = list(torch._foreach_add(moves, values, alpha=decay))
+            if isinstance(lr, torch.Tensor):
+                torch._foreach_sub_(values, torch._foreach_mul(moves, lr))
+            else:
+                torch._foreach_add_(values, moves, alpha=-lr)
+        return loss
+
+    return Optimizer(init, step)
+
+
+def fused_adam(lr: torch.Tensor, settings: AdamSettings) -> Optimizer:
+    """Adam in one kernel, with a learning rate that can change under a captured step."""
+    run = torch._fused_adamw_ if settings.decoupled else torch._fused_adam_
+
+    @torch.no_grad()
+    def step(gradient: Gradient, params: Params, state: Tensors) -> torch.Tensor:
+        loss, grads = gradient(params)
+        state[STEPS].add_(1)
+        run(
+            list(params.values()),
+            [_laid_out_as(params[name], grads[name]) for name in params],
+            [state[FIRST + name] for name in params],
+            [state[SECOND + name] for name in params],
+            [],
+            [state[STEPS]] * len(params),
+            lr=lr,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            weight_decay=settings.weight_decay,
+            eps=settings.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+        return loss
+
+    return Optimizer(adam(0.0, settings).init, step)

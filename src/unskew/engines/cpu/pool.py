@@ -78,6 +78,8 @@ class WorkerAnswer:
 
     samples: int = 0
     steps: int = 0
+    passed: int = 0
+    """How many samples the steps were on."""
     replayed: int = 0
     """How many of the steps were replayed from a trace."""
     problem: str = ""
@@ -201,7 +203,7 @@ def _work(
     if isinstance(fit, Failed):
         return WorkerAnswer(failed=fit.portable()), {}
     replayed, problem = (tracer.replayed - before, tracer.problem) if tracer else (0, "")
-    return WorkerAnswer(fit.samples, fit.steps, replayed, problem), {
+    return WorkerAnswer(fit.samples, fit.steps, fit.passed, replayed, problem), {
         **_weights(fit.weights),
         "loss": {"loss": fit.loss},
         "memory": fit.memory,
@@ -237,6 +239,7 @@ def _outcome(job: Job, reply: Reply) -> Outcome:
         reported=tensors["reported"],
         optimizer=tensors["optimizer"],
         tallies=tensors["tallies"],
+        passed=answer.passed,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -23,7 +24,6 @@ from unskew.engines.cuda.slot import ClientSlot, Held, PartialSlot, Shared, Slot
 from unskew.engines.cuda.streams import Replay
 from unskew.engines.loop import Training
 from unskew.method import Method
-from unskew.parts.optimizers import fused_sgd, sgd
 from unskew.trial import Trial
 from unskew.types import Optimizer, Scope, Tensors, Weights
 
@@ -131,15 +131,17 @@ class CapturedStep:
     def optimizer(self, lr: Tensor, *, compiled: bool = False) -> Optimizer:
         """The optimiser of a step, in the form that suits how it is run."""
         budget = self.trial.budget
-        decay = {"momentum": budget.momentum, "weight_decay": budget.weight_decay}
         if compiled:
-            return sgd(lr, **decay)
-        return fused_sgd(lr, **decay) if lr.is_cuda else sgd(float(lr), **decay)
+            return budget.local_optimizer(lr)
+        return budget.local_optimizer(lr, fused=True) if lr.is_cuda else budget.local_optimizer(float(lr))
 
 
 def _share_of_partial_batches(trial: Trial) -> float:
     """How much of the time steps on partial batches take, as long as they are not compiled."""
-    sizes, full = trial.federation.sizes, trial.budget.batch_size
-    left_over = sizes % full > 0
-    others = UNCOMPILED * float(left_over.sum())
-    return others / (others + float((sizes // full).sum()))
+    others, whole = 0.0, 0.0
+    for samples, times in Counter[int](trial.federation.sizes.tolist()).items():
+        sizes = trial.budget.batch_sizes(samples)
+        full = sizes.count(trial.budget.batch_size)
+        passes = times * trial.budget.steps_in(len(sizes)) / max(1, len(sizes))
+        others, whole = others + passes * UNCOMPILED * (len(sizes) - full), whole + passes * full
+    return others / max(1.0, others + whole)

@@ -64,8 +64,9 @@ class Prefetcher:
         trial = local.trial
         first = self.samples.place(torch.zeros(1, dtype=torch.int64))
         x, y = self._augmented(first, torch.zeros((1, trial.augment.draws)))
-        largest = trial.federation.sizes.sort(descending=True).values[: trial.cohort]
-        most = trial.budget.epochs * int(largest.sum())
+        sizes, drop = trial.federation.sizes.tolist(), self.samples.drop_single
+        passed = {held: trial.budget.passed(held, drop_single=drop) for held in set(sizes)}
+        most = sum(sorted((passed[held] for held in sizes), reverse=True)[: trial.cohort])
         limit = MOST_BYTES
         if self.device.type == "cuda":
             limit = min(limit, int(MOST_SHARE * torch.cuda.mem_get_info(self.device)[0]))

@@ -173,7 +173,7 @@ class Slots:
     def _finish(self, slot: Slot, client: Ready) -> Outcome:
         """Copy a client out of a slot, and let it decide what it keeps and reports."""
         steps, start, changing = len(client.inputs.sizes), client.start, slot.changing
-        end = changing.ends["state" if self.trial.budget.optimizer == "kept" else "buffers"]
+        end = changing.ends["state" if self.trial.budget.optimizer_state == "kept" else "buffers"]
         after = changing.views(changing.block[:end].clone())
         weights = Weights(after["params"], after["buffers"])
         loss = changing["loss"]["sum"] / steps

@@ -1,0 +1,96 @@
+"""How the learning rate changes from round to round: one rule for every method, by its name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Literal, cast, get_args
+
+from unskew.errors import require, unknown
+from unskew.notation import Option, items, named, read_options
+
+Kind = Literal["constant", "exponential", "cosine", "step"]
+
+OPTIONS: dict[Kind, dict[str, Option]] = {
+    "constant": {},
+    "exponential": {"factor": Option(float, required=True)},
+    "cosine": {"final": Option(float, required=False)},
+    "step": {"at": Option(tuple[int, ...], required=True), "factor": Option(float, required=False)},
+}
+"""What each schedule is told beside the rounds of its warm-up."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate of every round, t counted from 0, in a training of so many rounds. Written NAME or
+    NAME:option=value,option=value.
+
+    constant      lr
+    exponential   lr factor^t
+    cosine        final + (lr - final) (1 + cos(pi t / rounds)) / 2
+    step          lr times the factor once for every round of `at` that is done, such as at=50/75
+
+    After a warm-up of `warmup` rounds W, in which it is lr (t + 1) / (W + 1), exponential and cosine begin:
+    they count t, and cosine the rounds, from there. The rounds of `at` are counted from the beginning.
+    """
+
+    kind: Kind = "constant"
+    factor: float = 0.1
+    """exponential: in every round; step: at each of the rounds in `at`."""
+    final: float = 0.0
+    """cosine: the learning rate at which it would be after the last round."""
+    at: tuple[int, ...] = ()
+    """step: after how many rounds the learning rate changes."""
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        what = f"schedule {self.kind}"
+        require(
+            0 < self.factor <= 1, f"{what} factor is {self.factor:g} but should be above 0 and at most 1."
+        )
+        require(self.final >= 0, f"{what} final is {self.final:g} but should be 0 or more.")
+        require(self.warmup >= 0, f"{what} warmup is {self.warmup} but should be 0 or more.")
+        shown = "/".join(map(str, self.at))
+        require(
+            all(earlier < later for earlier, later in pairwise((self.warmup, *self.at))),
+            f"{what} at is {shown} but should be rising numbers of rounds, all after the warm-up.",
+        )
+
+    @classmethod
+    @cache
+    def parse(cls, text: str) -> Schedule:
+        """The schedule of a text such as cosine:final=0.001,warmup=5."""
+        name, rest = named(text)
+        if name not in get_args(Kind):
+            raise unknown("schedule", name, get_args(Kind))
+        kind = cast(Kind, name)
+        options = OPTIONS[kind] | {"warmup": Option(int, required=False)}
+        unnamed = ("factor",) if kind == "exponential" else ()
+        return cls(kind, **read_options(f"schedule {kind}", items(rest), options, unnamed))
+
+    def __str__(self) -> str:
+        told = [
+            f"{name}={'/'.join(map(str, self.at)) if name == 'at' else getattr(self, name)!r}"
+            for name in OPTIONS[self.kind]
+        ]
+        told += [f"warmup={self.warmup}"] * bool(self.warmup)
+        return f"{self.kind}:{','.join(told)}" if told else self.kind
+
+    def lr_at(self, round: int, lr: float, rounds: int) -> float:
+        """The learning rate of a round, counted from 0, in a training of so many rounds."""
+        if round < self.warmup:
+            return lr * (round + 1) / (self.warmup + 1)
+        rules: dict[Kind, Callable[[], float]] = {
+            "constant": lambda: lr,
+            "exponential": lambda: lr * self.factor ** (round - self.warmup),
+            "cosine": lambda: self._cosine(round, lr, rounds),
+            "step": lambda: lr * self.factor ** sum(at <= round for at in self.at),
+        }
+        return rules[self.kind]()
+
+    def _cosine(self, round: int, lr: float, rounds: int) -> float:
+        part = (round - self.warmup) / max(1, rounds - self.warmup)
+        return self.final + (lr - self.final) * (1 + math.cos(math.pi * part)) / 2
