@@ -78,6 +78,34 @@ def test_a_trailing_single_sample_can_be_left_out_but_never_the_only_one():
     assert sizes(0, 4) == []
 
 
+def flat_plan(samples, budget, **more):
+    plan = list(epochs(1, 0, 0, samples, budget, **more))
+    rows = [row for epoch in plan for row in epoch.rows.tolist()]
+    return rows, [size for epoch in plan for size in epoch.sizes]
+
+
+@given(st.integers(1, 70), st.integers(1, 20), st.integers(1, 40), st.booleans())
+def test_steps_go_on_through_passes_that_are_those_of_epochs(samples, batch_size, steps, drop_single):
+    """With partial batches where a pass ends, and cut off wherever the steps are."""
+    rows, sizes = flat_plan(samples, Budget(steps=steps, batch_size=batch_size), drop_single=drop_single)
+    every, longer = flat_plan(samples, Budget(epochs=40, batch_size=batch_size), drop_single=drop_single)
+    assert len(sizes) == steps
+    assert (rows, sizes) == (every[: len(rows)], longer[:steps])
+    passed = Budget(steps=steps, batch_size=batch_size).passed(samples, drop_single=drop_single)
+    assert len(rows) == sum(sizes) == passed
+
+
+def test_a_part_of_a_pass_is_rounded_up_to_steps():
+    def steps(samples, part):
+        return len(flat_plan(samples, Budget(epochs=part, batch_size=10))[1])
+
+    assert steps(70, 0.5) == 4
+    assert steps(100, 0.7) == 7  # although 0.7 * 10 is a little more in floating point
+    assert steps(3, 0.01) == 1
+    assert steps(65, 1.5) == 11
+    assert flat_plan(65, Budget(epochs=1.5))[0][:65] == flat_plan(65, Budget(epochs=1))[0]
+
+
 def test_the_length_of_a_key_counts():
     keys = [(), (0,), (0, 0), (0, 0, 0), (1,), (1, 0)]
     assert len({stream(1, Purpose.SERVER, *key).bytes(8) for key in keys}) == len(keys)

@@ -124,6 +124,22 @@ def test_kept_optimisers_local_statistics_and_strides_come_back(tmp_path):
     assert same(whole, package.train(trial, keeper=Checkpoints(tmp_path, trial, "it")))
 
 
+@pytest.mark.parametrize("optimizer_state", ["fresh", "kept"])
+def test_adam_schedules_and_steps_go_on_where_they_were(tmp_path, optimizer_state):
+    federation = package.federate(package.load("digits"), "dirichlet:0.3", clients=3, seed=1)
+    settings = {"rounds": 5, "cohort": 2, "steps": 5, "lr": 0.003, "optimizer": "adamw"}
+    budget = Budget(**settings, optimizer_state=optimizer_state, schedule="cosine:final=0.001,warmup=2")
+    trial = Trial(federation, "logistic", budget=budget, engine="loop")
+    whole = package.train(trial)
+    checkpoints = stop_after(Checkpoints(tmp_path, trial, "it", every="every=1"), 3)
+    with pytest.raises(StoppedError):
+        package.train(trial, keeper=checkpoints)
+    rest = package.train(trial, keeper=Checkpoints(tmp_path, trial, "it"))
+    assert same(whole, rest)
+    assert [round.lr for round in rest.rounds] == [budget.lr_at(t) for t in range(5)]
+    assert len(rest.state.optimizers) == (3 if optimizer_state == "kept" else 0)
+
+
 def channels_last() -> nn.Module:
     layers = [nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4)]
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
 from unskew import models
@@ -47,7 +47,12 @@ class Budget(Spec):
     rounds: int = Field(default=20, ge=1)
     cohort: Literal["all"] | int = "all"
     """Clients that take part in a round."""
-    epochs: Annotated[float, Field(gt=0, le=1e9), AfterValidator(_whole)] | None = 5
+    epochs: (
+        Annotated[
+            float, Field(gt=0, le=1e9), AfterValidator(_whole), PlainSerializer(_whole, return_type=Any)
+        ]
+        | None
+    ) = 5
     """Passes of a client over its data in a round; None where `steps` are given. Of a part of a pass, so many
     of its batches, rounded up."""
     steps: int | None = Field(default=None, ge=1)

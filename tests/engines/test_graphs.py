@@ -148,6 +148,25 @@ def test_a_kept_optimizer_goes_on_where_it_was(skewed):
     assert_same(replace(trial, budget=replace_budget(trial, optimizer_state="kept")), METHODS["fedprox"]())
 
 
+@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"steps": 11},
+        {"epochs": 1.3, "schedule": "cosine:warmup=1"},
+        {"steps": 3, "optimizer": "adamw"},
+        {"epochs": 1, "optimizer": "adam", "optimizer_state": "kept", "schedule": "step:at=1/2"},
+    ],
+    ids=str,
+)
+def test_a_round_is_as_long_and_as_fast_as_the_budget_says(digits, monkeypatch, budget, fits):
+    if not fits:
+        monkeypatch.setattr(prefetch, "MOST_BYTES", 1)
+    federation = split(digits, range(40), [], range(100, 103), [300], range(200, 216))
+    budget = Budget(rounds=3, batch_size=16, lr=0.01, **budget)
+    assert_same(replace(trial_of(federation), budget=budget), METHODS["fedprox"](), slots=(1, 3))
+
+
 def test_dropout_draws_the_loop_s_numbers(skewed):
     def model():
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 10))

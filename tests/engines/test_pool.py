@@ -139,6 +139,19 @@ def change_of_rate(trial: Trial) -> Trial:
     return replace(trial, budget=trial.budget.model_copy(update={"schedule": "exponential:0.5", "rounds": 3}))
 
 
+def change_of_steps(trial: Trial) -> Trial:
+    return replace(trial, budget=Budget(rounds=2, steps=7, batch_size=8, lr=0.05, schedule="cosine"))
+
+
+def change_to_part_of_an_epoch(trial: Trial) -> Trial:
+    return replace(trial, budget=trial.budget.model_copy(update={"epochs": 1.5}))
+
+
+def change_to_adam(trial: Trial) -> Trial:
+    adam = {"optimizer": "adam:betas=0.8/0.99", "optimizer_state": "kept", "weight_decay": 0.01}
+    return replace(trial, budget=trial.budget.model_copy(update=adam))
+
+
 def change_of_momentum(trial: Trial) -> Trial:
     return replace(trial, budget=trial.budget.model_copy(update={"momentum": 0.0, "weight_decay": 0.0}))
 
@@ -157,6 +170,9 @@ def change_of_threads(trial: Trial) -> Trial:
         change_of_augmentation,
         change_of_optimizer,
         change_of_rate,
+        change_of_steps,
+        change_to_part_of_an_epoch,
+        change_to_adam,
         change_of_momentum,
         change_of_cohort,
         change_of_threads,
@@ -165,6 +181,21 @@ def change_of_threads(trial: Trial) -> Trial:
 def test_the_conditions_of_a_trial_reach_the_workers(trial, change):
     trial = change(trial)
     assert_same_run(train(trial), train(pooled(trial)))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_steps_of_adam_are_replayed_with_other_rates_and_counts(trial, optimizer):
+    """Bias corrections follow the steps taken, rates the schedule: neither is part of a trace."""
+    settings = {"rounds": 4, "steps": 12, "batch_size": 8, "lr": 0.01, "weight_decay": 0.1}
+    trial = replace(trial, budget=Budget(**settings, optimizer=optimizer, schedule="cosine"))
+    method, pool = Method(), Pool(pooled(trial), StepTracer(after=2, comparisons=1))
+    loop, ours, theirs = Loop(trial), begin(method, pool.initial), begin(method, pool.initial)
+    for _ in range(4):
+        ours, _ = step(trial, method, pool, ours)
+        theirs, _ = step(trial, method, loop, theirs)
+    pool.close()
+    assert pool.replayed > 20
+    assert_same(theirs.server.weights.params, ours.server.weights.params)
 
 
 def test_cohorts_with_nothing_to_share_out(trial):

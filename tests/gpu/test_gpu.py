@@ -127,6 +127,44 @@ def test_batch_norm_statistics_follow_the_trial(images, name, statistics):
     assert_close(trial_of(images, "resnet8", statistics=statistics), METHODS[name]())
 
 
+BUDGETS = {
+    "steps": {"steps": 9, "lr": 0.05},
+    "part": {"epochs": 1.3, "lr": 0.05, "schedule": "cosine:warmup=1"},
+    "adam": {"epochs": 2, "lr": 0.001, "optimizer": "adam", "weight_decay": 0.01},
+    "adamw": {"steps": 9, "lr": 0.001, "optimizer": "adamw", "weight_decay": 0.1, "schedule": "step:at=1/2"},
+    "kept": {"epochs": 1, "lr": 0.001, "optimizer": "adam", "optimizer_state": "kept"},
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("model", ["cnn", "resnet8"])
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_budgets_of_every_kind_equal_the_loop(images, budget, model, precision):
+    trial = trial_of(images, model, precision=precision)
+    trial = replace(trial, budget=Budget(rounds=3, batch_size=16, **BUDGETS[budget]))
+    one, other = both(trial, METHODS["fedvls"]())
+    # Adam divides by the size of a gradient: where that is next to nothing, so is what rounding leaves.
+    near = TOLERANCE if "lr" in budget else {"rtol": 1e-3, "atol": 1e-4}
+    assert torch.allclose(flat(one.weights), flat(other.weights), **near)
+    for client, kept in one.state.optimizers.items():
+        there = other.state.optimizers[client]
+        assert all(value.dtype == torch.float32 for value in there.values())
+        assert torch.equal(kept["steps"], there["steps"])
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_adam_is_compiled_and_stays_close(images, optimizer, precision):
+    """Of two rounds, the second with another learning rate under the same captured step."""
+    settings = {"rounds": 2, "epochs": 1, "batch_size": 16, "lr": 0.001, "weight_decay": 0.1}
+    budget = Budget(**settings, optimizer=optimizer, schedule="exponential:0.5")
+    trial = replace(trial_of(images, "cnn", engine="graphs", precision=precision), budget=budget)
+    start = flat(weights_of(trial.build()))
+    plain, fast = (flat(train(replace(trial, fast=fast)).weights).cpu() for fast in (False, True))
+    assert (plain - fast).norm() < (0.05 if precision == "fp32" else 0.3) * (plain - start).norm()
+
+
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize(
     ("model", "precision"),

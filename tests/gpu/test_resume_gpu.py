@@ -41,6 +41,17 @@ MADE = {
 def test_a_run_goes_on_with_the_same_bits(images, tmp_path, name, model, precision):
     budget = Budget(rounds=4, epochs=1, batch_size=16, lr=0.01, optimizer_state="fresh")
     trial = Trial(images, model, budget=budget, device="cuda", engine="graphs", precision=precision)
+    assert_goes_on(trial, name, tmp_path)
+
+
+@pytest.mark.parametrize("optimizer_state", ["fresh", "kept"])
+def test_adam_goes_on_with_the_same_bits(images, tmp_path, optimizer_state):
+    settings = {"rounds": 4, "steps": 7, "batch_size": 16, "lr": 0.001, "schedule": "cosine:warmup=1"}
+    budget = Budget(**settings, optimizer="adamw", optimizer_state=optimizer_state)
+    assert_goes_on(Trial(images, "cnn", budget=budget, device="cuda", engine="graphs"), "fedvls", tmp_path)
+
+
+def assert_goes_on(trial, name, tmp_path) -> None:
     trial = replace(trial, client_files=tmp_path / "clients")
     whole = train(trial, MADE[name]())
 

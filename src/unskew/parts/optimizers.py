@@ -8,7 +8,7 @@ from typing import Literal, cast, get_args
 
 import torch
 
-from unskew.errors import UserError, require, unknown
+from unskew.errors import UserError, require
 from unskew.notation import Option, items, named, read_options
 from unskew.types import Gradient, Optimizer, Params, Tensors
 
@@ -45,10 +45,9 @@ class OptimizerChoice:
     def parse(cls, text: str) -> OptimizerChoice:
         """The choice of a text such as adamw:betas=0.9/0.99."""
         name, rest = named(text)
-        if name in ("fresh", "kept"):
-            raise UserError(f"'{name}' is no optimizer: what clients keep of it is optimizer_state={name}.")
         if name not in get_args(Kind):
-            raise unknown("optimizer", name, get_args(Kind))
+            hint = f"; what clients keep of it is optimizer_state={name}" if name in ("fresh", "kept") else ""
+            raise UserError(f"optimizer is '{name}' but should be sgd, adam or adamw{hint}.")
         options = {"betas": Option(tuple[float, ...], required=False), "eps": Option(float, required=False)}
         given = read_options(f"optimizer {name}", items(rest), {} if name == "sgd" else options, ())
         return cls(cast(Kind, name), **given)

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Literal, cast, get_args
 
-from unskew.errors import require, unknown
+from unskew.errors import UserError, require
 from unskew.notation import Option, items, named, read_options
 
 Kind = Literal["constant", "exponential", "cosine", "step"]
@@ -65,19 +65,20 @@ class Schedule:
         """The schedule of a text such as cosine:final=0.001,warmup=5."""
         name, rest = named(text)
         if name not in get_args(Kind):
-            raise unknown("schedule", name, get_args(Kind))
+            raise UserError(f"schedule is '{name}' but should be constant, exponential, cosine or step.")
         kind = cast(Kind, name)
         options = OPTIONS[kind] | {"warmup": Option(int, required=False)}
-        unnamed = ("factor",) if kind == "exponential" else ()
+        unnamed = [key for key, option in options.items() if option.required]
         return cls(kind, **read_options(f"schedule {kind}", items(rest), options, unnamed))
 
     def __str__(self) -> str:
-        told = [
-            f"{name}={'/'.join(map(str, self.at)) if name == 'at' else getattr(self, name)!r}"
-            for name in OPTIONS[self.kind]
-        ]
-        told += [f"warmup={self.warmup}"] * bool(self.warmup)
-        return f"{self.kind}:{','.join(told)}" if told else self.kind
+        told = {name: getattr(self, name) for name in OPTIONS[self.kind]}
+        told |= {"warmup": self.warmup} if self.warmup else {}
+        each = (
+            f"{name}={'/'.join(map(str, value)) if isinstance(value, tuple) else value}"
+            for name, value in told.items()
+        )
+        return f"{self.kind}:{','.join(each)}" if told else self.kind
 
     def lr_at(self, round: int, lr: float, rounds: int) -> float:
         """The learning rate of a round, counted from 0, in a training of so many rounds."""
@@ -92,5 +93,5 @@ class Schedule:
         return rules[self.kind]()
 
     def _cosine(self, round: int, lr: float, rounds: int) -> float:
-        part = (round - self.warmup) / max(1, rounds - self.warmup)
-        return self.final + (lr - self.final) * (1 + math.cos(math.pi * part)) / 2
+        share = (1 + math.cos(math.pi * (round - self.warmup) / max(1, rounds - self.warmup))) / 2
+        return lr * share + self.final * (1 - share)

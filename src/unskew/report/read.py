@@ -163,7 +163,7 @@ def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
         every = dict.fromkeys(key for each in asked for key in each)
         keys = [key for key in every if len({str(each.get(key)) for each in asked}) > 1]
         for run, mine in zip(members, asked, strict=True):
-            differs = ", ".join(f"{key.rpartition('.')[2]}={mine.get(key)}" for key in keys)
+            differs = ", ".join(f"{key.rpartition('.')[2]}={mine[key]}" for key in keys if key in mine)
             name = f"{label} ({differs})" if keys else label
             if any(run.seed == other.seed for other in told.get(name, [])):
                 name = f"{name} [{run.path.name}]"
