@@ -202,7 +202,7 @@ def command(cell: BenchCell, entry: Entry, rounds: int, settings: Settings) -> t
         "skew": {"recipe": cell.skew, "clients": cell.clients, "seed": cell.skew_seed},
         "model": {"name": cell.model},
         "method": {"name": entry.name},
-        "budget": cell.budget.model_copy(update={"rounds": rounds}).model_dump(),
+        "budget": cell.budget.model_copy(update={"rounds": rounds}).model_dump(exclude_none=True),
         "evaluation": {"every": trial.evaluation.every},
     }
     with tempfile.TemporaryDirectory() as scratch:
