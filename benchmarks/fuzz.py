@@ -272,6 +272,8 @@ ASSIGNMENTS = (
     "method={name='fedavg'}",
     "seed=[1, 2]", "evaluation.every=2", "probe.every=1", "device=cpu", "engine=loop", "precision=bf16",
     "model.norm=group", "skew.clients=10", "skew.seed=4", "budget.lr_decay=0.99", "threads=2", "workers=2",
+    "budget.steps=7", "budget.epochs=0.5", "budget.schedule=step:at=1/2,factor=0.5,warmup=1",
+    "budget.schedule=cosine:final=0.001", "budget.optimizer=adamw:betas=0.9/0.99,eps=1e-6",
 )  # fmt: skip
 SKEWS = (
     "iid", "dirichlet:0.1", "dirichlet:0.05,cap=false,min_size=3", "client-dirichlet:0.5", "shards:2",

@@ -59,6 +59,16 @@ def test_training_with_compiled_steps_stays_close(monkeypatch, name):
     assert plain.final.loss == pytest.approx(compiled.final.loss, rel=1e-3)
 
 
+def test_training_by_adamw_in_compiled_steps_stays_close(monkeypatch, skewed):
+    """With a rate that changes between the rounds."""
+    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
+    settings = {"rounds": 2, "steps": 3, "batch_size": 20, "lr": 0.01, "weight_decay": 0.1}
+    budget = Budget(**settings, optimizer="adamw:eps=1e-4", schedule="exponential:0.5")
+    trial = Trial(skewed, "logistic", budget=budget, device="cpu", engine="loop")
+    plain, compiled = train(trial), train(replace(trial, engine="graphs", fast=True))
+    assert torch.allclose(flat(plain.weights), flat(compiled.weights), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("rare", [False, True])
 def test_training_with_depthwise_convolutions_stays_close(monkeypatch, skewed, rare):
     """One round: rounding grows with every step. Partial batches are not compiled where they are rare."""
