@@ -31,7 +31,7 @@ from unskew.trial import Trial
 from unskew.types import Tensors
 from unskew.values import pack, unpack
 
-VERSION = 1
+VERSION = 2
 LONGEST_HEADER = 1 << 16
 MOST_COST = 0.02
 """The part of a run's time that checkpoints may take where nobody has said how often they are due."""

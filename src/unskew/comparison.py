@@ -80,7 +80,28 @@ def statistics(runs: Sequence[Run]) -> Json:
             "vacant": over(lambda summary: summary.groups.vacant),
         },
         "seconds": over(lambda summary: summary.seconds),
+        **({"sites": sites} if (sites := site_statistics(summaries)) else {}),
     }
+
+
+SPREAD = ("mean", "worst", "best", "std")
+"""What of the spread over sites is told over seeds."""
+
+
+def site_statistics(summaries: Sequence[record.Summary]) -> dict[str, Json] | None:
+    """The accuracies at sites over the runs of several seeds; None where there are no sites."""
+    found = [summary.sites for summary in summaries if summary.sites is not None]
+    if not found:
+        return None
+    names = dict.fromkeys(name for sites in found for name in sites.spread.accuracy or {})
+    told: dict[str, Json] = {
+        key: _told(metrics.over_seeds([getattr(sites.spread, key) for sites in found])) for key in SPREAD
+    }
+    told["accuracy"] = {
+        name: _told(metrics.over_seeds([(sites.spread.accuracy or {}).get(name) for sites in found]))
+        for name in names
+    }
+    return told
 
 
 def against(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> dict[str, Json]:

@@ -337,6 +337,7 @@ class Run:
             beside=sum((stage.traffic for stage in self.stages), traffic),
             cost=sum(known) if len(known) == len(costs) else None,
             tallies=tuple(self._tallies | dict.fromkeys(self.base.tallies)),
+            owners=federation.sites,
         )
 
     def close(self) -> None:

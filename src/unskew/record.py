@@ -31,7 +31,7 @@ ByClass = list[Number]
 
 BY_CLASS = (
     "class_accuracy", "prediction_share", "local_class_accuracy", "before", "after", "aggregated",
-    "confusion", "misclassification_share", "feature_distances",
+    "confusion", "misclassification_share", "feature_distances", "train", "test",
 )  # fmt: skip
 """Fields whose values have an entry for every class."""
 
@@ -101,6 +101,69 @@ class Round:
     """The clients of the cohort that were left out; None where there are none."""
 
 
+MOST_SITES = 100
+"""Sites whose numbers stand one by one in a round's record and in summary.json. Of more, a round has the
+spread alone, summary.json the lowest ones, and sites.jsonl all of them."""
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class SiteSpread:
+    """How equally a model serves the sites that it was trained on, each on its own test samples."""
+
+    sites: int
+    """How many there are."""
+    mean: Number
+    """Over sites, each counted once."""
+    worst: Number
+    worst_site: str
+    best: Number
+    std: Number
+    """Over sites."""
+    q10: Number
+    median: Number
+    q90: Number
+    unseen: Number = None
+    """Mean over sites that no client trained on; None where there are none."""
+    accuracy: dict[str, Number] | None = None
+    """Of every site; None where there are more than `MOST_SITES`."""
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A model on the test samples of one site."""
+
+    name: str
+    client: int | None
+    """Who holds its training samples; None where none or several do."""
+    train: list[int]
+    """Training samples of each class."""
+    test: list[int]
+    """Test samples of each class."""
+    accuracy: Number
+    macro_accuracy: Number
+    class_accuracy: ByClass
+    worst_class: int | None
+    """By its number."""
+    held: Number
+    """Mean accuracy of the classes that it has in training."""
+    vacant: Number
+    """Mean accuracy of those that it lacks in training, where it has test samples of them."""
+    answered: list[list[int]]
+    """Its confusion matrix without the zeros: [class, answer, number of test samples]."""
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Sites:
+    """The final model at the sites."""
+
+    spread: SiteSpread
+    each: list[Site]
+    """Where there are more than `MOST_SITES`, those with the lowest accuracy."""
+
+
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
 class TestedRound(Round):
@@ -122,6 +185,8 @@ class TestedRound(Round):
     distance_to_uniform: Number
     domains: dict[str, Number] | None = None
     """Accuracy on each dataset, where several were joined."""
+    sites: SiteSpread | None = None
+    """Accuracy at the sites, where test samples have owners."""
 
 
 @_DECLARED
@@ -285,6 +350,7 @@ class Summary:
     time: Time
     run_dir: str
     domains: dict[str, Number] | None = None
+    sites: Sites | None = None
 
 
 @_DECLARED

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from unskew import metrics
 from unskew.client_tensors import ClientTensors
 from unskew.method import Tally
-from unskew.metrics import Assessment, Traffic
+from unskew.metrics import Assessment, SiteResult, Spread, Traffic
 from unskew.probe import Findings
 from unskew.record import Fault
+from unskew.sites import Sites
 from unskew.types import ServerState, Tensors, Weights
 
 NOTHING_SENT = Traffic(up=0, down=0)
@@ -99,6 +100,8 @@ class Result:
     """Computation of the whole run in rounds of FedAvg; None where nobody has counted a method's."""
     tallies: tuple[Tally, ...] = ()
     """What the tallies of the rounds count."""
+    owners: Sites | None = None
+    """Who owns the test samples, where the data tell."""
 
     @cached_property
     def final(self) -> Assessment:
@@ -125,6 +128,21 @@ class Result:
     def groups(self) -> dict[str, float | None]:
         """The final model's accuracy on the clients' majority, minority and vacant classes."""
         return metrics.group_accuracy(metrics.class_accuracy(self.final.confusion), self.counts)
+
+    @cached_property
+    def sites(self) -> list[SiteResult]:
+        """The final model on each site's own test samples; where every client has a model of its own, that
+        one. Empty where nobody knows whose the test samples are."""
+        if self.owners is None or self.final.answers is None:
+            return []
+        return metrics.site_results(self.owners, self.final.answers)
+
+    @cached_property
+    def site_spread(self) -> Spread | None:
+        """How equally the final model serves the sites; None where there are none."""
+        if self.owners is None or self.final.answers is None:
+            return None
+        return metrics.spread(self.owners, metrics.site_accuracy(self.owners, self.final.answers))
 
     @property
     def forgetting(self) -> float:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.torch import save
 
 from unskew import metrics, record
@@ -30,6 +31,7 @@ from unskew.notation import flatten
 from unskew.probe import Findings
 from unskew.record import to_json
 from unskew.result import Result, Round
+from unskew.sites import Sites
 from unskew.types import Params
 
 T = TypeVar("T")
@@ -71,6 +73,7 @@ class RunFolder:
         tested = np.bincount(dataset.test.labels.numpy(), minlength=len(dataset.classes)) > 0
         self._shares = metrics.group_shares(prepared.trial.federation.counts.numpy(), tested)
         self._domains = dataset.domains
+        self._sites = prepared.trial.federation.sites
 
     def _keep(self, name: str, content: str) -> None:
         if not (self.path / name).exists():
@@ -197,6 +200,7 @@ class RunFolder:
             prediction_share=share.tolist(),
             distance_to_uniform=metrics.distance_to_uniform(share),
             domains=None if domains is None else _domain_accuracy(self._domains, domains),
+            sites=spread_record(self._sites, round.test.answers),
         )
 
     def finish(self, prepared: Prepared, result: Result, time: Callable[[], record.Time]) -> record.Summary:
@@ -212,6 +216,9 @@ class RunFolder:
         # One entry alone: of several, safetensors writes now one first, now another.
         content = save(tensors, metadata={"format": "pt"})
         write_whole(self.path / "model.safetensors", content)
+        if result.owners is not None and len(result.sites) > record.MOST_SITES:
+            lines = (to_json(site_record(site), indent=None) + "\n" for site in result.sites)
+            write_whole(self.path / "sites.jsonl", "".join(lines))
         summary = summarise(prepared, result, time(), self.path)
         write_whole(self.path / "summary.json", to_json(summary))
         return summary
@@ -260,6 +267,7 @@ def summarise(prepared: Prepared, result: Result, time: record.Time, path: Path)
         weights_sha256=weights_sha256(result.weights.params),
         time=time,
         run_dir=str(path),
+        sites=sites_record(result),
     )
     if final.domains is None:
         return summary
@@ -334,6 +342,48 @@ def _domain_accuracy(names: tuple[str, ...], confusions: np.ndarray) -> dict[str
         name: metrics.accuracy(confusion) if confusion.sum() else None
         for name, confusion in zip(names, confusions, strict=True)
     }
+
+
+def spread_record(sites: Sites | None, answers: NDArray[np.integer] | None) -> record.SiteSpread | None:
+    """How equally a model serves the sites, and the accuracy of each where they are not too many."""
+    if sites is None or answers is None:
+        return None
+    by_site = metrics.site_accuracy(sites, answers)
+    found = metrics.spread(sites, by_site)
+    if found is None:
+        return None
+    each = dict(zip(sites.names, by_site.tolist(), strict=True)) if len(sites) <= record.MOST_SITES else None
+    return record.SiteSpread(**asdict(found), accuracy=each)
+
+
+def sites_record(result: Result) -> record.Sites | None:
+    """The final model at the sites, of many at those with the lowest accuracy."""
+    spread = spread_record(result.owners, result.final.answers)
+    if spread is None:
+        return None
+    shown = result.sites
+    if len(shown) > record.MOST_SITES:
+        tested = [site for site in shown if site.confusion.any()]
+        shown = sorted(tested, key=lambda site: site.accuracy)[: record.MOST_SITES]
+    return record.Sites(spread=spread, each=[site_record(site) for site in shown])
+
+
+def site_record(site: metrics.SiteResult) -> record.Site:
+    """One site as files have it."""
+    cells = np.argwhere(site.confusion).tolist()
+    return record.Site(
+        name=site.name,
+        client=site.client,
+        train=site.train.tolist(),
+        test=site.test.tolist(),
+        accuracy=site.accuracy,
+        macro_accuracy=site.macro_accuracy,
+        class_accuracy=site.class_accuracy.tolist(),
+        worst_class=site.worst_class,
+        held=site.held,
+        vacant=site.vacant,
+        answered=[[i, j, int(site.confusion[i, j])] for i, j in cells],
+    )
 
 
 def write_failure(path: Path, failure: record.Failure) -> None:

@@ -10,7 +10,7 @@ import typer
 from unskew.cli import options
 from unskew.cli.progress import Watch
 from unskew.cli.setup import Cells, set_up
-from unskew.cli.show import console, cost_grid, paired_grid, result_grid, say, sweep_time_line
+from unskew.cli.show import compared_sites, console, cost_grid, paired_grid, result_grid, say, sweep_time_line
 from unskew.clock import Clock, process_age
 from unskew.comparison import comparison, summary_of
 from unskew.errors import Interrupted, UserError
@@ -260,6 +260,8 @@ def _show(title: str, known: dict[str, list[Run]], pairs: dict[str, Json], basel
     grids = [result_grid(rows), cost_grid(rows)]
     if pairs:
         grids.insert(1, paired_grid(baseline, pairs))
+    if sites := compared_sites(rows):
+        grids.insert(len(grids) - 1, sites)
     for grid in grids:
         screen.print()
         screen.print(grid)

@@ -7,7 +7,17 @@ from typing import Annotated
 from unskew.cli import options
 from unskew.cli.progress import Watch
 from unskew.cli.setup import set_up
-from unskew.cli.show import class_table, console, cost_grid, percent, result_grid, say, time_line
+from unskew.cli.show import (
+    class_table,
+    console,
+    cost_grid,
+    percent,
+    result_grid,
+    say,
+    site_grid,
+    spread_line,
+    time_line,
+)
 from unskew.clock import Clock, process_age
 from unskew.comparison import summary_of
 from unskew.experiment import Experiment
@@ -116,7 +126,11 @@ def _show(settings: Experiment, run: Run, summary: Summary) -> None:
     for grid in (result_grid([(label, [run])]), cost_grid([(label, [run])])):
         screen.print()
         screen.print(grid)
-    if summary.domains:
+    if sites := site_grid(summary):
+        screen.print()
+        screen.print(sites)
+        screen.print(spread_line(summary))
+    elif summary.domains:
         each = [f"{name} {percent(value)}" for name, value in summary.domains.items() if value is not None]
         screen.print(f"\naccuracy % by domain: {', '.join(each)}")
     for note in summary.notes:

@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from unskew import metrics
-from unskew.comparison import summary_of
-from unskew.record import Json, Summary, SweepTime, Time
+from unskew.comparison import SPREAD, site_statistics, summary_of
+from unskew.record import Json, Site, Summary, SweepTime, Time
 from unskew.report.read import Run
 
 Record = Mapping[str, Json]
@@ -188,6 +188,95 @@ def result_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
 
     heads = ["method", "accuracy %", "best", "mean last 10", "worst class", *GROUPS, "seconds"]
     return Grid(heads, [row(name, runs) for name, runs in rows])
+
+
+SITES_SHOWN = 20
+"""Sites that a table has, of many those with the lowest accuracy."""
+
+
+def site_grid(summary: Summary) -> Grid | None:
+    """Every site: what it has, how well the final model does there, and what it lacks; None without sites."""
+    sites = summary.sites
+    if sites is None:
+        return None
+    shown = sites.each
+    title = f"{sites.spread.sites} sites, each on its own test samples"
+    if len(shown) > SITES_SHOWN:
+        lowest = sorted(shown, key=lambda site: math.inf if site.accuracy is None else site.accuracy)
+        shown = lowest[:SITES_SHOWN]
+        title += f"; here the {SITES_SHOWN} with the lowest accuracy"
+
+    def row(site: Site) -> list[str]:
+        worst = "-"
+        if site.worst_class is not None:
+            accuracy = percent(site.class_accuracy[site.worst_class])
+            worst = f"{shorten(summary.classes[site.worst_class])} {accuracy}"
+        lacks = [name for name, n in zip(summary.classes, site.train, strict=True) if not n]
+        return [
+            site.name,
+            str(sum(site.train)),
+            str(sum(site.test)),
+            percent(site.accuracy),
+            percent(site.macro_accuracy),
+            worst,
+            "everything" if len(lacks) == len(summary.classes) else listed(lacks),
+        ]
+
+    heads = ["site", "train", "test", "accuracy %", "macro", "worst class", "lacks"]
+    return Grid(heads, [row(site) for site in shown], title)
+
+
+def spread_line(summary: Summary) -> str:
+    """How equally the sites are served, in one line."""
+    assert summary.sites is not None
+    spread = summary.sites.spread
+    line = (
+        f"over sites: mean {percent(spread.mean)}, worst {percent(spread.worst)} ({spread.worst_site}), best "
+        f"{percent(spread.best)}, standard deviation {percent(spread.std)}"
+    )
+    if spread.sites > SITES_SHOWN:
+        line += f", a tenth below {percent(spread.q10)}, half below {percent(spread.median)}"
+    return line + ("" if spread.unseen is None else f"; sites that did not train {percent(spread.unseen)}")
+
+
+def compared_sites(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid | None:
+    """Methods against sites, over the seeds; of many sites the spread alone. None without sites."""
+    told = {name: site_statistics([summary_of(run) for run in runs]) for name, runs in rows}
+    known = {name: sites for name, sites in told.items() if sites}
+    if not known:
+        return None
+
+    def named(sites: Mapping[str, Json]) -> Mapping[str, Json]:
+        accuracy = sites["accuracy"]
+        assert isinstance(accuracy, dict)
+        return accuracy
+
+    names = list(dict.fromkeys(name for sites in known.values() for name in named(sites)))
+    shown = names if len(names) <= SITES_SHOWN else []
+
+    def cell(found: Json) -> str:
+        mean, std = number(found, "mean"), number(found, "std")
+        return "-" if mean is None else percent(mean) + ("" if std is None else f" ± {percent(std)}")
+
+    return Grid(
+        ["method", *shown, *SPREAD],
+        [
+            [name, *(cell(named(sites).get(site)) for site in shown), *(cell(sites[key]) for key in SPREAD)]
+            for name, sites in known.items()
+        ],
+        "accuracy % at each site, on its own test samples; over sites mean, worst, best and standard deviation",
+    )
+
+
+def shorten(name: str) -> str:
+    """A name that is not too long for a cell."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """The first names, and how many more there are; a dash for none."""
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*map(shorten, names[:most]), *more]) or "-"
 
 
 def cost_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:

@@ -15,6 +15,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.manifest import Partition, cite, save
 from unskew.data.partitions import Skew, partition
 from unskew.errors import UserError
+from unskew.sites import Sites
 from unskew.types import Population
 
 
@@ -85,6 +86,37 @@ class Federation:
         if len(np.unique(np.concatenate(held))) < sum(map(len, held)):
             return ()
         return tuple("+".join(self.dataset.owners[each] for each in mine) for mine in held)
+
+    @cached_property
+    def sites(self) -> Sites | None:
+        """Who owns the test samples, and what of theirs clients train on; None where the data do not tell
+        whose the test samples are. Owners without any sample are none of them."""
+        dataset, C = self.dataset, len(self.dataset.classes)
+        if dataset.test.owners is None or (dataset.train.owners is None and not dataset.train.drawn):
+            return None
+        tested = dataset.test.owners.numpy()
+        if dataset.train.owners is None:  # drawn when they are needed: client k is owner k
+            train, client = self.partition.counts, np.arange(len(self.partition.counts))
+        else:
+            rows = np.concatenate(self.partition.indices)
+            holders = np.repeat(np.arange(self.clients), [len(mine) for mine in self.partition.indices])
+            owners, labels = dataset.train.owners.numpy()[rows], dataset.train.labels.numpy()[rows]
+            N = 1 + max(int(tested.max()), int(dataset.train.owners.max()))
+            train = np.bincount(owners * C + labels, minlength=N * C).reshape(N, C)
+            first, last = np.full(N, self.clients), np.full(N, -1)
+            np.minimum.at(first, owners, holders)
+            np.maximum.at(last, owners, holders)
+            client = np.where(first == last, first, -1)
+        there = np.flatnonzero(train.any(axis=1) | (np.bincount(tested, minlength=len(train)) > 0))
+        number = np.full(len(train), -1)
+        number[there] = np.arange(len(there))
+        return Sites(
+            names=tuple(dataset.owners[each] if dataset.owners else str(each) for each in there.tolist()),
+            train=train[there],
+            clients=client[there],
+            labels=dataset.test.labels.numpy(),
+            owners=number[tested],
+        )
 
     def holding(self, client: int) -> Holding:
         """What the client holds: its rows of the training split and its label counts."""

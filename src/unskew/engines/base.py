@@ -64,7 +64,8 @@ class Base:
         """Test a model on the test set."""
         with self.deterministic():
             test = self.local.evaluator
-            return Pending.done(test.assessment(test.batch_totals(weights, n) for n in range(len(test))))
+            totals = test.sum(test.batch_totals(weights, n) for n in range(len(test)))
+            return Pending.done(test.assessment(totals))
 
     def look(self, task: Task, weights: Weights) -> Iterator[View]:
         """A pass of a model over a client's samples: evaluation mode, in order, without augmentation."""

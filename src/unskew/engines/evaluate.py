@@ -15,6 +15,9 @@ from unskew.engines.network import Network
 from unskew.metrics import Assessment
 from unskew.types import Tensors, Weights
 
+ANSWERS = "answers"
+"""The one of the totals that is not a sum: it has a value for each sample."""
+
 
 class Evaluator:
     """The test set on a device, and how a model does on it."""
@@ -29,6 +32,13 @@ class Evaluator:
         if network.self_normalising:  # class-sorted files must not make batches of one class
             order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))
         self.batches = torch.split(order.to(device), batch_size)
+        self.keeps_answers = test.owners is not None
+        """Whether what is answered on each sample is wanted: how a model does at each owner follows."""
+        self.answer_type = next(
+            kind
+            for kind in (torch.uint8, torch.int16, torch.int32)
+            if len(dataset.classes) <= torch.iinfo(kind).max
+        )
 
     def __len__(self) -> int:
         """The number of batches."""
@@ -52,20 +62,37 @@ class Evaluator:
         def by_class(values: Tensor) -> Tensor:
             return members @ values.double()
 
+        answers = logits.argmax(dim=1)
         cells = torch.zeros(D * C * C, dtype=torch.int64, device=y.device)
-        return {
+        sums = {
             "confusion": cells.index_add_(
-                0, (test["domains"][rows] * C + y) * C + logits.argmax(dim=1), torch.ones_like(y)
+                0, (test["domains"][rows] * C + y) * C + answers, torch.ones_like(y)
             ),
             "loss": cross_entropy(logits, y, reduction="sum").double(),
             "probability": by_class(logits.softmax(dim=1)),
             "features": by_class(out.features),
         }
+        return sums | ({ANSWERS: answers.to(self.answer_type)} if self.keeps_answers else {})
 
-    def assessment(self, totals: Iterable[Tensors]) -> Assessment:
-        """The result from the totals of all batches, in order, on which sums of floats depend. Nothing waits
-        for the device before the last one."""
-        total = reduce(lambda a, b: {name: value + b[name] for name, value in a.items()}, totals)
+    def sum(self, totals: Iterable[Tensors]) -> Tensors:
+        """The totals of all batches, in order, on which sums of floats depend, as those of the whole test
+        set. Nothing waits for the device before the last one."""
+        parts = list[Tensor]()
+
+        def without_answers(total: Tensors) -> Tensors:
+            parts.extend(value for name, value in total.items() if name == ANSWERS)
+            return {name: value for name, value in total.items() if name != ANSWERS}
+
+        added = reduce(
+            lambda a, b: {name: value + b[name] for name, value in a.items()}, map(without_answers, totals)
+        )
+        if not parts:
+            return added
+        answers = torch.cat(parts)
+        return added | {ANSWERS: torch.empty_like(answers).index_copy_(0, torch.cat(self.batches), answers)}
+
+    def assessment(self, total: Tensors) -> Assessment:
+        """The result from the totals of the whole test set."""
         C, D = len(self.dataset.classes), max(len(self.dataset.domains), 1)
         per_domain = total["confusion"].view(D, C, C).cpu()
         seen = per_domain.sum(dim=(0, 2)).double()[:, None]
@@ -75,4 +102,5 @@ class Evaluator:
             loss=float(total["loss"]) / len(self.test["labels"]),
             mean_probability=(total["probability"].cpu() / seen).numpy(),
             mean_features=(total["features"].cpu() / seen).numpy(),
+            answers=total[ANSWERS].cpu().numpy() if ANSWERS in total else None,
         )

@@ -13,7 +13,8 @@ local-only: every client trains a model of its own, in every round, without any 
 
 A test is the mean over the clients that hold data: their models' confusion matrices are summed, so that every
 accuracy is a mean over clients; losses, probabilities and features are averaged. The result's weights are all
-these models, stacked on the first axis in the order of their clients.
+these models, stacked on the first axis in the order of their clients. Where sites are clients and have test
+samples of their own, what counts at a site is its own model on its own samples.
 
 Deviations: none, as there is no paper. The third usual control, FedAvg on evenly divided data, is the skew
 iid.
@@ -43,6 +44,7 @@ from unskew.program import Program, Run
 from unskew.record import Fault
 from unskew.result import NOTHING_SENT, Result, Round, Stage, State
 from unskew.rounds import recall, rounds_cost, store_of
+from unskew.sites import Sites
 from unskew.trial import Probe
 from unskew.types import Server, ServerState, Tensors, Weights
 
@@ -96,7 +98,7 @@ def local_only() -> Program:
         weights = stacked([model.with_frozen(engine.frozen) for model in models])
         notes = [
             f"local-only: every figure is the mean over {len(clients)} clients' own models, and all of them "
-            "trained in every round."
+            "trained in every round; at a site, its own model counts."
         ]
         if trial.probe.every:
             notes.append("local-only: there is no global model to probe the clients' models against.")
@@ -158,7 +160,8 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
         test = None
         if trial.evaluation.due(t + 1, budget.rounds):
             models = [state.server.weights for state in states.values()] or [engine.initial]
-            test = mean_assessment([engine.evaluate(weights).result() for weights in models])
+            tests = [engine.evaluate(weights).result() for weights in models]
+            test = replace(mean_assessment(tests), answers=own_answers(federation.sites, clients, tests))
         seconds = stop_timer().result()
         everyone = list(range(federation.clients))
         told = Round(
@@ -188,6 +191,22 @@ def mean_assessment(tests: Sequence[Assessment]) -> Assessment:
         mean_features=np.mean([test.mean_features for test in tests], axis=0),
         domains=np.sum(domains, axis=0) if domains else None,
     )
+
+
+def own_answers(
+    sites: Sites | None, clients: Sequence[int], tests: Sequence[Assessment]
+) -> NDArray[np.integer] | None:
+    """What every client's own model answers on the test samples of its own sites. On samples of sites that no
+    client has to itself, none is asked."""
+    if sites is None or not (sites.clients >= 0).any():
+        return None
+    asked = sites.clients[sites.owners]
+    every = [test.answers for test in tests if test.answers is not None]
+    answers = np.full_like(every[0], sites.train.shape[1])
+    for client, own in zip(clients, every, strict=True):
+        mine = asked == client
+        answers[mine] = own[mine]
+    return answers
 
 
 def stacked(models: Sequence[Weights]) -> Weights:

@@ -55,6 +55,14 @@ from unskew.metrics.costs import (
     traffic,
 )
 from unskew.metrics.seeds import Comparison, Summary, compare, over_seeds, plus_minus
+from unskew.metrics.sites import (
+    SiteResult,
+    Spread,
+    site_accuracy,
+    site_result,
+    site_results,
+    spread,
+)
 
 __all__ = [
     "BACKWARD",
@@ -64,6 +72,8 @@ __all__ = [
     "Deviation",
     "Floats",
     "Passes",
+    "SiteResult",
+    "Spread",
     "Stages",
     "Summary",
     "Traffic",
@@ -101,7 +111,11 @@ __all__ = [
     "prediction_share",
     "round_cost",
     "rounds_to",
+    "site_accuracy",
+    "site_result",
+    "site_results",
     "speed_up",
+    "spread",
     "traffic",
     "update_effect",
     "weigh",

@@ -32,6 +32,9 @@ class Assessment:
     """[C, d]: mean feature of each class."""
     domains: Counts | None = None
     """[D, C, C]: one confusion matrix per joined dataset, where there are several."""
+    answers: NDArray[np.integer] | None = None
+    """[n]: the class answered on each test sample, where samples have owners; the number of classes where no
+    model was asked."""
 
 
 def accuracy(confusion: Counts) -> float:

@@ -66,6 +66,15 @@ MEASURES: dict[str, Measure] = {
     "majority": Measure("accuracy of majority classes", _tested(lambda line: line.groups.majority)),
     "minority": Measure("accuracy of minority classes", _tested(lambda line: line.groups.minority)),
     "vacant": Measure("accuracy of vacant classes", _tested(lambda line: line.groups.vacant)),
+    "worst-site": Measure(
+        "accuracy of the worst site", _tested(lambda line: line.sites.worst if line.sites else None)
+    ),
+    "site-mean": Measure("mean over sites", _tested(lambda line: line.sites.mean if line.sites else None)),
+    "site-spread": Measure(
+        "standard deviation over sites",
+        _tested(lambda line: line.sites.std if line.sites else None),
+        lower=True,
+    ),
     "loss": Measure("test loss", _tested(lambda line: line.loss), percent=False, lower=True),
     "train-loss": Measure("training loss", _train_loss, percent=False, lower=True),
     "bias": Measure(

@@ -264,7 +264,8 @@ def _check_classes(run: Run) -> None:
     C = len(run.classes)
     rounds = [(f"line {number}, ", [line]) for number, line in enumerate(run.rounds, 1)]
     probes = [(f"line {number}, ", [line, *line.clients]) for number, line in enumerate(run.probes, 1)]
-    summary = [("", [run.summary])] if run.summary else []
+    sites = run.summary.sites.each if run.summary and run.summary.sites else []
+    summary = [("", [run.summary, *sites])] if run.summary else []
     for name, parts in (("rounds.jsonl", rounds), ("probes.jsonl", probes), ("summary.json", summary)):
         for where, holders in parts:
             for key in record.BY_CLASS:
@@ -272,6 +273,10 @@ def _check_classes(run: Run) -> None:
                     rows = getattr(holder, key, range(C))
                     if len(rows) != C or any(isinstance(row, list) and len(row) != C for row in rows):
                         raise _damaged(run.path / name, f"{where}{key} does not fit {C} classes")
+    for site in sites:
+        for numbers in ([] if site.worst_class is None else [site.worst_class], *site.answered):
+            if not all(0 <= number < C for number in numbers[:2]):
+                raise _damaged(run.path / "summary.json", f"sites do not fit {C} classes")
 
 
 def _damaged(path: Path, what: str) -> UserError:

@@ -139,7 +139,7 @@ class Pool(Loop):
             if isinstance(reply, LostError):
                 raise reply
             totals.append(reply[1]["totals"])
-        return Pending.done(test.assessment(totals))
+        return Pending.done(test.assessment(test.sum(totals)))
 
     def close(self) -> None:
         if self._processes is not None:

@@ -12,6 +12,7 @@ from unskew.engines.base import Local
 from unskew.engines.cuda.compile import compile_step, decompose_convolutions, worth_compiling
 from unskew.engines.cuda.packed import load_model, packed_model
 from unskew.engines.cuda.streams import Replay, Stream, current_event, seconds_between
+from unskew.engines.evaluate import ANSWERS
 from unskew.engines.job import Pending
 from unskew.errors import UserError
 from unskew.metrics import Assessment
@@ -61,7 +62,7 @@ class StreamEvaluator:
         def wait(_: Weights = weights) -> Assessment:  # the weights must stay where they are until then
             arrived.synchronize()
             self._seconds = seconds_between(began, done)
-            return self.evaluator.assessment([totals])
+            return self.evaluator.assessment(totals)
 
         return Pending(wait)
 
@@ -72,7 +73,12 @@ class StreamEvaluator:
             totals_of, add = decompose_convolutions(totals_of), decompose_convolutions(add)
         if not self._totals:
             first = totals_of(Weights(groups["params"], groups["buffers"]), 0)
-            self._totals = {name: torch.zeros_like(value) for name, value in first.items()}
+            self._totals = {
+                name: value.new_zeros(len(self.evaluator.test["labels"]))
+                if name == ANSWERS
+                else torch.zeros_like(value)
+                for name, value in first.items()
+            }
         held = groups, self._totals, self.evaluator.test
         with self.local.fastest() if compiled else nullcontext():
             full = compile_step(self._add, *held, batches[0]) if compiled else add
@@ -93,4 +99,7 @@ class StreamEvaluator:
         """Add to the totals of a model what some rows of the test set add."""
         added = self.evaluator.totals(Weights(weights["params"], weights["buffers"]), test, rows)
         for name, value in added.items():
-            totals[name].add_(value)
+            if name == ANSWERS:
+                totals[name].index_copy_(0, rows, value)
+            else:
+                totals[name].add_(value)

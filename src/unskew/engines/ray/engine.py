@@ -105,7 +105,8 @@ class RayEngine(Loop):
             if isinstance(answer, LostError):
                 raise answer
             answers[number] = answer
-        return Pending.done(evaluator.assessment(total for n in range(size) for total in unpack(answers[n])))
+        totals = evaluator.sum(total for n in range(size) for total in unpack(answers[n]))
+        return Pending.done(evaluator.assessment(totals))
 
     def _method(self, method: Method) -> Any:
         """Ray's reference to a method, which is sent once."""
