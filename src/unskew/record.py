@@ -477,6 +477,7 @@ class Partition(TypedDict):
 
     dataset: Divided
     counts: list[list[int]]
+    names: NotRequired[list[str]]
 
 
 @_MORE

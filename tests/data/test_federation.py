@@ -122,7 +122,7 @@ class TestJoin:
         table = Dataset("table", *[Split(torch.zeros(20, 3), torch.arange(20) % 10)] * 2, DIGITS)
         with pytest.raises(UserError, match="'table' holds no images"):
             join([digits("mnist", 50, (1, 28, 28)), table])
-        with pytest.raises(UserError, match="'heart_disease' holds no images"):
+        with pytest.raises(UserError, match="'heart-disease' holds no images"):
             unskew.load("digits+heart-disease")
         with pytest.raises(UserError, match="has domains already"):
             join([digits("x", 50, (1, 28, 28)), domains()])

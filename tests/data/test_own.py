@@ -472,7 +472,7 @@ def test_a_table_is_standardised_with_the_training_rows(tmp_path: Path) -> None:
     assert data.inputs.shape == (2,)
     assert data.train.inputs.mean(dim=0).tolist() == pytest.approx([0, 0], abs=1e-6)
     assert data.train.inputs.std(dim=0, correction=0).tolist() == pytest.approx([1, 1], rel=1e-6)
-    raw = from_csv(path, label="kind", standardise=False)
+    raw = from_csv(path, label="kind", scale="none")
     assert raw.test.inputs[0, 1] == 2.5 * raw.test.inputs[0, 0]
     mean, std = raw.train.inputs.mean(dim=0), raw.train.inputs.std(dim=0, correction=0)
     assert torch.allclose(data.test.inputs, (raw.test.inputs - mean) / std, atol=1e-6)
@@ -481,7 +481,7 @@ def test_a_table_is_standardised_with_the_training_rows(tmp_path: Path) -> None:
 def test_a_test_table_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,kind\n1,10\n2,9\n\n3,9\n")
     (tmp_path / "b.csv").write_text("kind,x\n9,4\n")
-    data = from_csv(tmp_path / "a.csv", label="kind", test=tmp_path / "b.csv", standardise=False)
+    data = from_csv(tmp_path / "a.csv", label="kind", test=tmp_path / "b.csv", scale="none")
     assert data.classes == ("9", "10")  # as numbers
     assert data.train.labels.tolist() == [1, 0, 0]
     assert data.test.inputs.tolist() == [[4]]
@@ -608,7 +608,7 @@ def test_columns_are_chosen_and_become_numbers(tmp_path: Path) -> None:
         drop=("id",),
         categorical=("grade",),
         missing="column",
-        standardise=False,
+        scale="none",
     )
     assert data.columns is not None
     assert data.columns.features == (
@@ -644,7 +644,9 @@ def test_what_was_learnt_of_a_table_can_be_kept_and_used_again(tmp_path: Path) -
     rows = read_rows(tmp_path / "t.csv", again)
     assert torch.equal(torch.tensor(again.apply(rows), dtype=torch.float32), data.test.inputs)
     with pytest.raises(UserError, match="not as they were written"):
-        Columns.from_json({"columns": [{"name": 3}]})
+        Columns.from_json({"version": 1, "columns": [{"name": 3}]})
+    with pytest.raises(UserError, match="of version 7, and this unskew reads 1"):
+        Columns.from_json({"version": 7, "columns": []})
 
 
 def test_a_parquet_file_is_read_as_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

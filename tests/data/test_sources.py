@@ -67,7 +67,7 @@ def test_digits_are_scikit_learns_with_every_fifth_of_a_class_for_testing() -> N
 
 def test_heart_disease_is_a_federation_of_four_hospitals() -> None:
     data = load("heart-disease")
-    source = SOURCES["heart_disease"]
+    source = SOURCES["heart-disease"]
     assert (len(data.train), len(data.test)) == (source.train, source.test)
     assert source.shape == f"{data.inputs.shape[0]} features"
     assert data.owners == ("Cleveland", "Hungary", "Switzerland", "Long Beach")
@@ -790,7 +790,7 @@ def test_available_tells_what_is_there_and_where(tmp_path: Path) -> None:
     assert list(found) == list(SOURCES)
     ready = {name: f.folder for name, f in found.items() if f.ready}
     assert ready == {
-        **dict.fromkeys(("digits", "heart_disease", "synthetic", "leaf_synthetic")),
+        **dict.fromkeys(("digits", "heart-disease", "synthetic", "leaf_synthetic")),
         "mnist": tmp_path / "MNIST" / "raw",
         "cifar10": tmp_path / "cifar-10-batches-py",
     }
@@ -864,9 +864,9 @@ def test_specs_of_own_data_take_a_path_and_options(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x=noise(0, 10, 6, 6), y=np.arange(10) % 2)
     assert len(load(f"npz:{tmp_path / 'mine.npz'},test_fraction=0.4").test) == 4
     (tmp_path / "t.csv").write_text("a,kind\n" + "".join(f"{i},{'xy'[i % 2]}\n" for i in range(10)))
-    data = load(f"csv:{tmp_path / 't.csv'},label=kind,standardise=false", seed=4)
+    data = load(f"csv:{tmp_path / 't.csv'},label=kind,scale=none", seed=4)
     assert data.classes == ("x", "y")
-    assert data.sha256 == load(f"csv:{tmp_path / 't.csv'},kind,seed=4,standardise=false").sha256
+    assert data.sha256 == load(f"csv:{tmp_path / 't.csv'},kind,seed=4,scale=none").sha256
 
 
 # ---- the real thing ----

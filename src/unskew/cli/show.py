@@ -264,7 +264,7 @@ def compared_sites(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid | None:
             [name, *(cell(named(sites).get(site)) for site in shown), *(cell(sites[key]) for key in SPREAD)]
             for name, sites in known.items()
         ],
-        "accuracy % at each site, on its own test samples; over sites mean, worst, best and standard deviation",
+        "accuracy % at each site, on its own test samples; then over sites, std the standard deviation",
     )
 
 

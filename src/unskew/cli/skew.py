@@ -61,12 +61,12 @@ def skew(
     loaded = load_data(spec)
     federation = partition(spec, loaded)
     split = federation.partition
-    title = f"{loaded.name}, {brief_skew(split.recipe)}, {federation.clients} clients, seed {split.seed}"
+    title = f"{spec.data.name}, {brief_skew(split.recipe)}, {federation.clients} clients, seed {split.seed}"
     if out:
         federation.save(out)
     if figure:
         try:
-            save(draw_partition(split.counts, loaded.classes, title=title), figure)
+            save(draw_partition(split.counts, loaded.classes, federation.names, title=title), figure)
         except BaseException:
             if out:  # all that was asked for, or nothing
                 out.unlink(missing_ok=True)
@@ -85,6 +85,7 @@ def skew(
                     "counts": split.counts.tolist(),
                     "sizes": split.sizes.tolist(),
                     "vacant": split.vacant.tolist(),
+                    "test_sizes": test_sizes(federation),
                     "entropy": split.entropy.tolist(),
                     "dropped": split.dropped,
                     "notes": [*loaded.notes, *split.notes],
@@ -119,15 +120,18 @@ def picture(federation: Federation) -> Table:
     name, also which classes it lacks."""
     split, classes = federation.partition, federation.dataset.classes
     counts, names = split.counts, federation.names
+    held_out = test_sizes(federation)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("client", justify="left" if names else "right", overflow="ellipsis", max_width=24)
+    table.add_column(
+        "site" if names else "client", justify="left" if names else "right", overflow="ellipsis", max_width=24
+    )
     numbers = len(classes) <= MOST_COLUMNS
     if numbers:
         for name in classes:
             table.add_column(Text(name, overflow="ellipsis", no_wrap=True), justify="right", max_width=8)
     else:
         table.add_column("samples of each class, against the client's largest")
-    for title in ("size", "vacant", "entropy"):
+    for title in ("size", "vacant", "entropy", *(["test"] if held_out else [])):
         table.add_column(title, justify="right")
     if names:
         table.add_column("lacks")
@@ -141,8 +145,21 @@ def picture(federation: Federation) -> Table:
         size, vacant, entropy = split.sizes[client], split.vacant[client], split.entropy[client]
         lacks = [shortened(c for c, n in zip(classes, row, strict=True) if not n)] if names else []
         called = Text(names[client] if names else str(client))
-        table.add_row(called, *cells, str(size), str(vacant), f"{entropy:.2f}", *map(Text, lacks))
+        tested = [str(held_out[client])] if held_out else []
+        table.add_row(called, *cells, str(size), str(vacant), f"{entropy:.2f}", *tested, *map(Text, lacks))
     return table
+
+
+def test_sizes(federation: Federation) -> list[int]:
+    """How many test samples are each client's own; empty where clients have no names or share sites."""
+    sites, names = federation.sites, federation.names
+    if sites is None or not names:
+        return []
+    sizes = [0] * federation.clients
+    for client, own in zip(sites.clients.tolist(), sites.test.sum(axis=1).tolist(), strict=True):
+        if client >= 0:
+            sizes[client] += own
+    return sizes
 
 
 def _level(share: float) -> int:

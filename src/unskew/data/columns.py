@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,9 @@ from unskew.notation import in_order
 Cell = float | str
 """A number where the file has one, else its text."""
 Missing = Literal["refuse", "fill", "column"]
+Scale = Literal["all", "site", "none"]
+"""Whose training rows say what numbers are scaled and missing values filled by: those of all sites together,
+or each site's own. none: numbers stay as they are."""
 Floats = npt.NDArray[np.float64]
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
@@ -30,6 +33,10 @@ MOST_ASKED = 1000
 """Categories of a column that is text by itself, and of one that was called categorical."""
 
 
+VERSION = 1
+"""Of what `Columns.to_json` writes."""
+FEWEST_ROWS = 10
+"""From so many rows on, a site that training has not seen can be scaled by them."""
 FILL_IT = "put a value there, or give missing=fill or missing=column"
 
 
@@ -59,6 +66,8 @@ class Rows:
     cells: list[list[Cell]]
     files: list[Path]
     lines: list[int]
+    sites: list[str] | None = None
+    """Who owns each row, where that is known."""
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -66,7 +75,8 @@ class Rows:
     def take(self, rows: npt.NDArray[np.intp]) -> Rows:
         at = rows.tolist()
         cells, files = [self.cells[i] for i in at], [self.files[i] for i in at]
-        return Rows(self.columns, cells, files, [self.lines[i] for i in at])
+        sites = None if self.sites is None else [self.sites[i] for i in at]
+        return Rows(self.columns, cells, files, [self.lines[i] for i in at], sites)
 
     def column(self, name: str) -> list[Cell]:
         at = self.columns.index(name)
@@ -141,6 +151,12 @@ class Columns:
     """How a table's rows become the features of a dataset, in the order of its columns."""
 
     columns: tuple[Column, ...]
+    """Of all sites; where each has a scale of its own, without it."""
+    scale: Scale = "all"
+    site: str | None = None
+    """The column that names who owns a row, where the table had one."""
+    sites: dict[str, tuple[Column, ...]] = field(default_factory=dict)
+    """The columns of each site that was trained on, where each has a scale of its own."""
 
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)
@@ -156,17 +172,42 @@ class Columns:
         return tuple(name for column in self.columns for name in column.features)
 
     def apply(self, rows: Rows) -> Floats:
-        """The features of these rows, [n, features]."""
-        return np.concatenate([column.apply(rows) for column in self.columns], axis=1)
+        """The features of these rows, [n, features]. Where each site has a scale of its own, one that was not
+        trained on is scaled by its rows at hand; rows without a site are taken for one such site's."""
+        if self.scale != "site":
+            return _features(self.columns, rows)
+        found = np.zeros((len(rows), len(self.features)))
+        for name, mine in rows_by_site(rows).items():
+            part = rows.take(mine)
+            found[mine] = _features(self.sites.get(name) or self.of_new_site(name, part), part)
+        return found
+
+    def of_new_site(self, name: str, rows: Rows) -> tuple[Column, ...]:
+        """The columns of a site that was not trained on, scaled by these rows of it."""
+        if len(rows) < FEWEST_ROWS:
+            called = f"the site '{name}'" if name else "a site without a name"
+            raise UserError(
+                f"{called} was not trained on and has {len(rows)} row{'s' * (len(rows) != 1)} to learn its "
+                f"scale from: give at least {FEWEST_ROWS} rows of it at once, name one of the trained sites, "
+                "or train with scale=all."
+            )
+        return tuple(_own_scale(column, rows) for column in self.columns)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """All that it takes to apply them elsewhere."""
+        return {"version": VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, value: object) -> Columns:
         """The columns that `to_json` wrote."""
+        if not isinstance(value, dict) or value.get("version") != VERSION:
+            there = value.get("version") if isinstance(value, dict) else None
+            raise UserError(
+                f"the columns of a table are of version {there!r}, and this unskew reads {VERSION}: use the "
+                "version that wrote them."
+            )
         try:
-            return TypeAdapter(cls).validate_python(value)
+            return TypeAdapter(cls).validate_python({key: value[key] for key in value if key != "version"})
         except ValidationError as error:
             where = ".".join(map(str, error.errors(include_url=False)[0]["loc"])) or "content"
             raise UserError(f"the columns of a table are not as they were written ({where}).") from None
@@ -183,9 +224,64 @@ def numbers_in(rows: Rows, name: str) -> Floats:
     return np.array([math.nan if isinstance(cell, str) else cell for cell in cells], np.float64)
 
 
-def learn(rows: Rows, *, categorical: Collection[str], missing: Missing, standardise: bool) -> Columns:
+def rows_by_site(rows: Rows) -> dict[str, npt.NDArray[np.intp]]:
+    """Which rows each site owns; all are those of a site without a name where nobody knows."""
+    if rows.sites is None:
+        return {"": np.arange(len(rows))}
+    names, number = np.unique(np.array(rows.sites, np.str_), return_inverse=True)
+    return {str(name): np.flatnonzero(number == at) for at, name in enumerate(names)}
+
+
+def _features(columns: tuple[Column, ...], rows: Rows) -> Floats:
+    return np.concatenate([column.apply(rows) for column in columns], axis=1)
+
+
+def _own_scale(column: Column, rows: Rows) -> Column:
+    """A column as one site scales and fills it. A column of which the site has no value is 0 there."""
+    present = [cell for cell in rows.column(column.name) if not is_missing(cell)]
+    if column.kind == "category":
+        if column.fill is None or not present:
+            return column
+        found = Counter(map(category_of, present))
+        return replace(column, fill=min(found, key=lambda each: (-found[each], each)))
+    values = numbers_in(rows, column.name)
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return column
+    mean, std = float(values.mean()), float(values.std())
+    fill = None if column.fill is None else mean
+    return replace(column, mean=mean, scale=std if std > 0 else 1.0, fill=fill)
+
+
+def learn(
+    rows: Rows,
+    *,
+    categorical: Collection[str],
+    missing: Missing,
+    scale: Scale = "all",
+    site: str | None = None,
+) -> Columns:
     """How these training rows become numbers. A column that is called categorical, or has no number, holds
-    categories."""
+    categories. `site` is the column that names who owns a row, where the table has one."""
+    if scale != "site":
+        return Columns(_learn(rows, categorical, missing, standardise=scale == "all"), scale, site)
+    # Of all sites together, what features there are, and nothing of their values.
+    shared = tuple(
+        replace(each, fill=None if each.fill is None else 0.0)
+        if each.kind == "number"
+        else replace(each, fill=None if each.fill is None else each.categories[0])
+        for each in _learn(rows, categorical, missing, standardise=False)
+    )
+    own = {
+        name: tuple(_own_scale(column, rows.take(mine)) for column in shared)
+        for name, mine in rows_by_site(rows).items()
+    }
+    return Columns(shared, scale, site, own)
+
+
+def _learn(
+    rows: Rows, categorical: Collection[str], missing: Missing, *, standardise: bool
+) -> tuple[Column, ...]:
     kinds: dict[str, Literal["number", "category"]] = {}
     for name in rows.columns:
         present = [cell for cell in rows.column(name) if not is_missing(cell)]
@@ -217,7 +313,7 @@ def learn(rows: Rows, *, categorical: Collection[str], missing: Missing, standar
         fill = None if missing == "refuse" else float(mean[at])
         middle, unit = (float(mean[at]), float(scale[at])) if standardise else (0.0, 1.0)
         columns.append(Column(name, kind, middle, unit, fill=fill, flagged=flagged))
-    return Columns(tuple(columns))
+    return tuple(columns)
 
 
 def _categories(rows: Rows, name: str, asked: bool, flagged: bool, missing: Missing) -> Column:

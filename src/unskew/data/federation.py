@@ -135,7 +135,7 @@ class Federation:
 
     def save(self, path: Path) -> None:
         """Write the partition's manifest; the skew `file:PATH` makes the same federation from it."""
-        save(self.partition, self.dataset, path)
+        save(self.partition, self.dataset, path, self.names)
 
     def cite(self) -> str:
         """One line that identifies the partition in a paper."""

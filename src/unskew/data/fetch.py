@@ -30,7 +30,7 @@ from rich.progress import (
 )
 
 from unskew.data.bounded import TooLargeError, most_unpacked, open_zip
-from unskew.data.sources import SOURCES, data_folder
+from unskew.data.sources import SOURCES, data_folder, spelled
 from unskew.errors import UserError, unknown
 from unskew.files import put
 
@@ -166,7 +166,7 @@ def fetch(
 
     What is there already and right is not downloaded again; what an earlier run left half is resumed.
     base: download from this URL instead of the publisher's."""
-    name = name.replace("-", "_")
+    name = spelled(name)
     if name not in DOWNLOADS:
         raise no_download(name, folder)
     download = DOWNLOADS[name]

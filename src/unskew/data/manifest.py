@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -179,13 +179,15 @@ class _Manifest(BaseModel):
     counts: list[list[int]]
     indices: list[list[int]] | None
     """None where clients are drawn when they are needed: the dataset's name says how."""
+    names: list[str] | None = None
+    """What the clients are called, where they are sites that have names."""
     sha256: str
 
 
-def save(partition: Partition, dataset: Dataset, path: Path) -> None:
+def save(partition: Partition, dataset: Dataset, path: Path, names: Sequence[str] = ()) -> None:
     """Write the manifest, whole or not at all: recipe, seed, data, hashes, counts, notes and the indices
     themselves, so that it can be loaded where no recipe can make it again. Clients that are drawn when they
-    are needed have no indices."""
+    are needed have no indices. `names` is what the clients are called, where they have names."""
     manifest = _Manifest(
         format="unskew-partition-1",
         unskew=VERSION,
@@ -205,9 +207,10 @@ def save(partition: Partition, dataset: Dataset, path: Path) -> None:
         index_sha256=partition.index_sha256,
         counts=partition.counts.tolist(),
         indices=None if dataset.train.drawn else [mine.tolist() for mine in partition.indices],
+        names=list(names) or None,
         sha256="",
     )
-    content = manifest.model_dump() | {"sha256": _digest(manifest)}
+    content = _content(manifest) | {"sha256": _digest(manifest)}
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
     path = Path(path)
     try:
@@ -279,6 +282,11 @@ def _read(path: Path) -> _Manifest:
         ) from None
 
 
+def _content(manifest: _Manifest) -> dict[str, Any]:
+    """All but the hash over it. Clients without names have no such field."""
+    return manifest.model_dump(exclude={"sha256"} | ({"names"} if manifest.names is None else set()))
+
+
 def _digest(manifest: _Manifest) -> str:
-    content = manifest.model_dump(exclude={"sha256"})
+    content = _content(manifest)
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from unskew.data.bounded import check_regular
-from unskew.data.columns import Cell, Columns, Missing, Rows, cell_of, is_missing, learn
+from unskew.data.columns import Cell, Columns, Missing, Rows, Scale, cell_of, is_missing, learn
 from unskew.data.dataset import Dataset
 from unskew.data.own import distinct_names, from_arrays, number_owners, shortened, stratified
 from unskew.data.parquet import is_parquet, parquet_header, parquet_rows
@@ -26,7 +26,7 @@ def from_csv(
     *,
     label: str,
     test: Path | None = None,
-    standardise: bool = True,
+    scale: Scale = "all",
     test_fraction: float = 0.2,
     seed: int = 0,
     site: str | None = None,
@@ -40,8 +40,8 @@ def from_csv(
 
     path: a file, or several with the same columns, each of which is then a site.
     test: another file with the same columns; without it a stratified `test_fraction` is cut off.
-    standardise: subtract each column's mean and divide by its standard deviation, both over the training
-    rows of all sites (constant columns become 0).
+    scale: subtract each column's mean and divide by its standard deviation (constant columns become 0): over
+    the training rows of all sites, or of each site for itself; none leaves numbers as they are.
     site: the column that names who owns a row.
     columns: those to use as features; without it all but label and site. drop: those to leave out.
     categorical: columns whose numbers are categories. A category becomes one feature, 1 or 0.
@@ -55,7 +55,7 @@ def from_csv(
         [TablePart(each) for each in paths],
         label=label,
         test=test,
-        standardise=standardise,
+        scale=scale,
         test_fraction=test_fraction,
         seed=seed,
         site=site,
@@ -79,7 +79,7 @@ def from_tables(
     *,
     label: str,
     test: Path | None = None,
-    standardise: bool = True,
+    scale: Scale = "all",
     test_fraction: float = 0.2,
     seed: int = 0,
     site: str | None = None,
@@ -120,11 +120,12 @@ def from_tables(
         cut=[part.test is None and test is None for part in parts],
         classes=in_order({text for table in tables for text in table.labels}),
         sites=() if site else names,
-        standardise=standardise,
+        scale=scale,
         test_fraction=test_fraction,
         seed=seed,
         categorical=categorical,
         missing=missing,
+        site=site,
     )
 
 
@@ -136,16 +137,17 @@ def dataset_of(
     cut: Sequence[bool],
     classes: Sequence[str],
     sites: Sequence[str],
-    standardise: bool,
+    scale: Scale,
     test_fraction: float,
     seed: int,
     categorical: Sequence[str],
     missing: Missing,
+    site: str | None = None,
 ) -> Dataset:
     """The dataset of these tables, which have the same columns in the same order.
 
     cut: from which of `tables` a part is cut off for testing. sites: the order of their names, where it is
-    not that of the alphabet."""
+    not that of the alphabet. site: the column that names them, where there is one."""
     number = {text: at for at, text in enumerate(classes)}
     for table in tests:
         for at, text in enumerate(table.labels):
@@ -163,13 +165,27 @@ def dataset_of(
         candidates = np.flatnonzero(np.repeat(cut, [len(table.labels) for table in tables]))
         is_test[candidates[stratified(cells[candidates], test_fraction, seed)[1]]] = True
     train_at, test_at = np.flatnonzero(~is_test), np.flatnonzero(is_test)
-    train_rows = rows.take(train_at)
-    test_rows = stacked([rows.take(test_at), *(table.rows for table in tests)])
     test_labels = np.array([*labels[test_at], *(number[x] for t in tests for x in t.labels)], np.int64)
     cut_owners = [] if not len(test_at) else [None if holders is None else holders[test_at].tolist()]
     test_holders = joined_or_none([*cut_owners, *(table.sites for table in tests)])
+    train_rows = replace(rows.take(train_at), sites=None if holders is None else holders[train_at].tolist())
+    test_rows = replace(
+        stacked([rows.take(test_at), *(table.rows for table in tests)]),
+        sites=None if test_holders is None else test_holders.tolist(),
+    )
 
-    learnt = learn(train_rows, categorical=categorical, missing=missing, standardise=standardise)
+    if scale == "site":
+        if holders is None:
+            raise UserError(
+                "scale=site needs sites: name the column of a table that tells them, site=COLUMN, or several "
+                "files, or use scale=all."
+            )
+        if test_holders is None:
+            raise UserError(
+                f"scale=site needs the site of every test row, and {tests[0].rows.files[0]} names none: add "
+                "its column, give each file a test= of its own, or use scale=all."
+            )
+    learnt = learn(train_rows, categorical=categorical, missing=missing, scale=scale, site=site)
     dataset = from_arrays(
         learnt.apply(train_rows),
         labels[train_at],
@@ -191,13 +207,11 @@ def dataset_of(
         test=splits[1],
         owners=owner_names,
         columns=learnt,
-        notes=tuple(_notes(learnt, train_rows, test_rows, missing, standardise, len(owner_names))),
+        notes=tuple(_notes(learnt, train_rows, test_rows, missing, len(owner_names))),
     )
 
 
-def _notes(
-    columns: Columns, train: Rows, test: Rows, missing: Missing, standardise: bool, sites: int
-) -> Iterable[str]:
+def _notes(columns: Columns, train: Rows, test: Rows, missing: Missing, sites: int) -> Iterable[str]:
     """What a reader of the results has to know of how the table was read."""
     text = [f"{c.name} ({len(c.categories)})" for c in columns if c.kind == "category"]
     if text:
@@ -210,9 +224,10 @@ def _notes(
     )
     if any(gaps.values()):
         told = shortened([f"{name} {n}" for name, n in gaps.most_common() if n], 12)
-        how = "mean or the most frequent category of the training rows"
+        whose = "the site's training rows" if columns.scale == "site" else "the training rows"
+        how = f"mean or the most frequent category of {whose}"
         if missing == "column":
-            how = "mean of the training rows, or for no category, and a feature of its own says so"
+            how = f"mean of {whose}, or for no category, and a feature of its own says so"
         yield f"Of {len(train) + len(test)} rows values are missing ({told}): they are taken for the {how}."
     for column in columns:
         if strange := column.unseen(test):
@@ -220,15 +235,34 @@ def _notes(
                 f"{sum(strange.values())} test rows have a category of '{column.name}' that no training row "
                 f"has ({shortened(strange)}): they are 0 in all its features."
             )
-    if sites > 1 and (standardise or text or missing != "refuse"):
-        sent = ["its number of rows"]
-        if any(c.kind == "number" for c in columns) and (standardise or missing != "refuse"):
-            sent.append("the sum and the sum of squares of every column of numbers")
-        if text:
-            sent.append("how often it has each category")
+    unseen = [name for name in dict.fromkeys(test.sites or []) if name not in columns.sites]
+    if columns.scale == "site" and unseen:
+        yield f"No training row is of {shortened(unseen)}: their test rows are scaled by themselves."
+    if sites > 1:
+        yield from _what_leaves(columns, missing)
+
+
+def _what_leaves(columns: Columns, missing: Missing) -> Iterable[str]:
+    """What every site would have to send for its rows to be scaled and filled as they are."""
+    numbers, text = (any(c.kind == kind for c in columns) for kind in ("number", "category"))
+    if columns.scale == "site":
+        sent = ["which categories it has"] * text
+        sent += ["in which columns it lacks values"] * (missing == "column")
+        told = (
+            f"each would have to send {' and '.join(sent)}, and no number" if sent else "none sends anything"
+        )
+        yield f"Columns are scaled and filled by each site's own training rows: {told}."
+        return
+    sent = list[str]()
+    if numbers and (columns.scale == "all" or missing != "refuse"):
+        squares = " and the sum of squares" if columns.scale == "all" else ""
+        sent.append(f"the sum{squares} of every column of numbers")
+    if text:
+        sent.append("how often it has each category")
+    if sent:
         yield (
-            "What columns are scaled and filled by is learnt from the training rows of all sites together: "
-            f"each would have to send {', '.join(sent)}."
+            "What columns are scaled and filled by is learnt from the training rows of all sites together "
+            f"(scale={columns.scale}): each would have to send its number of rows, {', '.join(sent)}."
         )
 
 
@@ -259,10 +293,12 @@ def read_table(path: Path, choice: Choice, *, is_test: bool = False) -> Table:
         return chosen(path, header, lines, choice, is_test=is_test)
 
 
-def read_rows(path: Path, columns: Columns) -> Rows:
-    """The rows of a file for which `columns` was learnt, or of one like it. It needs no label."""
+def read_rows(path: Path, columns: Columns, *, site: str | None = None) -> Rows:
+    """The rows of a file for which `columns` was learnt, or of one like it. It needs no label. Who owns them
+    is said by `site`, for all of them, or by the column that named it before, where the file has it."""
     with _opened(path) as (header, lines):
-        return chosen(path, header, lines, Choice(None, None, columns.names, ())).rows
+        table = chosen(path, header, lines, Choice(None, columns.site, columns.names, ()), is_test=True)
+    return replace(table.rows, sites=table.sites if site is None else [site] * len(table.rows))
 
 
 Lines = Iterator[tuple[int, Sequence[str]]]

@@ -98,7 +98,7 @@ def local_only() -> Program:
         weights = stacked([model.with_frozen(engine.frozen) for model in models])
         notes = [
             f"local-only: every figure is the mean over {len(clients)} clients' own models, and all of them "
-            "trained in every round; at a site, its own model counts."
+            "trained in every round" + ("; at a site, its own model counts." if federation.sites else ".")
         ]
         if trial.probe.every:
             notes.append("local-only: there is no global model to probe the clients' models against.")

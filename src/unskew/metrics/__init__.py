@@ -59,7 +59,6 @@ from unskew.metrics.sites import (
     SiteResult,
     Spread,
     site_accuracy,
-    site_result,
     site_results,
     spread,
 )
@@ -112,7 +111,6 @@ __all__ = [
     "round_cost",
     "rounds_to",
     "site_accuracy",
-    "site_result",
     "site_results",
     "speed_up",
     "spread",

@@ -118,16 +118,13 @@ class SiteResult:
 
 def site_results(sites: Sites, answers: NDArray[np.integer]) -> list[SiteResult]:
     """A model at every site, in the order of `sites`."""
-    return [site_result(sites, answers, number) for number in range(len(sites))]
-
-
-def site_result(sites: Sites, answers: NDArray[np.integer], number: int) -> SiteResult:
-    """A model at one site."""
-    client = int(sites.clients[number])
-    return SiteResult(
-        name=sites.names[number],
-        client=None if client < 0 else client,
-        train=sites.train[number],
-        test=sites.test[number],
-        confusion=sites.confusion(answers, number),
-    )
+    return [
+        SiteResult(
+            name=name,
+            client=None if client < 0 else client,
+            train=sites.train[number],
+            test=sites.test[number],
+            confusion=sites.confusion(answers, number),
+        )
+        for number, (name, client) in enumerate(zip(sites.names, sites.clients.tolist(), strict=True))
+    ]

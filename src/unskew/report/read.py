@@ -53,6 +53,8 @@ class Run:
     """Why the run has failed; None where it has not."""
     skew: str
     """As it can be typed; see `label`."""
+    names: tuple[str, ...] = ()
+    """What the clients are called, where they are sites that have names."""
 
     @property
     def clients(self) -> int:
@@ -107,6 +109,9 @@ def read_run(path: Path) -> Run:
         raise _damaged(path / "partition.json", "its counts do not fit its classes")
     if not all(0 <= number < 1 << 53 for row in counts for number in row):
         raise _damaged(path / "partition.json", "its counts are no numbers of samples")
+    names = partition.get("names", [])
+    if names and len(names) != len(counts):
+        raise _damaged(path / "partition.json", "its names do not fit its counts")
     probes, summary, failure = (path / name for name in ("probes.jsonl", "summary.json", "error.json"))
     run = Run(
         path=path,
@@ -121,6 +126,7 @@ def read_run(path: Path) -> Run:
         summary=_parse(record.SUMMARY, summary) if summary.exists() else None,
         failure=_parse(record.FAILURE, failure) if failure.exists() else None,
         skew=experiment["skew"]["recipe"],
+        names=tuple(names),
     )
     _check_classes(run)
     return run

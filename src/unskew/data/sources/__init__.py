@@ -40,6 +40,7 @@ __all__ = [
     "data_folder",
     "load",
     "load_tables",
+    "spelled",
 ]
 
 SOURCES: dict[str, Source] = {
@@ -54,8 +55,8 @@ SOURCES: dict[str, Source] = {
         licence="CC BY 4.0",
         load=digits,
     ),
-    "heart_disease": Source(
-        name="heart_disease",
+    "heart-disease": Source(
+        name="heart-disease",
         title="Heart disease (four hospitals)",
         classes=2,
         train=735,
@@ -326,9 +327,16 @@ def load_tables(specs: Sequence[str], *, seed: int | None = None) -> Dataset:
         ) from None
 
 
+def spelled(name: str) -> str:
+    """The name of a dataset as it is listed, also for one that has hyphens in the place of underscores or the
+    other way; what is no dataset stays as it is."""
+    found = (known for known in SOURCES if known.replace("-", "_") == name.replace("-", "_"))
+    return next(found, name)
+
+
 def _load(spec: str, folder: Path | None, seed: int | None) -> Dataset:
     name, rest = named(spec)
-    name, given = name.replace("-", "_"), items(rest)  # fashion-mnist, tiny-imagenet: as their folders
+    name, given = spelled(name), items(rest)
     if name in OWN:
         if not given or not given[0].text:
             raise UserError(f"'{spec}' has no path: write {name}:PATH.")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from unskew.data.columns import Cell
+from unskew.data.columns import Cell, Scale
 from unskew.data.dataset import Dataset
 from unskew.data.sources.files import read
 from unskew.data.tables import Choice, Table, chosen, dataset_of, owned
@@ -27,21 +27,22 @@ NEVER_ZERO = ("trestbps", "chol")
 """Blood pressure and cholesterol, of which the files write 0 where they are unknown."""
 
 
-def heart_disease(*, task: Literal["binary", "grades"] = "binary") -> Dataset:
+def heart_disease(*, task: Literal["binary", "grades"] = "binary", scale: Scale = "all") -> Dataset:
     """920 patients with 13 measurements each, their hospitals as owners; a fifth of each class of each
     hospital is for testing.
 
     task: binary tells the healthy from the diseased; grades tells the grades 0 to 4, of which Hungary
-    recorded 0 and 1 only."""
+    recorded 0 and 1 only. scale: of numbers, as `from_csv` has it."""
+    chosen_options = [task] * (task != "binary") + [f"scale={scale}"] * (scale != "all")
     tables = [_hospital(name, file, task) for name, file in HOSPITALS.items()]
     dataset = dataset_of(
-        "heart_disease" if task == "binary" else "heart_disease:grades",
+        ":".join(["heart-disease", *([",".join(chosen_options)] if chosen_options else [])]),
         tables,
         (),
         cut=[True] * len(tables),
         classes=("healthy", "diseased") if task == "binary" else tuple("01234"),
         sites=tuple(HOSPITALS),
-        standardise=True,
+        scale=scale,
         test_fraction=0.2,
         seed=0,
         categorical=CATEGORICAL,

@@ -19,6 +19,7 @@ from unskew.report.figures.style import (
     blank,
     distinct,
     fit,
+    name_below,
     name_ticks,
     panels,
     printed,
@@ -50,27 +51,38 @@ def partition(runs: Sequence[Run], *, width: float | None = None, title: str | N
     if len(shown) == 1:
         (run,) = shown
         words = f"{run.conditions}, seed {run.seed}" if title is None else title
-        return draw_partition(run.counts, run.classes, title=words, width=width)
-    several = [(f"{run.skew}, seed {run.seed}", run.counts, run.classes) for run in shown]
+        return draw_partition(run.counts, run.classes, run.names, title=words, width=width)
+    several = [(f"{run.skew}, seed {run.seed}", run.counts, run.classes, run.names) for run in shown]
     return _draw(several, title or "", width)
 
 
 def draw_partition(
-    counts: Counts, classes: Sequence[str], *, title: str = "", width: float | None = None
+    counts: Counts,
+    classes: Sequence[str],
+    clients: Sequence[str] = (),
+    *,
+    title: str = "",
+    width: float | None = None,
 ) -> Figure:
     """Discs whose area is the number of samples, an empty place being vacant; for many clients or classes a
-    heat map, darker for more."""
-    return _draw([("", counts, tuple(classes))], title, width)
+    heat map, darker for more. `clients` is what they are called, where they have names."""
+    return _draw([("", counts, tuple(classes), tuple(clients))], title, width)
+
+
+Part = tuple[str, Counts, tuple[str, ...], tuple[str, ...]]
+"""A title, label counts, the classes, and what the clients are called."""
 
 
 @printed
-def _draw(parts: Sequence[tuple[str, Counts, tuple[str, ...]]], title: str, width: float | None) -> Figure:
-    clients = max(counts.shape[0] for _, counts, _ in parts)
-    C = max(counts.shape[1] for _, counts, _ in parts)
-    names = [distinct(classes, 1.3) for _, _, classes in parts]
+def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
+    clients = max(counts.shape[0] for _, counts, _, _ in parts)
+    C = max(counts.shape[1] for _, counts, _, _ in parts)
+    names = [distinct(classes, 1.3) for _, _, classes, _ in parts]
+    sites = [distinct(called, 1.3) for _, _, _, called in parts]
+    below = max((text_width(name, SMALL) for each in sites for name in each), default=0.0)
     margin = 0.4 + max(text_width(name, SMALL) for each in names for name in each)
     discs = max(clients, C) <= MOST_DISCS
-    most = max(max(int(counts.max()) for _, counts, _ in parts), 1)
+    most = max(max(int(counts.max()) for _, counts, _, _ in parts), 1)
     bar = 0.0 if discs else 0.75  # the bar that explains the shades
     total = width or (COLUMN if len(parts) == 1 and margin + SMALLEST * clients + bar <= COLUMN else PAGE)
     columns, wide = tile(
@@ -87,18 +99,24 @@ def _draw(parts: Sequence[tuple[str, Counts, tuple[str, ...]]], title: str, widt
     else:  # cells need not be square
         wide = ((total - margin - bar) / columns - 0.3) / clients
         tall = min(((TALLEST - 0.7) / rows - 0.5) / C, LINE)
-    figure = blank(total, rows * (tall * C + 0.5) + (0.4 if discs else 0.1), title)
+    turned = below + 0.06 > wide  # names of sites stand upright where they fit
+    room = 0.5 + (below - 0.1 if turned and below else 0.0)
+    figure = blank(total, rows * (tall * C + room) + (0.4 if discs else 0.1), title)
     every = panels(figure, len(parts), columns)
-    for place, ((name, counts, classes), labels, axes) in enumerate(zip(parts, names, every, strict=True)):
+    each = zip(parts, names, sites, every, strict=True)
+    for place, ((name, counts, classes, _), labels, called, axes) in enumerate(each):
         if discs:
             _discs(axes, counts, wide, most)
         else:
             image = _heat(axes, counts, most)
-        name_ticks(axes.xaxis, [str(client) for client in range(len(counts))], wide, across=True)
+        if called:
+            name_below(axes, called, wide)
+        else:
+            name_ticks(axes.xaxis, [str(client) for client in range(len(counts))], wide, across=True)
         named = place % columns == 0 or classes != parts[0][2]
         name_ticks(axes.yaxis, labels if named else [""] * len(labels), tall)
         axes.tick_params(length=0)
-        axes.set(xlabel="client", ylabel="class" if named else "")
+        axes.set(xlabel="site" if called else "client", ylabel="class" if named else "")
         axes.set_title(fit(name, wide * clients + 0.4, NORMAL))
         for side in axes.spines.values():
             side.set_visible(False)
