@@ -100,7 +100,7 @@ def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
         wide = ((total - margin - bar) / columns - 0.3) / clients
         tall = min(((TALLEST - 0.7) / rows - 0.5) / C, LINE)
     turned = below + 0.06 > wide  # names of sites stand upright where they fit
-    room = 0.5 + (below - 0.1 if turned and below else 0.0)
+    room = 0.5 + (below if turned else 0.0)
     figure = blank(total, rows * (tall * C + room) + (0.4 if discs else 0.1), title)
     every = panels(figure, len(parts), columns)
     each = zip(parts, names, sites, every, strict=True)

@@ -15,6 +15,7 @@ from unskew.record import Json, Probe, Round, Stages, fault_notes, plain
 from unskew.report.measures import MEASURES, Measure
 from unskew.report.page.answer import BASELINE, GROUPS, answer, moment, paired
 from unskew.report.page.progress import progress
+from unskew.report.page.sites import site_classes, site_table
 from unskew.report.read import Run, by_method, settings
 from unskew.report.table import COLUMNS, NONE, tabulate
 from unskew.version import VERSION
@@ -26,6 +27,10 @@ MOST_CLASS_VALUES = 250_000
 """Accuracies of single classes over rounds; beyond this, rounds are left out."""
 MOST_PROBE_VALUES = 250_000
 """Numbers about clients in probed rounds; beyond this, probed rounds are left out."""
+MOST_SITE_VALUES = 100_000
+"""Accuracies of single sites over rounds; beyond this, rounds are left out."""
+MOST_SITE_CELLS = 100_000
+"""Accuracies of single classes at sites; a run that would go beyond has none on the page."""
 MOST_CONFUSIONS = 250_000
 """Cells of confusion matrices; a run whose matrix would go beyond has none on the page."""
 
@@ -56,15 +61,17 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
         for name, members in seeds.items()
         for run in members
     }
-    federations: dict[tuple[tuple[str, ...], bytes], Run] = {}
+    federations: dict[object, Run] = {}
     for run in runs:
         federations.setdefault(_federation_key(run), run)
     keep = _thin(sum(len(run.tested) * len(run.classes) for run in runs), MOST_CLASS_VALUES)
+    keep_sites = _thin(sum(_site_values(run) for run in runs), MOST_SITE_VALUES)
     keep_probes = _thin(sum(_probe_values(run) for run in runs), MOST_PROBE_VALUES)
-    cells = 0
+    cells = site_cells = 0
     told: list[Json] = []
     for run in runs:
         cells += len(run.classes) ** 2
+        site_cells += _site_cells(run)
         told.append(
             {
                 "path": str(run.path),
@@ -75,7 +82,8 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
                 "done": run.done,
                 "finished": run.finished,
                 "failed": run.failure is not None,
-                **_curves(run, keep),
+                **_curves(run, keep, keep_sites),
+                "sites": site_classes(run) if site_cells <= MOST_SITE_CELLS else None,
                 "probe_every": _probe_every(run),
                 "probes": [_probe(probe) for probe in _every(run.probes, keep_probes)],
                 "confusion": plain(run.summary.confusion)
@@ -178,6 +186,7 @@ def _block(seeds: Mapping[str, Sequence[Run]], title: str, colours: Sequence[int
         "heads": heads[:COMPARED],
         "costs": heads[COMPARED:],
         "rows": _rows(seeds, reference, colours),
+        "sites": site_table(seeds),
     }
 
 
@@ -234,8 +243,16 @@ def _signed(value: float) -> str:
 # Runs
 
 
-def _federation_key(run: Run) -> tuple[tuple[str, ...], bytes]:
-    return run.classes, run.counts.tobytes()
+def _federation_key(run: Run) -> object:
+    return run.classes, run.counts.tobytes(), run.names
+
+
+def _site_values(run: Run) -> int:
+    return sum(len(line.sites.accuracy or {}) for line in run.tested if line.sites)
+
+
+def _site_cells(run: Run) -> int:
+    return len(run.summary.sites.each) * len(run.classes) if run.summary and run.summary.sites else 0
 
 
 def _federation(run: Run) -> dict[str, Json]:
@@ -246,6 +263,7 @@ def _federation(run: Run) -> dict[str, Json]:
         "classes": list(run.classes),
         "counts": run.counts.tolist(),
         "groups": ["".join(map(str, row)) for row in kind],
+        "names": list(run.names),
     }
 
 
@@ -260,18 +278,22 @@ def _measures() -> list[Json]:
 def _group(key: str, measure: Measure) -> str:
     if measure.probed:
         return "In local updates, from probes"
+    if key in ("worst-site", "site-mean", "site-spread"):
+        return "Sites"
     return "Clients' classes" if key in GROUPS else "All classes"
 
 
-def _curves(run: Run, keep: int) -> dict[str, Json]:
-    """Every measure by round, and every class's accuracy in each `keep`-th tested round and the last. The
-    rounds stand apart: under `all` where a measure is of every round, `tested`, `probed` or `by_class`."""
-    some = _every(run.tested, keep)
+def _curves(run: Run, keep: int, keep_sites: int) -> dict[str, Json]:
+    """Every measure by round, and every class's accuracy in each `keep`-th tested round and the last; of
+    sites likewise. The rounds stand apart: under `all` where a measure is of every round, `tested`,
+    `probed`, `by_class` or `by_site`."""
+    some, of_sites = _every(run.tested, keep), _every(run.tested, keep_sites)
     lines: dict[str, Sequence[Round | Probe]] = {
         "all": run.rounds,
         "tested": run.tested,
         "probed": run.probes,
         "by_class": some,
+        "by_site": of_sites,
     }
     series: dict[str, Json] = {}
     for key, measure in MEASURES.items():
@@ -280,12 +302,15 @@ def _curves(run: Run, keep: int) -> dict[str, Json]:
         if any(value is not None for value in values):
             series[key] = [kind, [_whole(value) if measure.percent else _short(value) for value in values]]
     domains = dict.fromkeys(name for line in run.tested for name in line.domains or {})
+    by_site = [(line.sites.accuracy or {}) if line.sites else {} for line in of_sites]
+    sites = dict.fromkeys(name for values in by_site for name in values)
     return {
         "rounds": {kind: [line.round for line in those] for kind, those in lines.items()},
         "series": series,
         "domains": {
             name: [_whole((line.domains or {}).get(name)) for line in run.tested] for name in domains
         },
+        "by_site": {name: [_whole(values.get(name)) for values in by_site] for name in sites},
         "by_class": [[_whole(line.class_accuracy[c]) for line in some] for c in range(len(run.classes))],
     }
 

@@ -21,6 +21,7 @@
     picked: false, // until then the client is the first of whom something can be told
     round: null,
     confusion: null,
+    site: null,
     setup: null,
   };
 
@@ -333,6 +334,7 @@
     const known = data.measures.filter(({ key }) => data.runs.some((run) => key in run.series));
     const names = [...new Set(data.federations.flatMap((federation) => federation.classes))];
     const domains = [...new Set(data.runs.flatMap((run) => Object.keys(run.domains)))];
+    const sites = [...new Set(data.runs.flatMap((run) => Object.keys(run.by_site)))];
     return [
       ...(known.length ? known : data.measures.slice(0, 1)).map(({ key, title, group }) => [
         key,
@@ -341,6 +343,7 @@
       ]),
       ...names.map((name) => ["class:" + name, name, "One class"]),
       ...domains.map((name) => ["domain:" + name, name, "One domain"]),
+      ...sites.map((name) => ["site:" + name, name, "One site"]),
     ];
   }
   const inPercent = (metric) =>
@@ -354,7 +357,9 @@
         ? run.series[metric] || ["tested", []]
         : metric.startsWith("class:")
           ? ["by_class", run.by_class[data.federations[run.federation].classes.indexOf(name)] || []]
-          : ["tested", run.domains[name] || []];
+          : metric.startsWith("site:")
+            ? ["by_site", run.by_site[name] || []]
+            : ["tested", run.domains[name] || []];
     const unit = inPercent(metric) ? 100 : 1;
     return values
       .map((value, i) => [run.rounds[kind][i], value])
@@ -486,6 +491,12 @@
       data.runs.some((run) => run.rounds.by_class.length < run.rounds.tested.length)
     )
       notes.push("To keep the page small, classes are shown in some of the rounds.");
+    if (
+      metric.startsWith("site:") &&
+      data.runs.some((run) => run.rounds.by_site.length < run.rounds.tested.length)
+    )
+      notes.push("To keep the page small, sites are shown in some of the rounds.");
+    if (metric === "worst-site") notes.push("Which site is the worst may change from round to round.");
     if (metric === "drift")
       notes.push("Σ‖moves‖² / ‖Σ moves‖²: the higher, the more the clients pull apart.");
     if (metric === "worst") notes.push("Which class is the worst may change from round to round.");
@@ -514,12 +525,249 @@
     showCurves();
   }
 
+  // Sites
+
+  function siteTable(block) {
+    const { methods, rows, spread, total } = block.sites;
+    const head = (text) => h("th", { scope: "col" }, text);
+    const cell = (found) => {
+      if (!found) return h("td", {}, "–");
+      const [mean, deviation] = found[1].split(" ± ");
+      return h("td", {}, mean, deviation ? h("span", { class: "spread" }, ` ± ${deviation}`) : null);
+    };
+    const count = (value) => h("td", {}, value === null ? "–" : number(value));
+    const list = (names) =>
+      names.length <= 6 ? names.join(", ") : `${names.slice(0, 5).join(", ")} and ${names.length - 5} more`;
+    const swatches = block.rows.map((row) => [row.name, row.method]);
+    const titles = methods.map((name) =>
+      h(
+        "th",
+        { scope: "col" },
+        ...swatches.filter(([of]) => of === name).map(([, method]) => swatch(method)),
+        name,
+      ),
+    );
+    return [
+      data.blocks.length > 1 ? h("h3", {}, block.title) : null,
+      rows.length < total
+        ? h("p", { class: "note" }, `The ${rows.length} of ${number(total)} sites with the lowest accuracy.`)
+        : null,
+      region(
+        "Accuracy at each site",
+        h(
+          "table",
+          {},
+          h("thead", {}, h("tr", {}, head("site"), head("train"), head("test"), ...titles, head("lacks"))),
+          h(
+            "tbody",
+            {},
+            ...rows.map((row) =>
+              h(
+                "tr",
+                {},
+                h("th", { scope: "row" }, row.name),
+                count(row.train),
+                count(row.test),
+                ...row.cells.map(cell),
+                h("td", { class: "lacks" }, row.train === 0 ? "did not train" : list(row.lacks)),
+              ),
+            ),
+          ),
+          h(
+            "tfoot",
+            {},
+            ...spread.map((row) =>
+              h(
+                "tr",
+                {},
+                h("th", { scope: "row" }, row.name),
+                h("td", {}),
+                h("td", {}),
+                ...row.cells.map(cell),
+                h("td", {}),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ].filter(Boolean);
+  }
+  const blockOf = (run) =>
+    data.blocks.find((block) => block.rows.some((row) => row.method === run.method)) || data.blocks[0];
+
+  function showSiteTables() {
+    const some = data.blocks.some((block) => block.sites);
+    $("sites").hidden = $("sites-link").hidden = !some;
+    if (some)
+      $("site-tables").replaceChildren(
+        ...data.blocks.filter((block) => block.sites).flatMap((block) => siteTable(block)),
+      );
+  }
+  function showSites() {
+    const runs = data.runs.filter((run) => blockOf(run).sites);
+    if (!runs.length) return;
+    chosen.site = fill(
+      $("site-run"),
+      runs.map((run) => [run.path, runName(run)]),
+      chosen.site,
+    );
+    const run = runs.find((each) => each.path === chosen.site) || runs[0],
+      block = blockOf(run),
+      { rows, methods } = block.sites;
+    const S = rows.length,
+      row = S <= 12 ? 34 : S <= 24 ? 24 : 18,
+      long = Math.max(...rows.map((each) => Math.min(each.name.length, 18))),
+      left = 16 + 7 * long;
+    const axis = {
+      range: [S - 0.4, -0.6],
+      tickvals: rows.map((_, i) => i),
+      ticktext: rows.map((each) => tick(each.name, 18)),
+      ticks: "",
+    };
+    const symbols = ["circle", "diamond", "square", "triangle-up", "cross", "x", "star", "hexagon"];
+    const coloured = methods.map((name) => block.rows.find((each) => each.name === name).method);
+    const found = rows.map((each) => each.cells.map((cell) => (cell ? cell[0] / 100 : null)));
+    draw(
+      "site-dots",
+      [
+        {
+          type: "scatter",
+          mode: "lines",
+          hoverinfo: "skip",
+          showlegend: false,
+          line: { color: css("--line"), width: 1 },
+          x: found.flatMap((values) => {
+            const known = values.filter((value) => value !== null);
+            return known.length ? [Math.min(...known), Math.max(...known), null] : [null];
+          }),
+          y: found.flatMap((values, i) => (values.some((value) => value !== null) ? [i, i, null] : [null])),
+        },
+        ...methods.map((name, at) => ({
+          type: "scatter",
+          mode: "markers",
+          name: plain(brief(name, 24)),
+          x: found.map((values) => values[at]),
+          y: rows.map((_, i) => i + (0.6 * (at + 0.5)) / methods.length - 0.3), // side by side: many are equal
+          marker: {
+            size: methods.length <= 4 ? 9 : 6,
+            color: colour(coloured[at]),
+            symbol: symbols[at % symbols.length],
+            line: { color: css("--paper"), width: 1 },
+          },
+          text: rows.map(
+            (each) => `${plain(each.name)}, ${plain(brief(name, 40))}: ${each.cells[at] ? each.cells[at][1] : "–"} %`,
+          ),
+          hovertemplate: "%{text}<extra></extra>",
+        })),
+      ],
+      {
+        height: S * row + 84,
+        margin: { l: left, r: 14, t: 34, b: 44 },
+        hovermode: "closest",
+        showlegend: true,
+        legend: {
+          orientation: "h",
+          x: 0,
+          y: 1,
+          yanchor: "bottom",
+          xanchor: "left",
+          font: { size: 12, color: css("--muted") },
+          itemclick: false,
+          itemdoubleclick: false,
+        },
+        xaxis: { title: "accuracy %", range: [-3, 103], tickvals: [0, 25, 50, 75, 100] },
+        yaxis: { ...axis, showgrid: true },
+      },
+      `Accuracy at each site: ${rows.map((each) => `${each.name} ${methods.map((name, at) => `${name} ${percent(each.cells[at] && each.cells[at][0])}`).join(", ")}`).join("; ")}`,
+    );
+    const names = data.federations[run.federation].classes,
+      C = names.length;
+    const known = new Map((run.sites || []).map((each) => [each.name, each])),
+      shown = rows.map((each) => known.get(each.name) || null);
+    $("site-classes-figure").hidden = !run.sites;
+    $("site-note").textContent = run.sites
+      ? "A cell without colour has no test sample of the class at the site; a ring marks a class that the site lacks in training."
+      : run.finished
+        ? "Too many sites and classes for this page: sites.jsonl and summary.json have them."
+        : "Classes at each site are written when the run ends.";
+    if (!run.sites) return;
+    const width = $("site-classes").clientWidth || 500,
+      cell = Math.max(4, (width - left - 70) / C),
+      step = Math.max(1, Math.ceil(15 / cell)),
+      wide = Math.max(...names.map((name) => Math.min(name.length, 14))),
+      tilted = wide * 7 > cell * step,
+      ticks = names.map((_, c) => c).filter((c) => c % step === 0);
+    const vacant = shown.flatMap((site, i) =>
+      site ? site.train.map((n, c) => (n ? null : [c, i])).filter(Boolean) : [],
+    );
+    draw(
+      "site-classes",
+      [
+        {
+          type: "heatmap",
+          z: shown.map((site) => names.map((_, c) => (site && site.accuracy[c] !== null ? site.accuracy[c] / 100 : null))),
+          zmin: 0,
+          zmax: 100,
+          colorscale: scale("--low"),
+          xgap: C <= 40 ? 1 : 0,
+          ygap: 1,
+          hoverongaps: true,
+          text: shown.map((site) =>
+            names.map((_, c) =>
+              site && site.accuracy[c] !== null && cell >= 34 ? (site.accuracy[c] / 100).toFixed(0) : "",
+            ),
+          ),
+          texttemplate: cell >= 34 ? "%{text}" : undefined,
+          textfont: { size: 12 },
+          customdata: shown.map((site, i) =>
+            names.map((name, c) =>
+              site
+                ? `${plain(rows[i].name)}, ${plain(name)}: ${percent(site.accuracy[c])} % of ${plural(site.test[c], "test sample")}, ${site.train[c] ? plural(site.train[c], "training sample") : "vacant in training"}`
+                : plain(rows[i].name),
+            ),
+          ),
+          hovertemplate: "%{customdata}<extra></extra>",
+          colorbar: {
+            thickness: 10,
+            outlinewidth: 0,
+            ticksuffix: " %",
+            tickfont: { color: css("--muted"), size: 11 },
+          },
+        },
+        {
+          type: "scatter",
+          mode: "markers",
+          hoverinfo: "skip",
+          x: vacant.map(([c]) => c),
+          y: vacant.map(([, i]) => i),
+          marker: { symbol: "circle-open", size: Math.max(5, Math.min(12, cell / 2)), color: css("--c1"), line: { width: 2 } },
+        },
+      ],
+      {
+        height: S * row + 40 + (tilted ? 24 + 6.2 * wide : 34),
+        margin: { l: left, r: 8, t: 34, b: tilted ? 24 + 6.2 * wide : 34 },
+        hovermode: "closest",
+        xaxis: {
+          range: [-0.5, C - 0.5],
+          tickvals: ticks,
+          ticktext: ticks.map((c) => tick(names[c], 14)),
+          tickangle: tilted ? -60 : 0,
+          showgrid: false,
+          ticks: "",
+        },
+        yaxis: { ...axis, range: [S - 0.5, -0.5], showgrid: false },
+      },
+      `Accuracy of each class at each site of ${runName(run)}: ${shown.map((site, i) => `${rows[i].name} ${names.map((name, c) => `${name} ${site ? percent(site.accuracy[c]) : "–"}`).join(", ")}`).join("; ")}`,
+    );
+  }
+
   // Clients
 
+  const clientName = (federation, client) => federation.names[client] || `client ${client}`;
   function clientText(federation, client) {
     const size = federation.counts[client].reduce((a, b) => a + b, 0),
       vacant = [...federation.groups[client]].filter((g) => g === "2").length;
-    return `${client}: ${plural(size, "sample")}, ${vacant} of ${federation.classes.length} classes vacant`;
+    return `${federation.names[client] || client}: ${plural(size, "sample")}, ${vacant} of ${federation.classes.length} classes vacant`;
   }
   function showClients() {
     const runs = data.runs;
@@ -543,6 +791,8 @@
       1,
       Math.ceil(C / Math.max(1, (($("partition").clientWidth || 800) - 90) / (tilted ? 15 : 8 * long))),
     );
+    const called = Math.max(0, ...federation.names.map((name) => Math.min(name.length, 18))), // characters, 0 for numbers
+      apart = Math.max(1, Math.ceil(16 / rows));
     const shownClasses = federation.classes.map((_, c) => c).filter((c) => c % step === 0);
     const marks = [1, 10, 100, 1000, 10000, 100000, 1000000].filter((mark) => mark <= most);
     draw(
@@ -559,7 +809,7 @@
           text: federation.counts.map((row, client) =>
             row.map(
               (n, c) =>
-                `client ${client}, ${plain(federation.classes[c])}: ${plural(n, "sample")} (${GROUPS[federation.groups[client][c]]})`,
+                `${plain(clientName(federation, client))}, ${plain(federation.classes[c])}: ${plural(n, "sample")} (${GROUPS[federation.groups[client][c]]})`,
             ),
           ),
           hovertemplate: "%{text}<extra></extra>",
@@ -577,7 +827,7 @@
       ],
       {
         height: N * rows + (tilted ? 24 + 6.2 * long : 34) + 46,
-        margin: { l: 52, r: 8, t: 8, b: tilted ? 24 + 6.2 * long : 34 },
+        margin: { l: called ? 16 + 7 * called : 52, r: 8, t: 8, b: tilted ? 24 + 6.2 * long : 34 },
         hovermode: "closest",
         xaxis: {
           tickvals: shownClasses,
@@ -587,13 +837,20 @@
           ticks: "",
         },
         yaxis: {
-          title: "client",
           autorange: "reversed",
           showgrid: false,
           ticks: "",
-          tickformat: "d",
-          nticks: Math.max(2, Math.floor((N * rows) / 22)),
-          ...(N <= 24 ? { dtick: 1 } : {}),
+          ...(called
+            ? {
+                tickvals: federation.names.map((_, k) => k).filter((k) => k % apart === 0),
+                ticktext: federation.names.filter((_, k) => k % apart === 0).map((name) => tick(name, 18)),
+              }
+            : {
+                title: "client",
+                tickformat: "d",
+                nticks: Math.max(2, Math.floor((N * rows) / 22)),
+                ...(N <= 24 ? { dtick: 1 } : {}),
+              }),
         },
         shapes: [
           {
@@ -607,7 +864,7 @@
           },
         ],
       },
-      `Samples of ${C} classes at ${plural(N, "client")}; client ${chosen.client} is chosen`,
+      `Samples of ${C} classes at ${plural(N, "client")}; ${clientName(federation, chosen.client)} is chosen`,
     );
     if (!$("partition").dataset.clickable) {
       $("partition").dataset.clickable = "true";
@@ -622,7 +879,7 @@
       kinds = [...federation.groups[client]].map(Number);
     const of = (group) => kinds.map((kind, c) => (kind === group ? c : -1)).filter((c) => c >= 0);
     const total = counts.reduce((a, b) => a + b, 0);
-    $("client-title").textContent = `Client ${client}`;
+    $("client-title").textContent = federation.names[client] || `Client ${client}`;
     $("client-text").textContent =
       `${plural(total, "sample")} of ${plural(counts.filter(Boolean).length, "class", "classes")}; ${of(2).length} of ${counts.length} classes are vacant.`;
     const found = run.probes.filter((probe) => probe.clients.includes(client));
@@ -760,7 +1017,7 @@
         bargap: 0.3,
         xaxis: { title: "samples", range: [0, Math.max(1, ...counts) * 1.06], nticks: 4, tickformat: ",d" },
       },
-      `Client ${client}: ${
+      `${clientName(federation, client)}: ${
         order
           .filter((c) => counts[c])
           .map((c) => `${federation.classes[c]} ${counts[c]}`)
@@ -821,7 +1078,7 @@
         },
         xaxis: { title: "accuracy %", range: [-3, 103], tickvals: [0, 25, 50, 75, 100] },
       },
-      `Client ${client}, round ${probe.round}, accuracy received, updated and averaged: ` +
+      `${clientName(federation, client)}, round ${probe.round}, accuracy received, updated and averaged: ` +
         order
           .map(
             (c) =>
@@ -850,7 +1107,7 @@
       return "What local updates did to each class was not recorded in this run. To see it, run it again with --probe every=10.";
     if (!rounds.length)
       return `No round has been probed yet: the first will be round ${Math.min(run.probe_every || 1, run.total)}.`;
-    return `Client ${client} took part in none of the probed rounds (${rounds.length > 8 ? rounds.length + " of them" : rounds.join(", ")}). Run it again with --probe every=1, or a larger cohort, to see this client.`;
+    return `${clientName(data.federations[run.federation], client)} took part in none of the probed rounds (${rounds.length > 8 ? rounds.length + " of them" : rounds.join(", ")}). Run it again with --probe every=1, or a larger cohort, to see this client.`;
   }
   function choose(client) {
     const N = data.federations[pick(chosen.run).federation].counts.length;
@@ -993,12 +1250,14 @@
     $("main").hidden = !data.runs.length;
     if (!data.runs.length) return;
     showTables();
+    showSiteTables();
     showChips();
     showSetup();
   }
   function showCharts() {
     if (!data.runs.length) return;
     showCurves();
+    showSites();
     showClients();
     showConfusion();
   }
@@ -1024,6 +1283,10 @@
     $("round").addEventListener("change", (event) => {
       chosen.round = event.target.value;
       showClients();
+    });
+    $("site-run").addEventListener("change", (event) => {
+      chosen.site = event.target.value;
+      showSites();
     });
     $("confusion-run").addEventListener("change", (event) => {
       chosen.confusion = event.target.value;

@@ -1,0 +1,122 @@
+"""What a page shows of sites: the model on each one's own test samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from unskew import metrics
+from unskew.record import Json, Number, Site, SiteSpread
+from unskew.report.read import Run
+
+MOST_ROWS = 40
+"""Sites that the table has, of many those with the lowest accuracy."""
+SPREAD = {
+    "mean": "mean over sites",
+    "worst": "worst site",
+    "std": "standard deviation over sites",
+}
+
+
+def site_table(seeds: Mapping[str, Sequence[Run]]) -> dict[str, Json] | None:
+    """The sites against the methods of a block, over seeds; None where no run tells of sites."""
+    last = {name: [found for run in runs if (found := _last(run))] for name, runs in seeds.items()}
+    if not any(last.values()):
+        return None
+    known = {site.name: site for runs in seeds.values() for run in runs for site in _each(run)}
+    by_site = {
+        name: {method: _values(spreads, name) for method, spreads in last.items()}
+        for name in dict.fromkeys([*_named(last.values()), *known])
+    }
+    for method, runs in seeds.items():  # of many sites only some stand one by one, in the summaries
+        for run in runs:
+            for site in _each(run) if _last(run) and not _accuracies(run) else ():
+                by_site[site.name].setdefault(method, []).append(site.accuracy)
+    names = list(by_site)
+    if len(names) > MOST_ROWS:
+        names = sorted(names, key=lambda name: _lowest(by_site[name].values()))[:MOST_ROWS]
+    classes = next(iter(seeds.values()))[0].classes
+    total = max(spread.sites for spreads in last.values() for spread in spreads)
+    return {
+        "methods": list(seeds),
+        "total": total,
+        "unseen": any(spread.unseen is not None for spreads in last.values() for spread in spreads),
+        "rows": [
+            {
+                "name": name,
+                "train": _sum(known.get(name), "train"),
+                "test": _sum(known.get(name), "test"),
+                "lacks": _lacks(known.get(name), classes),
+                "cells": [_cell(by_site[name].get(method, [])) for method in seeds],
+            }
+            for name in names
+        ],
+        "spread": [
+            {
+                "name": title,
+                "cells": [_cell([getattr(spread, key) for spread in last[method]]) for method in seeds],
+            }
+            for key, title in SPREAD.items()
+        ],
+    }
+
+
+def site_classes(run: Run) -> Json:
+    """The accuracy of each class at each site, of a run that has ended, and the classes that it lacks."""
+    if not _each(run):
+        return None
+    return [
+        {
+            "name": site.name,
+            "train": list(site.train),
+            "test": list(site.test),
+            "accuracy": [_whole(value) for value in site.class_accuracy],
+        }
+        for site in _each(run)
+    ]
+
+
+def _last(run: Run) -> SiteSpread | None:
+    return run.tested[-1].sites if run.tested else None
+
+
+def _accuracies(run: Run) -> dict[str, Number]:
+    spread = _last(run)
+    return (spread.accuracy or {}) if spread else {}
+
+
+def _each(run: Run) -> list[Site]:
+    return run.summary.sites.each if run.summary and run.summary.sites else []
+
+
+def _named(spreads: Iterable[Sequence[SiteSpread]]) -> list[str]:
+    return [name for each in spreads for spread in each for name in spread.accuracy or {}]
+
+
+def _values(spreads: Sequence[SiteSpread], name: str) -> list[Number]:
+    return [spread.accuracy[name] for spread in spreads if spread.accuracy and name in spread.accuracy]
+
+
+def _lowest(values: Iterable[Sequence[Number]]) -> float:
+    found = [value for each in values for value in each if value is not None]
+    return float(np.mean(found)) if found else math.inf
+
+
+def _sum(site: Site | None, key: str) -> int | None:
+    return None if site is None else sum(getattr(site, key))
+
+
+def _lacks(site: Site | None, classes: Sequence[str]) -> list[Json]:
+    return [] if site is None else [name for name, n in zip(classes, site.train, strict=True) if not n]
+
+
+def _cell(values: Sequence[Number]) -> Json:
+    """The mean in whole hundredths of a percent, and the same as text with its spread over seeds."""
+    known = metrics.over_seeds(values)
+    return None if known is None else [_whole(known.mean), metrics.plus_minus(known, scale=100)]
+
+
+def _whole(value: Number) -> int | None:
+    return None if value is None or not math.isfinite(value) else round(10_000 * value)
