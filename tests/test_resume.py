@@ -65,7 +65,9 @@ def same(first, second) -> bool:
         and [round.train_loss for round in first.rounds] == [round.train_loss for round in second.rounds]
         and [round.traffic for round in first.rounds] == [round.traffic for round in second.rounds]
         and all(
-            (one.test.confusion == other.test.confusion).all() and one.test.loss == other.test.loss
+            (one.test.confusion == other.test.confusion).all()
+            and one.test.loss == other.test.loss
+            and np.array_equal(one.test.answers, other.test.answers)
             for one, other in zip(first.rounds, second.rounds, strict=True)
         )
         and (first.notes, first.cost, first.traffic) == (second.notes, second.cost, second.traffic)
@@ -138,6 +140,21 @@ def test_adam_schedules_and_steps_go_on_where_they_were(tmp_path, optimizer_stat
     assert same(whole, rest)
     assert [round.lr for round in rest.rounds] == [budget.lr_at(t) for t in range(5)]
     assert len(rest.state.optimizers) == (3 if optimizer_state == "kept" else 0)
+
+
+@pytest.mark.parametrize("method", [methods.fedavg, methods.local_only])
+def test_what_sites_answer_comes_back(method, tmp_path):
+    federation = package.federate(package.load("heart-disease"), "natural", clients=0, seed=1)
+    trial = Trial(federation, "logistic", Budget(rounds=4, epochs=1), engine="loop")
+    whole = package.train(trial, method())
+    with pytest.raises(StoppedError):
+        package.train(
+            trial, method(), keeper=stop_after(Checkpoints(tmp_path, trial, "it", every="every=1"), 2)
+        )
+    again = package.train(trial, method(), keeper=Checkpoints(tmp_path, trial, "it"))
+    assert whole.rounds[0].test.answers is not None
+    assert same(whole, again)
+    assert whole.site_spread == again.site_spread
 
 
 def channels_last() -> nn.Module:

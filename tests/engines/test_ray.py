@@ -10,6 +10,7 @@ import sys
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -70,6 +71,7 @@ def assert_same(trial: Trial, method) -> None:
         assert mine.test.loss == other.test.loss
         for name in ("confusion", "mean_probability", "mean_features"):
             assert (getattr(mine.test, name) == getattr(other.test, name)).all()
+        assert np.array_equal(mine.test.answers, other.test.answers)
 
 
 @needs_ray

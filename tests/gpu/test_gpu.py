@@ -4,20 +4,21 @@ import gc
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import conv2d
 
 from federations import depthwise_model, flat, statistics_for
 from unskew import Method, client_tensors, federate, load, train
-from unskew.data import Augment
+from unskew.data import Augment, from_arrays
 from unskew.engines.cuda import captured_step
 from unskew.engines.cuda.compile import compile_step
 from unskew.errors import UserError
 from unskew.methods import METHODS
 from unskew.parts.optimizers import AdamSettings, adam, fused_adam
 from unskew.testing import check_method, hard_trial, normed_model
-from unskew.trial import Budget, Trial, weights_of
+from unskew.trial import Budget, Evaluation, Trial, weights_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -48,6 +49,23 @@ def assert_fast_stays_close(trial) -> None:
         flat(train(replace(trial, fast=fast), METHODS["fedvls"]()).weights).cpu() for fast in (False, True)
     )
     assert (plain - fast).norm() < (0.01 if trial.precision == "fp32" else 0.1) * (plain - start).norm()
+
+
+@pytest.mark.parametrize(("fast", "statistics"), [(False, "average"), (False, "batch"), (True, "average")])
+def test_what_is_answered_on_the_samples_of_sites_equals_the_loop(fast, statistics):
+    """Also where test samples are mixed before they become batches, and where the test is compiled."""
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(900, 5)), np.arange(900) % 4
+    owned = from_arrays(rows, labels, owners=np.arange(900) // 300)
+    trial = trial_of(federate(owned, "natural", clients=0, seed=1), normed_model, statistics=statistics)
+    trial = replace(trial, evaluation=Evaluation(batch_size=50))
+    one, other = train(replace(trial, engine="loop")), train(replace(trial, engine="graphs", fast=fast))
+    for result in (one, other):
+        for round in result.rounds:
+            cells = owned.test.labels.numpy() * 4 + round.test.answers
+            assert (np.bincount(cells, minlength=16).reshape(4, 4) == round.test.confusion).all()
+    if not fast:
+        assert one.site_spread == other.site_spread
 
 
 @pytest.mark.parametrize("name", METHODS)

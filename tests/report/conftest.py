@@ -52,10 +52,13 @@ def write_folder(
     probe: int = 0,
     untested: Sequence[int] = (),
     tally: str = "",
+    sites: Sequence[str] = (),
     **changes,
 ) -> None:
     """`changes` are settings of the experiment by path, with __ for the dot: budget__lr=0.1. `done` rounds
-    are there, and no summary unless that is all. Classes in `untested` have no test samples."""
+    are there, and no summary unless that is all. Classes in `untested` have no test samples. `sites` are the
+    names of the clients, which then have test samples of their own."""
+    clients = len(sites) or clients
     rng = np.random.default_rng([seed, *f"{method}{options}{changes}".encode()])
     C = len(classes)
     held = np.random.default_rng(seed)  # the same for all methods
@@ -79,7 +82,8 @@ def write_folder(
         experiment[table][key] = value
     (path / "experiment.toml").write_text(tomli_w.dumps(experiment))
     dump(path / "environment.json", make_environment(seed))
-    dump(path / "partition.json", {"dataset": {"classes": list(classes)}, "counts": counts.tolist()})
+    partition = {"dataset": {"classes": list(classes)}, "counts": counts.tolist()}
+    dump(path / "partition.json", partition | ({"names": list(sites)} if sites else {}))
 
     last = rounds if done is None else done
     lines, probes, confusion = [], [], np.zeros((C, C), np.int64)
@@ -112,6 +116,9 @@ def write_folder(
                 "prediction_share": share.tolist(),
                 "distance_to_uniform": metrics.distance_to_uniform(share),
             }
+            if sites:
+                each = [make_confusion(rng, C, t / (t + 5), untested) for _ in sites]
+                line["sites"] = make_spread(sites, each)
         lines.append(line)
         if probe and (t % probe == 0 or t == rounds):
             probes.append(make_probe(rng, t, counts, untested))
@@ -119,7 +126,47 @@ def write_folder(
     if probe:
         write_lines(path / "probes.jsonl", probes)
     if last == rounds:
-        dump(path / "summary.json", make_summary(path, experiment, lines, confusion, counts, classes))
+        summary = make_summary(path, experiment, lines, confusion, counts, classes)
+        if sites:
+            spread = lines[-1]["sites"]
+            summary["sites"] = {
+                "spread": spread,
+                "each": [
+                    make_site(k, *site, counts[k]) for k, site in enumerate(zip(sites, each, strict=True))
+                ],
+            }
+        dump(path / "summary.json", summary)
+
+
+def make_spread(names: Sequence[str], confusions: Sequence[np.ndarray]) -> dict:
+    by_site = np.array([metrics.accuracy(confusion) for confusion in confusions])
+    return {
+        "sites": len(names),
+        "mean": float(by_site.mean()),
+        "worst": float(by_site.min()),
+        "worst_site": names[int(by_site.argmin())],
+        "best": float(by_site.max()),
+        "std": float(by_site.std()),
+        **dict(zip(("q10", "median", "q90"), np.quantile(by_site, (0.1, 0.5, 0.9)).tolist(), strict=True)),
+        "accuracy": dict(zip(names, by_site.tolist(), strict=True)),
+    }
+
+
+def make_site(client: int, name: str, confusion: np.ndarray, train: np.ndarray) -> dict:
+    site = metrics.SiteResult(name, client, train, confusion.sum(axis=1), confusion)
+    return {
+        "name": name,
+        "client": client,
+        "train": train.tolist(),
+        "test": site.test.tolist(),
+        "accuracy": site.accuracy,
+        "macro_accuracy": site.macro_accuracy,
+        "class_accuracy": site.class_accuracy.tolist(),
+        "worst_class": site.worst_class,
+        "held": site.held,
+        "vacant": site.vacant,
+        "answered": [[i, j, int(confusion[i, j])] for i, j in np.argwhere(confusion).tolist()],
+    }
 
 
 def make_confusion(rng: np.random.Generator, C: int, skill: float, untested: Sequence[int]) -> np.ndarray:

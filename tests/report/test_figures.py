@@ -307,6 +307,13 @@ def test_partition_areas_are_samples_and_each_partition_is_drawn_once(make):
     assert len(shown) == len(held)
 
 
+def test_clients_that_are_sites_are_named_in_the_partition(make):
+    (run,) = make({"sites": ("Cleveland", "Hungary", "Long Beach")})
+    (axes,) = figures.partition([run]).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(run.names)
+    assert axes.get_xlabel() == "site"
+
+
 def test_a_large_partition_is_a_heat_map(make):
     (run,) = make({"clients": 60})
     axes, bar = figures.partition([run]).axes

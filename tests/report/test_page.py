@@ -442,3 +442,48 @@ def test_twenty_long_runs_of_many_clients_fit_and_open(open_page, write_run, tmp
     assert page.locator("#tables tbody").first.locator("tr").count() == 5
     page.select_option("#client", "99")
     assert page.inner_text("#client-title") == "Client 99"
+
+
+def test_sites_have_a_table_and_pictures_and_their_names_are_only_text(open_page, write_run):
+    sites = ("north", HOSTILE, "south")
+    runs = read_runs(
+        [
+            write_run(f"{method}-{seed}", method=method, seed=seed, rounds=3, sites=sites)
+            for method in ("fedavg", "fedvls")
+            for seed in (1, 2)
+        ]
+    )
+    page = open_page(runs)
+    assert page.is_visible("#sites-link")
+    rows = page.locator("#site-tables tbody tr")
+    assert [row.locator("th").inner_text() for row in rows.all()] == list(sites)
+    each = [run.summary.sites.spread for run in runs if run.label == "fedavg"]
+    mean = np.mean([spread.accuracy["south"] for spread in each])
+    assert rows.nth(2).locator("td").nth(2).inner_text().startswith(f"{100 * mean:.1f} ± ")
+    south = next(site for site in runs[0].summary.sites.each if site.name == "south")
+    lacks = [name for name, n in zip(runs[0].classes, south.train, strict=True) if not n]
+    assert lacks[0] in rows.nth(2).inner_text()
+    worst = page.locator("#site-tables tfoot tr", has_text="worst site").locator("td").nth(2).inner_text()
+    assert worst.startswith(f"{100 * np.mean([spread.worst for spread in each]):.1f}")
+    dots = page.evaluate(
+        "() => document.getElementById('site-dots').data.slice(1).map(t => [t.name, Array.from(t.x)])"
+    )
+    assert [name for name, _ in dots] == ["fedavg", "fedvls"]
+    assert dots[0][1][2] == pytest.approx(100 * mean, abs=0.01)
+    page.select_option("#site-run", str(runs[2].path))
+    shown = page.evaluate("() => document.getElementById('site-classes').data[0].z.map(r => Array.from(r))")
+    told = [[100 * value for value in site.class_accuracy] for site in runs[2].summary.sites.each]
+    assert np.array(shown) == pytest.approx(np.array(told), abs=0.01)
+    page.select_option("#metric", "site:south")
+    expected = mean_of(runs, "fedavg", lambda line: line.sites.accuracy["south"])
+    assert curves(page)[0]["y"] == pytest.approx(expected, abs=0.01)
+    page.select_option("#metric", "worst-site")
+    assert len(curves(page)) == 2
+    assert page.text_content("#client-title") == "north"
+    assert page.locator("img").count() == 0
+
+
+def test_without_sites_there_is_no_such_section(open_page, write_run):
+    page = open_page(read_runs([write_run(rounds=2)]))
+    assert not page.is_visible("#sites")
+    assert not page.is_visible("#sites-link")
