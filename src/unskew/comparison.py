@@ -93,14 +93,18 @@ def site_statistics(summaries: Sequence[record.Summary]) -> dict[str, Json] | No
     found = [summary.sites for summary in summaries if summary.sites is not None]
     if not found:
         return None
-    names = dict.fromkeys(name for sites in found for name in sites.spread.accuracy or {})
     told: dict[str, Json] = {
         key: _told(metrics.over_seeds([getattr(sites.spread, key) for sites in found])) for key in SPREAD
     }
-    told["accuracy"] = {
-        name: _told(metrics.over_seeds([(sites.spread.accuracy or {}).get(name) for sites in found]))
-        for name in names
-    }
+    for key in ("accuracy", "macro_accuracy"):
+        by_site = [
+            {site.name: getattr(site, key) for site in sites.each} if sites.spread.accuracy else {}
+            for sites in found
+        ]
+        told[key] = {
+            name: _told(metrics.over_seeds([values.get(name) for values in by_site]))
+            for name in dict.fromkeys(name for values in by_site for name in values)
+        }
     return told
 
 

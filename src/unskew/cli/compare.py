@@ -260,8 +260,7 @@ def _show(title: str, known: dict[str, list[Run]], pairs: dict[str, Json], basel
     grids = [result_grid(rows), cost_grid(rows)]
     if pairs:
         grids.insert(1, paired_grid(baseline, pairs))
-    if sites := compared_sites(rows):
-        grids.insert(len(grids) - 1, sites)
+    grids[-1:-1] = compared_sites(rows)
     for grid in grids:
         screen.print()
         screen.print(grid)

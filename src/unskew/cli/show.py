@@ -239,33 +239,43 @@ def spread_line(summary: Summary) -> str:
     return line + ("" if spread.unseen is None else f"; sites that did not train {percent(spread.unseen)}")
 
 
-def compared_sites(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid | None:
-    """Methods against sites, over the seeds; of many sites the spread alone. None without sites."""
+def compared_sites(rows: Sequence[tuple[str, Sequence[Run]]]) -> list[Grid]:
+    """Methods against sites, over the seeds; of many sites the spread alone. Empty without sites."""
     told = {name: site_statistics([summary_of(run) for run in runs]) for name, runs in rows}
     known = {name: sites for name, sites in told.items() if sites}
-    if not known:
-        return None
 
-    def named(sites: Mapping[str, Json]) -> Mapping[str, Json]:
-        accuracy = sites["accuracy"]
-        assert isinstance(accuracy, dict)
-        return accuracy
+    def named(sites: Mapping[str, Json], key: str) -> Mapping[str, Json]:
+        by_site = sites[key]
+        assert isinstance(by_site, dict)
+        return by_site
 
-    names = list(dict.fromkeys(name for sites in known.values() for name in named(sites)))
+    names = list(dict.fromkeys(name for sites in known.values() for name in named(sites, "accuracy")))
     shown = names if len(names) <= SITES_SHOWN else []
 
     def cell(found: Json) -> str:
         mean, std = number(found, "mean"), number(found, "std")
         return "-" if mean is None else percent(mean) + ("" if std is None else f" ± {percent(std)}")
 
-    return Grid(
-        ["method", *shown, *SPREAD],
-        [
-            [name, *(cell(named(sites).get(site)) for site in shown), *(cell(sites[key]) for key in SPREAD)]
+    def grid(key: str, title: str, more: Sequence[str]) -> Grid:
+        lines = [
+            [
+                name,
+                *(cell(named(sites, key).get(site)) for site in shown),
+                *(cell(sites[each]) for each in more),
+            ]
             for name, sites in known.items()
-        ],
-        "accuracy % at each site, on its own test samples; then over sites, std the standard deviation",
-    )
+        ]
+        return Grid(["method", *shown, *more], lines, title)
+
+    found = list[Grid]()
+    if known:
+        title = (
+            "accuracy % at each site, on its own test samples; then over sites, std the standard deviation"
+        )
+        found.append(grid("accuracy", title, SPREAD))
+    if shown:
+        found.append(grid("macro_accuracy", "the same as mean over classes, each counted once", ()))
+    return found
 
 
 def shorten(name: str) -> str:

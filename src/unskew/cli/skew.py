@@ -61,7 +61,7 @@ def skew(
     loaded = load_data(spec)
     federation = partition(spec, loaded)
     split = federation.partition
-    title = f"{spec.data.name}, {brief_skew(split.recipe)}, {federation.clients} clients, seed {split.seed}"
+    title = f"{loaded.name}, {brief_skew(split.recipe)}, {federation.clients} clients, seed {split.seed}"
     if out:
         federation.save(out)
     if figure:

@@ -22,6 +22,7 @@
     round: null,
     confusion: null,
     site: null,
+    siteMeasure: "accuracy",
     setup: null,
   };
 
@@ -568,7 +569,7 @@
                 h("th", { scope: "row" }, row.name),
                 count(row.train),
                 count(row.test),
-                ...row.cells.map(cell),
+                ...row[chosen.siteMeasure].map(cell),
                 h("td", { class: "lacks" }, row.train === 0 ? "did not train" : list(row.lacks)),
               ),
             ),
@@ -576,7 +577,7 @@
           h(
             "tfoot",
             {},
-            ...spread.map((row) =>
+            ...(chosen.siteMeasure === "accuracy" ? spread : []).map((row) =>
               h(
                 "tr",
                 {},
@@ -626,7 +627,9 @@
     };
     const symbols = ["circle", "diamond", "square", "triangle-up", "cross", "x", "star", "hexagon"];
     const coloured = methods.map((name) => block.rows.find((each) => each.name === name).method);
-    const found = rows.map((each) => each.cells.map((cell) => (cell ? cell[0] / 100 : null)));
+    const measured = (each) => each[chosen.siteMeasure],
+      title = chosen.siteMeasure === "accuracy" ? "accuracy %" : "mean class accuracy %";
+    const found = rows.map((each) => measured(each).map((cell) => (cell ? cell[0] / 100 : null)));
     draw(
       "site-dots",
       [
@@ -655,7 +658,7 @@
             line: { color: css("--paper"), width: 1 },
           },
           text: rows.map(
-            (each) => `${plain(each.name)}, ${plain(brief(name, 40))}: ${each.cells[at] ? each.cells[at][1] : "–"} %`,
+            (each) => `${plain(each.name)}, ${plain(brief(name, 40))}: ${measured(each)[at] ? measured(each)[at][1] : "–"} %`,
           ),
           hovertemplate: "%{text}<extra></extra>",
         })),
@@ -675,10 +678,10 @@
           itemclick: false,
           itemdoubleclick: false,
         },
-        xaxis: { title: "accuracy %", range: [-3, 103], tickvals: [0, 25, 50, 75, 100] },
+        xaxis: { title, range: [-3, 103], tickvals: [0, 25, 50, 75, 100] },
         yaxis: { ...axis, showgrid: true },
       },
-      `Accuracy at each site: ${rows.map((each) => `${each.name} ${methods.map((name, at) => `${name} ${percent(each.cells[at] && each.cells[at][0])}`).join(", ")}`).join("; ")}`,
+      `${title} at each site: ${rows.map((each) => `${each.name} ${methods.map((name, at) => `${name} ${percent(measured(each)[at] && measured(each)[at][0])}`).join(", ")}`).join("; ")}`,
     );
     const names = data.federations[run.federation].classes,
       C = names.length;
@@ -1283,6 +1286,11 @@
     $("round").addEventListener("change", (event) => {
       chosen.round = event.target.value;
       showClients();
+    });
+    $("site-measure").addEventListener("change", (event) => {
+      chosen.siteMeasure = event.target.value;
+      showSiteTables();
+      showSites();
     });
     $("site-run").addEventListener("change", (event) => {
       chosen.site = event.target.value;

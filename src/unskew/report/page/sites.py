@@ -49,7 +49,8 @@ def site_table(seeds: Mapping[str, Sequence[Run]]) -> dict[str, Json] | None:
                 "train": _sum(known.get(name), "train"),
                 "test": _sum(known.get(name), "test"),
                 "lacks": _lacks(known.get(name), classes),
-                "cells": [_cell(by_site[name].get(method, [])) for method in seeds],
+                "accuracy": [_cell(by_site[name].get(method, [])) for method in seeds],
+                "macro": [_cell(_macro(runs, name)) for runs in seeds.values()],
             }
             for name in names
         ],
@@ -97,6 +98,10 @@ def _named(spreads: Iterable[Sequence[SiteSpread]]) -> list[str]:
 
 def _values(spreads: Sequence[SiteSpread], name: str) -> list[Number]:
     return [spread.accuracy[name] for spread in spreads if spread.accuracy and name in spread.accuracy]
+
+
+def _macro(runs: Sequence[Run], name: str) -> list[Number]:
+    return [site.macro_accuracy for run in runs for site in _each(run) if site.name == name]
 
 
 def _lowest(values: Iterable[Sequence[Number]]) -> float:
