@@ -293,7 +293,7 @@ def damage_clients(path: Path) -> None:
         (damage_empty, "it is empty"),
         (damage_flip, "its checksum is another"),
         (damage_header, "its checksum is another"),
-        (damage_version, "it is of version 9, this is 1"),
+        (damage_version, "it is of version 9, this is 2"),
         (damage_text, "its header is damaged"),
     ],
 )

@@ -177,6 +177,7 @@ def test_spread_and_groups_by_hand() -> None:
 
 def test_run_and_compare_tell_of_every_site(unskew) -> None:
     ask = ["--dataset", "heart-disease:grades", "--skew", "natural", "--rounds", "2", "--epochs", "1"]
+    ask += ["--engine", "loop"]
     answer = unskew("run", *ask, "--out", "one")
     assert answer.code == 0, answer.err
     lines = {line.split("  ")[0]: line.split() for line in answer.out.splitlines() if line.strip()}
