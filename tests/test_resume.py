@@ -272,7 +272,7 @@ def damage_header(path: Path) -> None:
 
 
 def damage_version(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b'"version": 1', b'"version": 9', 1))
+    path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 9', 1))
 
 
 def damage_text(path: Path) -> None:
