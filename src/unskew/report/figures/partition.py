@@ -151,9 +151,11 @@ def _key(figure: Figure, most: int, cell: float) -> None:
                markersize=math.sqrt(_size(key, most, cell)))
         for key in keys
     ]  # fmt: skip
+    widest = math.sqrt(_size(most, most, cell)) / SMALL  # in units of the text
     figure.legend(
         handles, [f"{key:,} samples" if key == most else f"{key:,}" for key in keys],
-        loc="outside lower center", ncols=3, handlelength=1.5, borderpad=0.1,
+        loc="outside lower center", ncols=3, handlelength=max(1.5, widest), handleheight=max(0.7, widest),
+        borderpad=0.1,
     )  # fmt: skip
 
 
