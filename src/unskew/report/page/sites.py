@@ -101,7 +101,7 @@ def _values(spreads: Sequence[SiteSpread], name: str) -> list[Number]:
 
 
 def _macro(runs: Sequence[Run], name: str) -> list[Number]:
-    return [site.macro_accuracy for run in runs for site in _each(run) if site.name == name]
+    return [site.balanced_accuracy for run in runs for site in _each(run) if site.name == name]
 
 
 def _lowest(values: Iterable[Sequence[Number]]) -> float:
