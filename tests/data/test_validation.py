@@ -166,6 +166,20 @@ def test_a_table_is_scaled_as_the_training_rows_were(tmp_path: Path) -> None:
     assert federation.population.samples == len(dataset.train)  # all of them train
 
 
+def test_rows_are_scaled_by_their_sites_where_each_has_a_scale_of_its_own(tmp_path: Path) -> None:
+    for name, rows in (("a.csv", 40), ("val.csv", 6)):
+        lines = [f"{n % 7 + 100 * (n % 2)},{'xy'[n // 2 % 2]},{'uv'[n % 2]}" for n in range(rows)]
+        (tmp_path / name).write_text("\n".join(["x,kind,place", *lines]) + "\n")
+    dataset = from_csv(tmp_path / "a.csv", label="kind", site="place", scale="site")
+    word = f"csv:{tmp_path / 'val.csv'},label=kind"
+    found = federate(dataset, "natural", clients=0, seed=1, validation=word).validation
+    assert float(found.inputs.abs().max()) < 3  # 100 apart, were they scaled together
+    lines = (tmp_path / "val.csv").read_text().splitlines()
+    (tmp_path / "val.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines) + "\n")
+    with pytest.raises(UserError, match=r"does not say whose its rows are, .* add the column 'place'"):
+        federate(dataset, "natural", clients=0, seed=1, validation=word)
+
+
 def test_arrays_validate(digits: Dataset, tmp_path: Path) -> None:
     images, labels = digits.test.inputs[:20, 0].numpy(), digits.test.labels[:20].numpy()
     np.savez(tmp_path / "val.npz", x=images[labels != 3], y=labels[labels != 3])

@@ -175,12 +175,19 @@ def _of_table(word: str, given: list[Item], dataset: Dataset) -> Split:
     label: str = read_options(named(word)[0], given[1:], {"label": Option(str, True)}, ["label"], "PATH,")[
         "label"
     ]
-    table = read_table(path, Choice(label, None, dataset.columns.names, ()), is_test=True)
+    columns = dataset.columns
+    table = read_table(path, Choice(label, columns.site, columns.names, ()), is_test=True)
+    if columns.scale == "site" and table.sites is None:
+        where = f"the column '{columns.site}'" if columns.site else "a column for it"
+        raise UserError(
+            f"{path} does not say whose its rows are, and each site of '{dataset.name}' has a scale of its "
+            f"own: add {where}, or use scale=all."
+        )
     number = {name: at for at, name in enumerate(dataset.classes)}
     for text in table.labels:
         if text not in number:
             raise _not_a_class(str(path), text, dataset)
-    inputs = torch.from_numpy(dataset.columns.apply(table.rows).astype(np.float32))
+    inputs = torch.from_numpy(columns.apply(replace(table.rows, sites=table.sites)).astype(np.float32))
     return Split(inputs, torch.tensor([number[text] for text in table.labels]))
 
 

@@ -80,7 +80,7 @@ def site_classes(run: Run) -> Json:
 
 
 def _last(run: Run) -> SiteSpread | None:
-    return run.tested[-1].sites if run.tested else None
+    return run.final.sites if run.final else None
 
 
 def _accuracies(run: Run) -> dict[str, Number]:
