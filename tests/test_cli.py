@@ -42,7 +42,7 @@ def test_run_shows_every_class_and_the_clients_groups(unskew):
     lines = answer.out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("class "))
     assert [line.split()[0] for line in lines[start + 1 : start + 11]] == list("0123456789")
-    for title in ("worst class", "majority", "minority", "vacant", "best", "mean last 10"):
+    for title in ("worst class", "majority", "minority", "vacant", "best by test", "mean last 10"):
         assert title in answer.out
     folder = lines[-1].removeprefix("run folder: ")
     shown = next(line for line in lines if line.startswith("fedavg ")).split()
@@ -64,7 +64,7 @@ def test_json_is_one_object_on_the_last_line_with_all_keys(unskew):
         2,
     )
     assert summary["skew"].startswith("dirichlet:0.1")
-    assert set(summary["accuracy"]) == {"best", "last", "mean_last_10"}
+    assert set(summary["accuracy"]) == {"best_by_test", "last", "mean_last_10"}
     assert all(isinstance(value, float) for value in summary["accuracy"].values())
     assert len(summary["class_accuracy"]) == 10
     assert all(isinstance(value, float) for value in summary["class_accuracy"])
@@ -151,7 +151,10 @@ def test_compare_prints_mean_and_standard_deviation_over_the_seeds(unskew, tmp_p
         cells = re.findall(r"\d+\.\d ± \d+\.\d", shown)
         kept = whole["methods"][method]
         columns = [
-            *((kept["accuracy"][key], [r["accuracy"][key] for r in runs]) for key in ("last", "best")),
+            *(
+                (kept["accuracy"][key], [r["accuracy"][key] for r in runs])
+                for key in ("last", "best_by_test")
+            ),
             (kept["accuracy"]["mean_last_10"], [r["accuracy"]["mean_last_10"] for r in runs]),
             (kept["worst_class_accuracy"], [min(r["class_accuracy"]) for r in runs]),
             *(

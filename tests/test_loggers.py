@@ -49,7 +49,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     call(
         *("run", "--dataset", f"csv:{root / 'odd.csv'},label=kind", "--skew", "dirichlet:0.3"),
         *("--clients", "4", "--rounds", "5", "--epochs", "1", "--method", "fedprox:mu=0.25"),
-        *("--set", "evaluation.every=2", "--probe", "every=3", "--quiet", "--out", str(out)),
+        *(
+            "--set",
+            "evaluation.every=2",
+            "--probe",
+            "every=3",
+            "--validation",
+            "0.2",
+            "--quiet",
+            "--out",
+            str(out),
+        ),
         *("--log", "tensorboard,mlflow,wandb"),
     )
     return out
@@ -79,8 +89,18 @@ def told(folder: Path) -> dict[str, dict[int, float]]:
         for way in ("up", "down"):
             note(f"traffic/{way}", step, line["traffic"][way])
         if "accuracy" in line:
-            for key in ("accuracy", "loss", "macro_accuracy", "max_class", "min_class", "discrepancy"):
+            for key in (
+                "accuracy",
+                "loss",
+                "balanced_accuracy",
+                "max_class",
+                "min_class",
+                "discrepancy",
+                "macro_f1",
+            ):
                 note(key, step, line[key])
+            for key, value in line["validation"].items():
+                note(f"validation/{key}", step, value)
             note("distance_to_uniform", step, line["distance_to_uniform"])
             for group, value in line["groups"].items():
                 note(f"groups/{group}", step, value)

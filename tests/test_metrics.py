@@ -34,7 +34,7 @@ def test_accuracies_of_a_small_confusion_matrix():
     by_class = metrics.class_accuracy(CONFUSION)
     assert by_class[:3].tolist() == [0.8, 0.6, 0.0]
     assert np.isnan(by_class[3])
-    assert metrics.macro_accuracy(CONFUSION) == pytest.approx(1.4 / 3)
+    assert metrics.balanced_accuracy(CONFUSION) == pytest.approx(1.4 / 3)
     assert metrics.discrepancy(by_class) == 0.8
     assert metrics.worst_class(by_class) == 2
 
@@ -143,7 +143,7 @@ def test_without_any_test_sample_numbers_are_nan_and_nothing_warns():
     by_class = metrics.class_accuracy(empty)
     assert np.isnan(by_class).all()
     assert np.isnan(metrics.accuracy(empty))
-    assert np.isnan(metrics.macro_accuracy(empty))
+    assert np.isnan(metrics.balanced_accuracy(empty))
     assert np.isnan(metrics.discrepancy(by_class))
     assert np.isnan(metrics.prediction_share(empty)).all()
     assert np.isnan(metrics.forgetting([by_class, by_class]))
@@ -174,7 +174,7 @@ def test_renaming_classes_renames_their_numbers_and_changes_no_other(confusion, 
     assert np.allclose(metrics.prediction_share(renamed), metrics.prediction_share(confusion)[order], **same)
     wrong = metrics.misclassification_share(confusion)
     assert np.allclose(metrics.misclassification_share(renamed), wrong[np.ix_(order, order)], **same)
-    for number in (metrics.accuracy, metrics.macro_accuracy):
+    for number in (metrics.accuracy, metrics.balanced_accuracy):
         assert np.allclose(number(renamed), number(confusion), **same)
     assert np.allclose(metrics.discrepancy(by_class[order]), metrics.discrepancy(by_class), **same)
 
@@ -528,6 +528,110 @@ def test_comparing_the_other_way_round_turns_the_signs_alone(first, second):
 )
 def test_examples_of_the_page(code):
     exec(compile(code, "docs/metrics.md", "exec"), {"__name__": "example"})
+
+
+def random_answers(seed: int, n: int, classes: int, absent: tuple[int, ...] = ()):
+    """Probabilities of few different values, so that there are ties, and labels."""
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(8, rng.dirichlet(np.ones(classes)), n) + (rng.random((n, classes)) < 0.1)
+    counts[counts.sum(axis=1) == 0, 0] = 1
+    labels = rng.choice([c for c in range(classes) if c not in absent], n)
+    return counts / counts.sum(axis=1, keepdims=True), labels
+
+
+def confusion_of(answers, labels, classes):
+    confusion = np.zeros((classes, classes), np.int64)
+    np.add.at(confusion, (labels, answers), 1)
+    return confusion
+
+
+@pytest.mark.parametrize("n", [1, 5, 400])
+@pytest.mark.parametrize("never", [None, 2])
+@pytest.mark.parametrize("absent", [(), (0,), (1, 3)])
+@pytest.mark.filterwarnings("ignore")  # scikit-learn's on classes that are not there
+def test_scores_of_answers_are_those_of_scikit_learn(n, never, absent):
+    from sklearn.metrics import balanced_accuracy_score, f1_score
+
+    probabilities, labels = random_answers(n, n, 5, absent)
+    answers = probabilities.argmax(axis=1)
+    answers[answers == never] = 4
+    confusion = confusion_of(answers, labels, 5)
+    assert metrics.macro_f1(confusion) == pytest.approx(f1_score(labels, answers, average="macro"))
+    assert metrics.balanced_accuracy(confusion) == pytest.approx(balanced_accuracy_score(labels, answers))
+
+
+@pytest.mark.parametrize(("n", "classes"), [(400, 5), (30, 5), (50, 2), (9, 3)])
+def test_scores_of_probabilities_are_those_of_scikit_learn(n, classes):
+    from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
+
+    probabilities, labels = random_answers(n, n, classes)
+    assert (probabilities == 0).any()
+    truth = probabilities[:, 1] if classes == 2 else probabilities
+    expected = roc_auc_score(labels, truth, multi_class="ovr", average="macro")
+    assert metrics.auc(probabilities, labels) == pytest.approx(expected)
+    names = list(range(classes))
+    assert metrics.log_loss(probabilities, labels) == pytest.approx(
+        log_loss(labels, probabilities, labels=names)
+    )
+    expected = brier_score_loss(labels, probabilities, labels=names, scale_by_half=False)
+    assert metrics.brier(probabilities, labels) == pytest.approx(expected)
+
+
+def test_a_class_without_a_sample_has_no_curve():
+    from sklearn.metrics import roc_auc_score
+
+    probabilities, labels = random_answers(3, 200, 4, absent=(2,))
+    each = [roc_auc_score(labels == c, probabilities[:, c]) for c in (0, 1, 3)]
+    assert metrics.auc(probabilities, labels) == pytest.approx(np.mean(each))
+    assert np.isnan(metrics.auc(probabilities[:1], labels[:1]))  # nothing to tell it from
+    assert metrics.auc(np.full((4, 2), 0.5), np.array([0, 1, 1, 0])) == 0.5
+    assert np.isnan(metrics.auc(np.full((4, 2), np.nan), np.array([0, 1, 1, 0])))
+
+
+def test_calibration_error_is_what_it_says():
+    probabilities, labels = random_answers(1, 300, 4)
+    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+    expected = 0.0
+    for low in range(10):
+        inside = (confidence > low / 10) & (confidence <= (low + 1) / 10)
+        if inside.any():
+            expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    assert metrics.calibration_error(probabilities, labels, bins=10) == pytest.approx(expected)
+    sure = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    assert metrics.calibration_error(sure, np.array([0, 0, 1, 1])) == 0
+    assert metrics.calibration_error(sure, np.array([1, 0, 1, 1])) == 0.25
+    assert metrics.calibration_error(sure[:1], np.array([1])) == 1
+    # Of 80 % three in four: what is above and below in one part cancels, and not what is in two.
+    some = np.array([[0.8, 0.2]] * 4)
+    assert metrics.calibration_error(some, np.array([0, 0, 0, 1])) == pytest.approx(0.05)
+
+
+def test_impossible_answers_have_a_finite_loss():
+    wrong = np.array([[0.0, 1.0], [1.0, 0.0]])
+    assert metrics.log_loss(wrong, np.array([0, 1])) == pytest.approx(-np.log(np.finfo(float).eps))
+    assert metrics.brier(wrong, np.array([0, 1])) == 2
+    assert metrics.auc(wrong, np.array([0, 1])) == 0
+
+
+def test_no_sample_has_no_score():
+    none = metrics.probability_scores(np.zeros((0, 3)), np.zeros(0, np.int64))
+    assert all(np.isnan(value) for value in vars(none).values())
+    assert np.isnan(metrics.macro_f1(np.zeros((3, 3), np.int64)))
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "labels", "sentence"),
+    [
+        (np.ones((2, 3)), np.array([0, 1, 1]), "do not fit: give a row"),
+        (np.ones(3), np.array([0, 1, 1]), "do not fit: give a row"),
+        (np.ones((2, 3)), np.array([0, 3]), "outside of 0..2"),
+        (np.ones((2, 3)), np.array([-1, 0]), "outside of 0..2"),
+    ],
+)
+def test_probabilities_that_do_not_fit_are_refused(probabilities, labels, sentence):
+    for score in (metrics.auc, metrics.brier, metrics.log_loss, metrics.calibration_error):
+        with pytest.raises(UserError, match=sentence):
+            score(probabilities, labels)
 
 
 def test_the_page_lists_every_function():

@@ -272,7 +272,7 @@ def damage_header(path: Path) -> None:
 
 
 def damage_version(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 9', 1))
+    path.write_bytes(path.read_bytes().replace(b'"version": 3', b'"version": 9', 1))
 
 
 def damage_text(path: Path) -> None:
@@ -293,7 +293,7 @@ def damage_clients(path: Path) -> None:
         (damage_empty, "it is empty"),
         (damage_flip, "its checksum is another"),
         (damage_header, "its checksum is another"),
-        (damage_version, "it is of version 9, this is 2"),
+        (damage_version, "it is of version 9, this is 3"),
         (damage_text, "its header is damaged"),
     ],
 )

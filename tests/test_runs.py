@@ -81,7 +81,7 @@ def test_a_run_leaves_its_six_files_and_nothing_else(run):
     assert all(len(set(each["cohort"])) == 3 and each["trained"] == each["cohort"] for each in rounds)
     accuracy = [each["accuracy"] for each in rounds]
     assert summary["accuracy"]["last"] == accuracy[-1]
-    assert summary["accuracy"]["best"] == max(accuracy)
+    assert summary["accuracy"]["best_by_test"] == max(accuracy)
     assert summary["accuracy"]["mean_last_10"] == pytest.approx(sum(accuracy[-10:]) / 10)
     assert summary["class_accuracy"] == rounds[-1]["class_accuracy"]
     confusion = np.array(summary["confusion"])

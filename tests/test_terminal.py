@@ -153,7 +153,7 @@ def test_a_narrow_terminal_still_shows_every_number_of_the_end(narrow):
         elif line.startswith("fedavg"):
             shown |= dict(zip(heads, line.split()[1:], strict=True))
     assert shown["accuracy %"] == percent(summary["accuracy"]["last"])
-    assert shown["best"] == percent(summary["accuracy"]["best"])
+    assert shown["best by test"] == percent(summary["accuracy"]["best_by_test"])
     assert shown["worst class"] == percent(summary["worst_class_accuracy"])
     for group in GROUPS:
         assert shown[group] == percent(summary["groups"][group])

@@ -65,7 +65,7 @@ def result(name: str, folder: Path) -> tuple[dict, dict]:
 
 
 def row(name: str, summary: dict) -> str:
-    values = [summary["accuracy"]["last"], summary["accuracy"]["best"], summary["accuracy"]["mean_last_10"]]
+    values = [summary["accuracy"][key] for key in ("last", "best_by_test", "mean_last_10")]
     values += [summary["worst_class_accuracy"], *summary["groups"].values()]
     cells = ["-" if value is None else f"{100 * value:.1f}" for value in values]
     return f"| {name} | {' | '.join(cells)} |"
@@ -80,7 +80,8 @@ def main(names: list[str]) -> None:
         for name in names:
             summary, _ = result(name, Path(scratch) / name)
             lines = [
-                "| accuracy in % | last | best | mean last 10 | worst class | majority | minority | vacant |",
+                "| accuracy in % | last | best by test | mean last 10 | worst class | majority | minority "
+                "| vacant |",
                 "|---|---|---|---|---|---|---|---|",
                 row(name, summary),
                 *([] if name == "fedavg" else [row("fedavg", plain)]),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unskew.program import Program
     from unskew.result import Result, Round
     from unskew.train import train
-    from unskew.trial import Budget, Evaluation, Faults, Probe, Trial
+    from unskew.trial import Budget, Evaluation, Faults, Probe, Stop, Trial
 
 __all__ = [
     "Augment",
@@ -32,6 +32,7 @@ __all__ = [
     "Program",
     "Result",
     "Round",
+    "Stop",
     "Trial",
     "UserError",
     "data",
@@ -53,7 +54,7 @@ _MODULES = {
     "program": ("Program",),
     "result": ("Result", "Round"),
     "train": ("train",),
-    "trial": ("Budget", "Evaluation", "Faults", "Probe", "Trial"),
+    "trial": ("Budget", "Evaluation", "Faults", "Probe", "Stop", "Trial"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from unskew.client_tensors import ClientTensors
+from unskew.data.dataset import Split
 from unskew.errors import UserError
 from unskew.files import sync_folder, write_file
 from unskew.program import Kept
@@ -31,7 +32,7 @@ from unskew.trial import Trial
 from unskew.types import Tensors
 from unskew.values import pack, unpack
 
-VERSION = 2
+VERSION = 3
 LONGEST_HEADER = 1 << 16
 MOST_COST = 0.02
 """The part of a run's time that checkpoints may take where nobody has said how often they are due."""
@@ -273,10 +274,11 @@ def identity_of(trial: Trial, method: str) -> str:
         "method": method,
         "data": trial.federation.dataset.sha256,
         "partition": trial.federation.partition.index_sha256,
+        "validation": _digest(trial.federation.validation),
         "model": hashlib.sha256(dump(trial.build().state_dict())).hexdigest(),
         "settings": [
             each.model_dump(mode="json")
-            for each in (trial.budget, trial.evaluation, trial.probe, trial.faults)
+            for each in (trial.budget, trial.evaluation, trial.probe, trial.faults, trial.stop)
         ],
         "others": [
             trial.seed, trial.statistics, trial.teacher, str(trial.augment), str(trial.attack),
@@ -286,9 +288,18 @@ def identity_of(trial: Trial, method: str) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
+def _digest(split: Split | None) -> str:
+    digest = hashlib.sha256()
+    if split is not None:
+        split.digest(digest)
+    return digest.hexdigest()
+
+
 def _size(stage: Stage) -> int:
     """About how many bytes a stage takes on disk."""
-    total = 0
+    total = (
+        sum(value.nbytes for value in (stage.best.params | stage.best.buffers).values()) if stage.best else 0
+    )
     for state in stage.states:
         weights = state.server.weights
         for tensors in (weights.params, weights.buffers, state.server.memory):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from unskew import metrics, record
@@ -15,11 +15,11 @@ from unskew.report.read import Run
 Measure = Callable[[record.Summary], float | None]
 
 COMPARED: dict[str, Measure] = {
-    "accuracy": lambda summary: summary.accuracy.last,
+    "accuracy": lambda summary: summary.accuracy.final,
     "worst_class_accuracy": lambda summary: summary.worst_class_accuracy,
     "vacant": lambda summary: summary.groups.vacant,
 }
-"""What is compared between methods, of their last models."""
+"""What is compared between methods, of their final models."""
 
 
 def comparison(
@@ -69,10 +69,17 @@ def statistics(runs: Sequence[Run]) -> Json:
 
     return {
         "accuracy": {
-            "best": over(lambda summary: summary.accuracy.best),
             "last": over(lambda summary: summary.accuracy.last),
+            "best_by_test": over(lambda summary: summary.accuracy.best_by_test),
             "mean_last_10": over(lambda summary: summary.accuracy.mean_last_10),
+            "best_by_validation": over(lambda summary: summary.accuracy.best_by_validation),
         },
+        "macro_f1": over(lambda summary: summary.macro_f1),
+        "balanced_accuracy": over(lambda summary: summary.balanced_accuracy),
+        "probabilities": {
+            field.name: over(_probability(field.name)) for field in fields(record.Probabilities)
+        },
+        "validation": over(lambda summary: summary.validation.value if summary.validation else None),
         "worst_class_accuracy": over(lambda summary: summary.worst_class_accuracy),
         "groups": {
             "majority": over(lambda summary: summary.groups.majority),
@@ -96,7 +103,7 @@ def site_statistics(summaries: Sequence[record.Summary]) -> dict[str, Json] | No
     told: dict[str, Json] = {
         key: _told(metrics.over_seeds([getattr(sites.spread, key) for sites in found])) for key in SPREAD
     }
-    for key in ("accuracy", "macro_accuracy"):
+    for key in ("accuracy", "balanced_accuracy"):
         by_site = [
             {site.name: getattr(site, key) for site in sites.each} if sites.spread.accuracy else {}
             for sites in found
@@ -106,6 +113,10 @@ def site_statistics(summaries: Sequence[record.Summary]) -> dict[str, Json] | No
             for name in dict.fromkeys(name for values in by_site for name in values)
         }
     return told
+
+
+def _probability(name: str) -> Measure:
+    return lambda summary: getattr(summary.probabilities, name, None)
 
 
 def against(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> dict[str, Json]:

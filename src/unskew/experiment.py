@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from unskew import engines, models
 from unskew.attacks import Attack
 from unskew.checkpoints import Period
 from unskew.data import load
 from unskew.data.augment import Augment
-from unskew.data.dataset import Dataset
+from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
 from unskew.data.importers import Import
 from unskew.data.partitions import Domains, LongTail, Natural, Skew, parse_skew, write_skew
 from unskew.data.sources import absolute
+from unskew.data.validation import NONE, read_validation
+from unskew.data.validation import parse as parse_validation
 from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods.assemble import assemble, find
@@ -42,6 +44,7 @@ from unskew.trial import (
     Precision,
     Probe,
     Statistics,
+    Stop,
     Teacher,
     Trial,
 )
@@ -131,6 +134,11 @@ class Experiment(Spec):
     """When a run writes down what it takes to go on: every=ROUNDS, a time such as 30s, auto or never."""
     attack: str = "none"
     """What some clients do instead of training honestly, such as sign-flip:fraction=0.2,scale=10."""
+    validation: str = "none"
+    """On what a round is chosen: a share of each client's samples, such as 0.1, or a dataset, such as
+    csv:val.csv,label=grade."""
+    stop: str = "none"
+    """By which metric, and when training stops, such as patience=20,metric=macro-f1,min_delta=0.001."""
     data: DataSpec = DataSpec()
     skew: SkewSpec = SkewSpec()
     model: ModelSpec = ModelSpec()
@@ -139,6 +147,12 @@ class Experiment(Spec):
     evaluation: Evaluation = Evaluation()
     probe: Probe = Probe()
     faults: Faults = Faults()
+
+    @field_validator("validation", mode="before")
+    @classmethod
+    def _as_text(cls, value: object) -> object:
+        """A share may be written as a number."""
+        return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump(exclude_none=True))
@@ -161,9 +175,10 @@ class Experiment(Spec):
         """The conditions in one line."""
         cohort = "" if self.budget.cohort == "all" else f", {self.budget.cohort} per round"
         attack = "" if self.attack == "none" else f", attack {self.attack}"
+        held = "" if self.validation == "none" else f", validation {self.validation}"
         return (
             f"{self.data.name}, {brief_skew(self.skew.recipe)}, {self.skew.clients} clients{cohort}{attack}, "
-            f"{self.model.name}, {self.budget.rounds} round{'s' * (self.budget.rounds > 1)}"
+            f"{self.model.name}, {self.budget.rounds} round{'s' * (self.budget.rounds > 1)}{held}"
         )
 
     def words(self) -> list[str]:
@@ -282,6 +297,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         fast=experiment.fast,
         client_memory=None if experiment.client_memory == "auto" else experiment.client_memory,
         attack=Attack.parse(experiment.attack),
+        stop=Stop.parse(experiment.stop),
     )
     check_optimizer(trial, method.base if isinstance(method, Program) else method)
     if trial.faults.min_clients > trial.cohort:
@@ -292,6 +308,8 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
             "engine": engines.choose(trial),
             "device": str(trial.pick_device()),
             "attack": str(trial.attack),
+            "validation": write_validation(experiment.validation),
+            "stop": str(trial.stop),
             "data": DataSpec(
                 name=absolute(experiment.data.name),
                 folder=str(Path(experiment.data.folder).resolve()) if experiment.data.folder else "",
@@ -336,7 +354,17 @@ def partition(experiment: Experiment, dataset: Dataset) -> Federation:
         clients = 0 if _tells_clients(parse_skew(skew.recipe)) else 10
     elif clients < 1:
         raise UserError(f"skew.clients is {clients} but should be at least 1.")
-    return federate(dataset, skew.recipe, clients=clients, seed=seed)
+    validation: float | str | Split | None = parse_validation(experiment.validation)
+    if isinstance(validation, str):
+        folder = experiment.data.folder
+        validation = read_validation(validation, dataset, Path(folder) if folder else None)
+    return federate(dataset, skew.recipe, clients=clients, seed=seed, validation=validation)
+
+
+def write_validation(text: str) -> str:
+    """As it is written in a resolved experiment: numbers in one form, paths absolute."""
+    found = parse_validation(text)
+    return NONE if found is None else absolute(found) if isinstance(found, str) else repr(found)
 
 
 def _tells_clients(skew: Skew) -> bool:

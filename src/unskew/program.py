@@ -16,8 +16,8 @@ from unskew import engines, metrics
 from unskew.engines.job import Job, Task
 from unskew.errors import UserError
 from unskew.method import Method, Tally, Work
-from unskew.metrics import BACKWARD, Traffic
-from unskew.result import NOTHING_SENT, Result, Round, Stage, State
+from unskew.metrics import BACKWARD, Assessment, ProbabilityScores, Traffic
+from unskew.result import NOTHING_SENT, Choice, Result, Round, Stage, State, Validation
 from unskew.rounds import (
     OnRound,
     begin,
@@ -109,9 +109,11 @@ class Trained:
     """A model that a stage trained."""
 
     state: State
+    """After the last round."""
     rounds: tuple[Round, ...]
     served: Weights
-    """The model to use, as it is sent."""
+    """The model to use, as it is sent: of the last round, or of the run's last stage that of the round which
+    validation chose."""
     frozen: Tensors
 
     @property
@@ -138,6 +140,10 @@ class Run:
         self._engines: dict[int, tuple[Trial, engines.Engine]] = {}
         self._names: set[str] = set()
         self._tallies: dict[Tally, None] = {}
+        self._choice: Choice | None = None
+        """Of the run's last stage, where something validates."""
+        self._trained_by: engines.Engine | None = None
+        """The engine of the main model."""
         self._began = time.perf_counter()
 
     def engine(self, trial: Trial | None = None) -> engines.Engine:
@@ -163,9 +169,14 @@ class Run:
     ) -> Trained:
         """Train by a method until so many rounds are done. `record` changes what is told of a round, None is
         not told; of a round that was kept it is asked again. `aside` is for another model than the main one:
-        its rounds are told to nobody, and what they send and compute counts outside of the budget."""
+        its rounds are told to nobody, and what they send and compute counts outside of the budget. In the
+        run's last stage, which goes to the end of the budget, validation chooses a round and may stop it."""
         trial = trial or self.trial
         engine = self.engine(trial)
+        last = trial.budget.rounds if until is None else until
+        chooses = not aside and trial.federation.validation is not None and last >= trial.budget.rounds
+        if not aside:
+            self._trained_by = engine
         self._tallies |= dict.fromkeys(() if aside else method.tallies)
 
         def tell(round: Round) -> Round:
@@ -176,6 +187,7 @@ class Run:
 
         def make(before: Stage | None) -> Stage:
             told = list(before.rounds) if before else []
+            best, choice = before.best if before else None, Choice(trial.stop, told if chooses else ())
 
             def stage(state: State) -> Stage:
                 cost = rounds_cost(trial, method, len(told))
@@ -184,19 +196,29 @@ class Run:
                     rounds=tuple(told),
                     traffic=sum((round.traffic for round in told), NOTHING_SENT) if aside else NOTHING_SENT,
                     cost=None if cost is None else cost * self.share_of_samples(trial),
+                    best=best,
                 )
 
-            def after(round: Round, state: State) -> None:
+            def after(round: Round, state: State) -> bool:
+                nonlocal best
                 told.append(tell(round))
+                if chooses and choice.add(told[-1]):
+                    best = served(method, state.server)
                 self._keeper.after_round(name, stage(state))
+                return choice.over
 
             state = before.states[0] if before else start or begin(method, engine.initial)
             check_fits(method, state, engine.initial)
+            if choice.over:  # it was stopped when it had just ended
+                return stage(state)
             return stage(train_rounds(trial, method, engine, state, until=until, after_round=after))
 
         stage = self._stage(name, make, tell)
+        if chooses:
+            self._choice = Choice(trial.stop, stage.rounds)
         (state,) = stage.states
-        trained = Trained(state, stage.rounds, served(method, state.server), engine.frozen)
+        model = served(method, state.server) if stage.best is None else stage.best
+        trained = Trained(state, stage.rounds, model, engine.frozen)
         if aside:  # nobody trains this model further: its engine's memory is free for the main one
             self._engines.pop(id(trial))
             engine.close()
@@ -265,20 +287,35 @@ class Run:
         return value
 
     def repeat(
-        self, name: str, begin: Callable[[], Stage], advance: Callable[[Stage], Stage], *, rounds: int
+        self,
+        name: str,
+        begin: Callable[[], Stage],
+        advance: Callable[[Stage], Stage],
+        *,
+        rounds: int,
+        model: Callable[[Stage], Weights] | None = None,
     ) -> Stage:
         """A stage of so many rounds of another form than those of `train`: `begin` makes it before its first
-        round, `advance` does the next one. Each is told, and the stage may be kept after it."""
+        round, `advance` does the next one. Each is told, and the stage may be kept after it. `model` is given
+        of the run's last stage and makes its model: validation then chooses a round, of which `Stage.best` is
+        the model, and may stop it."""
+        chooses = model is not None and self.trial.federation.validation is not None
 
         def make(stage: Stage | None) -> Stage:
             stage = stage or begin()
-            while len(stage.rounds) < rounds:
+            choice = Choice(self.trial.stop, stage.rounds if chooses else ())
+            while len(stage.rounds) < rounds and not choice.over:
                 stage = advance(stage)
+                if chooses and model is not None and choice.add(stage.rounds[-1]):
+                    stage = replace(stage, best=model(stage))
                 self.tell(stage.rounds[-1])
                 self._keeper.after_round(name, stage)
             return stage
 
-        return self._stage(name, make, self.tell)
+        stage = self._stage(name, make, self.tell)
+        if chooses:
+            self._choice = Choice(self.trial.stop, stage.rounds)
+        return stage
 
     def _stage(
         self,
@@ -313,12 +350,20 @@ class Run:
         *,
         notes: Sequence[str] = (),
         traffic: Traffic = NOTHING_SENT,
+        final: Assessment | None = None,
+        validated: Assessment | None = None,
+        scores: ProbabilityScores | None = None,
     ) -> Result:
-        """The run as a whole. `traffic` is what was sent beside rounds and stages."""
+        """The run as a whole. `traffic` is what was sent beside rounds and stages. `final` and `validated`
+        are for a model that is no round's: how it does on the test set and on what validates. `scores` are
+        for one that is not of the form of the trial's."""
         federation = self.trial.federation
         costs = [stage.cost for stage in self.stages]
         known = [cost for cost in costs if cost is not None]
         rounds = list(rounds)
+        chosen = self._chosen(rounds)
+        final = final or chosen.test
+        assert final is not None  # the last round is always tested, and so is one that was validated
         trained = dict.fromkeys([*rounds, *(round for stage in self.stages for round in stage.rounds)])
         return Result(
             weights=weights,
@@ -327,6 +372,9 @@ class Run:
             counts=federation.counts.numpy(),
             seconds=time.perf_counter() - self._began,
             state=state,
+            final=final,
+            scores=scores or self._scores(weights),
+            validation=self._validation(rounds, chosen, validated),
             notes=(
                 *self.trial.notes,
                 *self.base.notes,
@@ -339,6 +387,39 @@ class Run:
             tallies=tuple(self._tallies | dict.fromkeys(self.base.tallies)),
             owners=federation.sites,
         )
+
+    def _chosen(self, rounds: Sequence[Round]) -> Round:
+        """The round whose model the run has: the one that validation chose, or else the last."""
+        number = self._choice.round if self._choice else None
+        return next((round for round in rounds if round.number == number), rounds[-1])
+
+    def _validation(
+        self, rounds: Sequence[Round], chosen: Round, validated: Assessment | None
+    ) -> Validation | None:
+        found, samples = validated or chosen.validation, self.trial.federation.validation
+        if self._choice is None or found is None or samples is None:
+            return None
+        stop, last = self._choice.stop, rounds[-1].number
+        early = self._choice.over and last < self.trial.budget.rounds
+        return Validation(
+            metric=stop.metric,
+            round=chosen.number,
+            line=chosen.number if validated is None else last,
+            stopped=last if early else None,
+            samples=len(samples),
+            assessment=found,
+        )
+
+    def _scores(self, weights: Weights) -> ProbabilityScores | None:
+        """How good the probabilities of a model are, where it is of the form of the one that was trained."""
+        engine = self._trained_by or self.engine()
+        own = engine.initial.with_frozen(engine.frozen)
+        for mine, theirs in ((own.params, weights.params), (own.buffers, weights.buffers)):
+            if {name: value.shape for name, value in mine.items()} != {
+                name: value.shape for name, value in theirs.items()
+            }:
+                return None
+        return engine.probability_scores(weights)
 
     def close(self) -> None:
         """End what the run's engines have started."""

@@ -81,6 +81,18 @@ class Fault:
 
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
+class Validated:
+    """A model on the samples that validate."""
+
+    accuracy: Number
+    macro_f1: Number
+    balanced_accuracy: Number
+    worst_class_accuracy: Number
+    loss: Number
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
 class Round:
     """A line of rounds.jsonl, of a round that was not tested."""
 
@@ -142,7 +154,7 @@ class Site:
     test: list[int]
     """Test samples of each class."""
     accuracy: Number
-    macro_accuracy: Number
+    balanced_accuracy: Number
     class_accuracy: ByClass
     worst_class: int | None
     """By its number."""
@@ -174,7 +186,7 @@ class TestedRound(Round):
     accuracy: Number
     loss: Number
     class_accuracy: ByClass
-    macro_accuracy: Number
+    balanced_accuracy: Number
     max_class: Number
     min_class: Number
     discrepancy: Number
@@ -187,6 +199,9 @@ class TestedRound(Round):
     """Accuracy on each dataset, where several were joined."""
     sites: SiteSpread | None = None
     """Accuracy at the sites, where test samples have owners."""
+    macro_f1: Number = None
+    validation: Validated | None = None
+    """Where some samples validate."""
 
 
 @_DECLARED
@@ -262,11 +277,50 @@ class Tally:
 @_DECLARED
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracy over the rounds that were tested."""
+    """Accuracy on the test set, over the rounds that were tested."""
 
-    best: Number
     last: Number
+    best_by_test: Number
+    """Of the round that was best on the test set itself."""
     mean_last_10: Number
+    best_by_validation: Number = None
+    """Of the round that validation chose, where something validates."""
+
+    @property
+    def final(self) -> Number:
+        """Of the run's model: the one that validation chose, or else the last."""
+        return self.last if self.best_by_validation is None else self.best_by_validation
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class Probabilities:
+    """How good a model's probabilities are on the test set."""
+
+    auc: Number
+    calibration_error: Number
+    brier: Number
+    log_loss: Number
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Validation(Validated):
+    """Which round validation chose, and how good the run's model is there."""
+
+    metric: str
+    """What rounds were chosen by."""
+    value: Number
+    """That metric, of the run's model."""
+    round: int
+    """The chosen one."""
+    line: int
+    """The round whose line in rounds.jsonl is of the run's model: the chosen one, or the last of a method
+    that changes the model after it."""
+    stopped: int | None
+    """The round after which training stopped early; None where all were done."""
+    samples: int
+    """How many validate."""
 
 
 @_DECLARED
@@ -326,7 +380,7 @@ class Summary:
     partition_seed: int
     rounds: int
     accuracy: Accuracy
-    macro_accuracy: Number
+    balanced_accuracy: Number
     loss: Number
     classes: list[str]
     class_accuracy: ByClass
@@ -351,6 +405,11 @@ class Summary:
     run_dir: str
     domains: dict[str, Number] | None = None
     sites: Sites | None = None
+    macro_f1: Number = None
+    probabilities: Probabilities | None = None
+    """None where the method's model cannot be asked."""
+    validation: Validation | None = None
+    """Where some samples validate: the run's model is then that of the round they chose."""
 
 
 @_DECLARED

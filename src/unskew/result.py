@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,10 +13,11 @@ from numpy.typing import NDArray
 from unskew import metrics
 from unskew.client_tensors import ClientTensors
 from unskew.method import Tally
-from unskew.metrics import Assessment, SiteResult, Spread, Traffic
+from unskew.metrics import Assessment, ProbabilityScores, SiteResult, Spread, Traffic
 from unskew.probe import Findings
 from unskew.record import Fault
 from unskew.sites import Sites
+from unskew.trial import Stop, StopMetric
 from unskew.types import ServerState, Tensors, Weights
 
 NOTHING_SENT = Traffic(up=0, down=0)
@@ -62,6 +65,8 @@ class Round:
     """None in rounds that were not probed."""
     faults: tuple[Fault, ...] = ()
     """The clients of the cohort that were left out, and why."""
+    validation: Assessment | None = None
+    """The same model on the samples that validate; None where there are none, and where `test` is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +82,63 @@ class Stage:
     """What was sent outside of the rounds of the main model."""
     cost: float | None = 0.0
     """Computation in rounds of FedAvg; None where nobody has counted it."""
+    best: Weights | None = None
+    """The model of the round that validation chooses, so far; None where nothing validates."""
+
+
+class Choice:
+    """Which of the rounds of a stage validation chooses, told of them one after another, and when there were
+    enough of them."""
+
+    def __init__(self, stop: Stop, rounds: Iterable[Round] = ()) -> None:
+        self.stop = stop
+        self.round: int | None = None
+        """The best so far, the first of several; None before any was validated and finite."""
+        self.over = False
+        """Whether patience has ended."""
+        self._best = self._mark = -math.inf
+        self._since: int | None = None
+        """The round whose value patience measures by, `_mark`."""
+        for each in rounds:
+            self.add(each)
+
+    def add(self, round: Round) -> bool:
+        """Whether this round is better than all before."""
+        if round.validation is None:
+            return False
+        score = self.stop.score(round.validation.confusion, round.validation.loss)
+        if self._since is None or score > self._mark + self.stop.min_delta:
+            self._since, self._mark = round.number, score if math.isfinite(score) else -math.inf
+        self.over = self.stop.patience is not None and round.number - self._since >= self.stop.patience
+        better = score > self._best
+        if better:
+            self.round, self._best = round.number, score
+        return better
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """Which round validation chose, and how good the run's model is there."""
+
+    metric: StopMetric
+    """What rounds were chosen by."""
+    round: int
+    """The chosen one."""
+    line: int
+    """The round that was told with the run's model: the chosen one, or the last of a method that changes the
+    model after it."""
+    stopped: int | None
+    """The round after which training stopped, because none was better; None where all were done."""
+    samples: int
+    """How many validate."""
+    assessment: Assessment
+    """Of the run's model on these."""
+
+    @property
+    def value(self) -> float:
+        """The metric, of the run's model: what to compare trials by that the test set must not decide."""
+        score = Stop(metric=self.metric).score(self.assessment.confusion, self.assessment.loss)
+        return -score if self.metric == "loss" else score
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +146,8 @@ class Result:
     """A finished run."""
 
     weights: Weights
-    """The served model; its buffers have the frozen parameters too."""
+    """The served model of the round that validation chose, or of the last one where nothing validates; its
+    buffers have the frozen parameters too."""
     rounds: list[Round]
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
@@ -92,6 +155,12 @@ class Result:
     seconds: float
     state: State
     """From which training can go on."""
+    final: Assessment
+    """Of `weights`, on the test set."""
+    scores: ProbabilityScores | None = None
+    """How good its probabilities are there; None where the method's model cannot be asked."""
+    validation: Validation | None = None
+    """How its round was chosen; None where nothing validates."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know."""
     beside: Traffic = NOTHING_SENT
@@ -103,16 +172,29 @@ class Result:
     owners: Sites | None = None
     """Who owns the test samples, where the data tell."""
 
-    @cached_property
-    def final(self) -> Assessment:
-        test = self.rounds[-1].test
-        assert test is not None  # the last round is always tested
-        return test
-
     @property
     def accuracy(self) -> dict[str, float]:
-        """best, last and mean_last_10, over the rounds that were tested."""
-        return metrics.best_last_mean([metrics.accuracy(test.confusion) for test in self._tests])
+        """last, best_by_test and mean_last_10, over the rounds that were tested; where a round was chosen by
+        validation, also best_by_validation, which is of `weights`."""
+        found = metrics.best_last_mean([metrics.accuracy(test.confusion) for test in self._tests])
+        told = {
+            "last": found["last"],
+            "best_by_test": found["best"],
+            "mean_last_10": found["mean_last_10"],
+        }
+        if self.validation is not None:
+            told["best_by_validation"] = metrics.accuracy(self.final.confusion)
+        return told
+
+    @property
+    def macro_f1(self) -> float:
+        """The final model's, on the test set."""
+        return metrics.macro_f1(self.final.confusion)
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The final model's, on the test set."""
+        return metrics.balanced_accuracy(self.final.confusion)
 
     @property
     def class_accuracy(self) -> dict[str, float]:
@@ -146,7 +228,10 @@ class Result:
 
     @property
     def forgetting(self) -> float:
-        return metrics.forgetting([metrics.class_accuracy(test.confusion) for test in self._tests])
+        """What the final model has lost of what its classes had in the rounds before it."""
+        last = self.validation.round if self.validation else self.rounds[-1].number
+        tests = [round.test for round in self.rounds if round.test is not None and round.number < last]
+        return metrics.forgetting([metrics.class_accuracy(test.confusion) for test in (*tests, self.final)])
 
     @property
     def traffic(self) -> Traffic:

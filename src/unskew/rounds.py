@@ -36,12 +36,13 @@ def train_rounds(
     state: State,
     *,
     until: int | None = None,
-    after_round: Callable[[Round, State], None] = lambda *_: None,
+    after_round: Callable[[Round, State], bool] = lambda *_: False,
 ) -> State:
     """Train until so many rounds are done; by default those of the budget. `after_round` sees every round and
-    the state after it. A round may begin before the numbers of the one before have arrived. Where these then
-    tell of an update that cannot be used, training goes back to before that round and goes on without that
-    client."""
+    the state after it, and says whether that was the last. A round may begin before the numbers of the one
+    before have arrived. Where these then tell of an update that cannot be used, training goes back to before
+    that round and goes on without that client; where they are the last, what was begun after them is
+    dropped."""
     check_optimizer(trial, method)
     until = trial.budget.rounds if until is None else until
     under_way: list[tuple[State, Pending[Round | Cohort]]] = []
@@ -49,12 +50,16 @@ def train_rounds(
 
     def settle() -> State:
         """End the oldest round that is under way; return the state to go on from."""
-        nonlocal again
+        nonlocal again, until
         before, pending = under_way.pop(0)
         told = pending.result()
         if isinstance(told, Round):
-            after_round(told, under_way[0][0] if under_way else state)
-            return state
+            after = under_way[0][0] if under_way else state
+            if not after_round(told, after):
+                return state
+            under_way.clear()
+            until = after.round
+            return after
         again = told
         under_way.clear()
         return before
@@ -67,7 +72,7 @@ def train_rounds(
             except Exception:
                 while under_way:  # the rounds before are done all the same, or are what is wrong
                     state = settle()
-                if state is before:
+                if state is before and state.round < until:
                     raise
             else:
                 under_way.append((before, pending))
@@ -220,6 +225,8 @@ def begin_round(
         due = trial.evaluation.due(following.round, trial.budget.rounds)
         model = served(method, following.server) if due else None
         test = engine.evaluate(model) if model else None
+        validates = trial.federation.validation is not None
+        validation = engine.evaluate(model, "validation") if model and validates else None
         seconds = cohort.stop_timer()
 
         findings = None
@@ -254,6 +261,7 @@ def begin_round(
             train_loss=float(values["loss"]),
             seconds=seconds.result(),
             test=test.result() if test else None,
+            validation=validation.result() if validation else None,
             traffic=sent,
             samples=sum(fit.passed for _, fit in summary.done),
             tallies={name: int(values[f"tallies/{name}"]) for name in summary.tallies},

@@ -26,11 +26,11 @@ from unskew.experiment import Experiment, Prepared, brief_skew, read
 from unskew.files import sync_file, write_file
 from unskew.lock import NAME as LOCK
 from unskew.machine import machine
-from unskew.metrics import Stages, Traffic
+from unskew.metrics import Assessment, Stages, Traffic
 from unskew.notation import flatten
 from unskew.probe import Findings
 from unskew.record import to_json
-from unskew.result import Result, Round
+from unskew.result import Result, Round, Validation
 from unskew.sites import Sites
 from unskew.types import Params
 
@@ -191,7 +191,7 @@ class RunFolder:
             accuracy=metrics.accuracy(confusion),
             loss=round.test.loss,
             class_accuracy=by_class.tolist(),
-            macro_accuracy=metrics.macro_accuracy(confusion),
+            balanced_accuracy=metrics.balanced_accuracy(confusion),
             max_class=extremes["max"],
             min_class=extremes["min"],
             discrepancy=metrics.discrepancy(by_class),
@@ -201,6 +201,8 @@ class RunFolder:
             distance_to_uniform=metrics.distance_to_uniform(share),
             domains=None if domains is None else _domain_accuracy(self._domains, domains),
             sites=spread_record(self._sites, round.test.answers),
+            macro_f1=metrics.macro_f1(confusion),
+            validation=None if round.validation is None else record.Validated(**_validated(round.validation)),
         )
 
     def finish(self, prepared: Prepared, result: Result, time: Callable[[], record.Time]) -> record.Summary:
@@ -244,7 +246,7 @@ def summarise(prepared: Prepared, result: Result, time: record.Time, path: Path)
         partition_seed=experiment.skew.seed,
         rounds=len(result.rounds),
         accuracy=record.Accuracy(**result.accuracy),
-        macro_accuracy=metrics.macro_accuracy(final.confusion),
+        balanced_accuracy=metrics.balanced_accuracy(final.confusion),
         loss=final.loss,
         classes=list(result.classes),
         class_accuracy=by_class.tolist(),
@@ -268,10 +270,37 @@ def summarise(prepared: Prepared, result: Result, time: record.Time, path: Path)
         time=time,
         run_dir=str(path),
         sites=sites_record(result),
+        macro_f1=result.macro_f1,
+        probabilities=None if result.scores is None else record.Probabilities(**asdict(result.scores)),
+        validation=None if result.validation is None else _validation(result.validation),
     )
     if final.domains is None:
         return summary
     return replace(summary, domains=_domain_accuracy(trial.federation.dataset.domains, final.domains))
+
+
+def _validation(found: Validation) -> record.Validation:
+    return record.Validation(
+        metric=found.metric,
+        value=found.value,
+        round=found.round,
+        line=found.line,
+        stopped=found.stopped,
+        samples=found.samples,
+        **_validated(found.assessment),
+    )
+
+
+def _validated(found: Assessment) -> dict[str, float]:
+    """The fields of `record.Validated`."""
+    confusion = found.confusion
+    return {
+        "accuracy": metrics.accuracy(confusion),
+        "macro_f1": metrics.macro_f1(confusion),
+        "balanced_accuracy": metrics.balanced_accuracy(confusion),
+        "worst_class_accuracy": metrics.max_mean_min(metrics.class_accuracy(confusion))["min"],
+        "loss": found.loss,
+    }
 
 
 def _shares(result: Result, tally: str) -> list[float | None]:
@@ -377,7 +406,7 @@ def site_record(site: metrics.SiteResult) -> record.Site:
         train=site.train.tolist(),
         test=site.test.tolist(),
         accuracy=site.accuracy,
-        macro_accuracy=site.macro_accuracy,
+        balanced_accuracy=site.balanced_accuracy,
         class_accuracy=site.class_accuracy.tolist(),
         worst_class=site.worst_class,
         held=site.held,

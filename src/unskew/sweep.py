@@ -73,6 +73,9 @@ class Watcher(Protocol):
 
     def say(self, notes: Iterable[str], /) -> None: ...
 
+    def skip(self, rounds: int, /) -> None:
+        """A run has ended so many rounds early."""
+
     def __call__(self, line: record.Round, probe: record.Probe | None, /) -> None:
         """A round, as it stands in rounds.jsonl and probes.jsonl."""
 
@@ -203,6 +206,7 @@ def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Lo
         clock.mark("set-up")
         with stopping(partial(checkpoints.stop, stopped), watch) as signals:
             result = train(trial, prepared.method, on_round=on_round, keeper=checkpoints)
+            watch.skip(trial.budget.rounds - len(result.rounds))
             result = replace(
                 result,
                 notes=(*result.notes, *folder.notes),
@@ -363,6 +367,7 @@ def _take(
             _tell(folder, loggers, watch, round)
         _note_where(folder.path / "environment.json", done.where)
         if isinstance(done.end, Result):
+            watch.skip(prepared.trial.budget.rounds - len(done.rounds))
             _finish(folder, prepared, done.end, loggers, lambda: done.time)
             remove_leftovers(folder.path)
             return read_run(folder.path)

@@ -17,6 +17,7 @@ from unskew.checkpoints import Checkpoints
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
+from unskew.data.validation import hold_out, validation_split
 from unskew.engines.job import completed
 from unskew.method import Method
 from unskew.method_checks import named
@@ -51,7 +52,8 @@ def check_method(
     renumbered. `statistics`: what becomes of BatchNorm statistics, where it cannot have them averaged.
 
     Every method: weights stay finite on hard clients, also with two classes and under BatchNorm; the same
-    trial gives the same bits, and so does one that was stopped and gone on with. Methods that are not
+    trial gives the same bits, and so does one that was stopped and gone on with, where validation chooses the
+    round. Methods that are not
     programs: every term depends on the model for some client, clients do not see each other, nothing received
     is changed in place, statistics move once per step, buffers do not move parameters, what is kept and
     reported are named tensors, renumbering the clients or the classes renumbers the result, and clients
@@ -60,14 +62,14 @@ def check_method(
     if not isinstance(method, Method | Program):
         method = method()
     make = partial(hard_trial, engine=engine, device=device, statistics=statistics)
-    plain, normed = train(make(), method), train(make(normed_model), method)
+    plain, normed = train(make(), method), train(make(normed_model, validation=0.3), method)
     _law("weights stay finite on hard clients", _finite(plain))
     two = [counts[:2] for counts in HARD_COUNTS]
     _law("weights stay finite with two classes", _finite(train(make(counts=two), method)))
     _law("weights stay finite under BatchNorm", _finite(normed))
     again = train(make(), method)
     _law("the same trial gives the same bits", torch.equal(_flat(plain.weights), _flat(again.weights)))
-    _check_resumed(method, make(normed_model), normed)
+    _check_resumed(method, make(normed_model, validation=0.3), normed)
     if isinstance(method, Program):
         return
     if method.terms:
@@ -232,8 +234,10 @@ def hard_trial(
     engine: str = "loop",
     device: str = "cpu",
     statistics: Statistics = "average",
+    validation: float | None = None,
 ) -> Trial:
-    """Clients that break careless methods: Gaussian clouds, one per class, in five dimensions."""
+    """Clients that break careless methods: Gaussian clouds, one per class, in five dimensions. Of each
+    client's samples a share may validate."""
     rng = np.random.default_rng(0)
     C = len(counts[0])
     labels = np.repeat(np.tile(np.arange(C), len(counts)), np.ravel(counts))
@@ -252,7 +256,10 @@ def hard_trial(
     )
     clients = [np.flatnonzero(holder == client) for client in range(len(counts))]
     budget = Budget(rounds=3, epochs=1 if full_batch else 2, batch_size=100 if full_batch else 4, lr=0.05)
-    federation = Federation(dataset, partition_of(clients, dataset, recipe="laws"))
+    partition = partition_of(clients, dataset, recipe="laws")
+    if validation is not None:
+        partition = hold_out(partition, dataset, validation, seed=1)
+    federation = Federation(dataset, partition, validation_split(dataset, partition))
     return Trial(federation, model, budget=budget, engine=engine, device=device, statistics=statistics)
 
 

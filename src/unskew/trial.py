@@ -16,12 +16,13 @@ import torch
 from pydantic import AfterValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
-from unskew import models
+from unskew import metrics, models
 from unskew.attacks import Attack
 from unskew.client_tensors import machine_memory
 from unskew.data.augment import Augment
 from unskew.data.federation import Federation
 from unskew.errors import UserError, unknown, whole_number
+from unskew.notation import items
 from unskew.parts.optimizers import OptimizerChoice
 from unskew.parts.schedules import Schedule
 from unskew.randomness import Purpose, draw_seed
@@ -130,15 +131,67 @@ class Budget(Spec):
 
 
 class Evaluation(Spec):
-    """When and how the global model is tested."""
+    """When and how the global model is tested and validated."""
 
     every: int = Field(default=1, ge=1)
-    """Test after every so many rounds; the last round is always tested."""
+    """Test, and validate, after every so many rounds; the last round always is."""
     batch_size: int = Field(default=500, ge=1)
 
     def due(self, round: int, rounds: int) -> bool:
         """Whether the model is to be tested after a round, counted from 1."""
         return round % self.every == 0 or round == rounds
+
+
+StopMetric = Literal["accuracy", "macro-f1", "balanced-accuracy", "worst-class", "loss"]
+"""What rounds are chosen by, on the validation samples; of `loss`, less is better."""
+
+
+class Stop(Spec):
+    """How a round is chosen on the validation samples, and when training stops because none gets better."""
+
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after so many rounds without a better one; None: never."""
+    metric: StopMetric = "accuracy"
+    min_delta: float = Field(default=0.0, ge=0)
+    """How much better a round has to be for patience to begin anew. The best round is chosen without it."""
+
+    @classmethod
+    def parse(cls, text: str) -> Stop:
+        """Read `none`, or `patience=20,metric=macro-f1,min_delta=0.001`, of which each may be left out."""
+        if text.strip() in ("", "none"):
+            return cls()
+        values: dict[str, Any] = {}
+        for item in items(text):
+            if item.key not in cls.model_fields or item.key in values:
+                raise UserError(
+                    f"stop is '{text}' but should be such as patience=20,metric=macro-f1,min_delta=0.001, or "
+                    "none."
+                )
+            values[item.key] = item.value
+        try:
+            return cls(**values)
+        except UserError as error:
+            raise UserError(f"stop.{error}") from None
+
+    def __str__(self) -> str:
+        if self == Stop():
+            return "none"
+        told = self.model_dump(exclude_none=True)
+        return ",".join(f"{key}={value}" for key, value in told.items())
+
+    def score(self, confusion: metrics.Counts, loss: float) -> float:
+        """How good a model is by the metric, from its confusion matrix and its loss: more is better."""
+        if self.metric == "loss":
+            return -loss
+        return float(METRICS[self.metric](confusion))
+
+
+METRICS: dict[str, Callable[[metrics.Counts], float]] = {
+    "accuracy": metrics.accuracy,
+    "macro-f1": metrics.macro_f1,
+    "balanced-accuracy": metrics.balanced_accuracy,
+    "worst-class": lambda confusion: metrics.max_mean_min(metrics.class_accuracy(confusion))["min"],
+}
 
 
 class Probe(Spec):
@@ -228,6 +281,8 @@ class Trial:
     """The folder for that rest; None: files without a name, which go with the process."""
     attack: Attack = Attack()
     """What some clients do instead of what they are asked to."""
+    stop: Stop = Stop()
+    """By which metric a round is chosen on the federation's validation samples, and when training stops."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.federation, Federation):
@@ -246,6 +301,11 @@ class Trial:
             raise UserError(
                 f"budget.cohort is {self.budget.cohort} but there are {self.federation.clients} clients: "
                 "lower the cohort or raise the number of clients."
+            )
+        if self.stop != Stop() and self.federation.validation is None:
+            raise UserError(
+                f"stop is '{self.stop}', but there is nothing to validate on: give validation=0.1, or leave "
+                "it out."
             )
         self.augment.check(self.federation.dataset.inputs)
         if self.attack.kind == "label-flip" and self.federation.dataset.train.drawn:

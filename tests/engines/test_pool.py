@@ -502,14 +502,14 @@ def test_workers_killed_between_rounds_cost_nothing(trial):
 
 def test_a_test_that_kills_its_workers_is_told_in_a_sentence(trial, monkeypatch):
     engine, here = eager_pool(replace(trial, workers=2)), os.getpid()
-    totals = engine.local.evaluator.batch_totals
+    totals = engine.local.evaluators["test"].batch_totals
 
     def deadly(weights, batch):
         if batch == 1 and os.getpid() != here:
             os.kill(os.getpid(), signal.SIGKILL)
         return totals(weights, batch)
 
-    monkeypatch.setattr(engine.local.evaluator, "batch_totals", deadly)
+    monkeypatch.setattr(engine.local.evaluators["test"], "batch_totals", deadly)
     with pytest.raises(UserError, match=r"^a worker process was ended by SIGKILL twice"):
         step(trial, Method(), engine, begin(Method(), engine.initial))
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from clusters import free_port, has, running, until
-from unskew import Budget, Evaluation, Method, Trial, UserError, federate, load, methods, train
+from unskew import Budget, Evaluation, Method, Stop, Trial, UserError, federate, load, methods, train
 from unskew.data.federation import holding_of
 from unskew.engines import Failed, Job, Task, start
 from unskew.engines.ray.engine import RemoteJob
@@ -86,6 +86,17 @@ def test_clients_drawn_when_they_are_needed_are_drawn_there(fleet, trial):
 @pytest.mark.parametrize("name", ["fedavg", "fedsam", "moon", "scaffold", "fedvls", "fedgela", "fedconcat"])
 def test_the_same_bits_as_the_loop(name, trial, fleet):
     assert_same(trial, assemble({name: {}})[0])
+
+
+@needs_ray
+def test_what_validates_is_tested_there_too(trial, fleet, digits):
+    federation = federate(digits, "dirichlet:0.3", clients=3, seed=1, validation=0.15)
+    assert len(federation.validation) > trial.evaluation.batch_size  # several batches, for several workers
+    there = replace(trial, federation=federation, model="logistic", stop=Stop(metric="loss"))
+    mine, other = (train(each) for each in (there, replace(there, engine="loop")))
+    assert [r.validation.loss for r in mine.rounds] == [r.validation.loss for r in other.rounds]
+    assert mine.validation.round == other.validation.round
+    assert mine.scores == other.scores
 
 
 class Normed(nn.Module):

@@ -28,7 +28,7 @@ NOT_REPLAYED = {
 
 
 def train_by(name: str, engine: str) -> Result:
-    trial = hard_trial(normed_model, engine=engine, statistics=statistics_for(name))
+    trial = hard_trial(normed_model, engine=engine, statistics=statistics_for(name), validation=0.3)
     return train(replace(trial, workers=2), METHODS[name]())
 
 
@@ -53,6 +53,10 @@ def assert_same_bits(one: Result, other: Result) -> None:
         if mine.test and theirs.test:
             assert (mine.test.confusion == theirs.test.confusion).all()
             assert mine.test.loss == theirs.test.loss
+            assert (mine.validation.confusion == theirs.validation.confusion).all()
+            assert mine.validation.loss == theirs.validation.loss
+    assert one.validation.round == other.validation.round
+    assert one.scores == other.scores
 
 
 def test_pool_gives_the_bits_of_the_loop_by_replayed_steps(name, by_loop, monkeypatch):

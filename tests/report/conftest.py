@@ -53,11 +53,13 @@ def write_folder(
     untested: Sequence[int] = (),
     tally: str = "",
     sites: Sequence[str] = (),
+    validation: int = 0,
     **changes,
 ) -> None:
     """`changes` are settings of the experiment by path, with __ for the dot: budget__lr=0.1. `done` rounds
     are there, and no summary unless that is all. Classes in `untested` have no test samples. `sites` are the
-    names of the clients, which then have test samples of their own."""
+    names of the clients, which then have test samples of their own. Where some samples validate, `validation`
+    is the round they chose."""
     clients = len(sites) or clients
     rng = np.random.default_rng([seed, *f"{method}{options}{changes}".encode()])
     C = len(classes)
@@ -107,7 +109,7 @@ def write_folder(
                 "accuracy": metrics.accuracy(confusion),
                 "loss": 1 / t,
                 "class_accuracy": by_class.tolist(),
-                "macro_accuracy": ends["mean"],
+                "balanced_accuracy": ends["mean"],
                 "max_class": ends["max"],
                 "min_class": ends["min"],
                 "discrepancy": ends["max"] - ends["min"],
@@ -115,10 +117,14 @@ def write_folder(
                 "groups": metrics.group_accuracy(by_class, counts),
                 "prediction_share": share.tolist(),
                 "distance_to_uniform": metrics.distance_to_uniform(share),
+                "macro_f1": metrics.macro_f1(confusion),
             }
             if sites:
                 each = [make_confusion(rng, C, t / (t + 5), untested) for _ in sites]
                 line["sites"] = make_spread(sites, each)
+            if validation:
+                scores = ("accuracy", "macro_f1", "balanced_accuracy", "worst_class_accuracy", "loss")
+                line["validation"] = dict.fromkeys(scores, 0.9 if t == validation else 0.5)
         lines.append(line)
         if probe and (t % probe == 0 or t == rounds):
             probes.append(make_probe(rng, t, counts, untested))
@@ -135,6 +141,12 @@ def write_folder(
                     make_site(k, *site, counts[k]) for k, site in enumerate(zip(sites, each, strict=True))
                 ],
             }
+        if validation:
+            chosen = {"round": validation, "line": validation, "stopped": None, "samples": 50}
+            summary["validation"] = {
+                "metric": "accuracy", "value": 0.9, **chosen, **lines[validation - 1]["validation"]
+            }  # fmt: skip
+            summary["accuracy"]["best_by_validation"] = lines[validation - 1]["accuracy"]
         dump(path / "summary.json", summary)
 
 
@@ -160,7 +172,7 @@ def make_site(client: int, name: str, confusion: np.ndarray, train: np.ndarray) 
         "train": train.tolist(),
         "test": site.test.tolist(),
         "accuracy": site.accuracy,
-        "macro_accuracy": site.macro_accuracy,
+        "balanced_accuracy": site.balanced_accuracy,
         "class_accuracy": site.class_accuracy.tolist(),
         "worst_class": site.worst_class,
         "held": site.held,

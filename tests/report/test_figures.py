@@ -164,7 +164,7 @@ def test_curves_hold_only_the_rounds_that_all_seeds_have(make):
 
 
 def test_every_metric_is_known_in_its_rounds(make):
-    (run,) = make({"probe": 3, "sites": ("north", "south", "east")})
+    (run,) = make({"probe": 3, "sites": ("north", "south", "east"), "validation": 5})
     for name, measure in MEASURES.items():
         if name == "deviation":  # null in these folders
             with pytest.raises(UserError, match="choose another metric"):
@@ -201,7 +201,7 @@ def test_extremes_are_the_best_the_mean_and_the_worst_class(make):
     figure = figures.extremes(runs)
     assert [axes.get_title() for axes in figure.axes] == ["fedavg", "fedvls"]
     for axes, members in zip(figure.axes, (runs[:2], runs[2:]), strict=True):
-        for line, key in zip(axes.get_lines(), ("max_class", "macro_accuracy", "min_class"), strict=True):
+        for line, key in zip(axes.get_lines(), ("max_class", "balanced_accuracy", "min_class"), strict=True):
             expected = np.mean([[100 * getattr(each, key) for each in run.rounds] for run in members], axis=0)
             np.testing.assert_allclose(line.get_ydata(), expected)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [

@@ -46,7 +46,7 @@ def made(
         accuracy=accuracy,
         loss=None,
         class_accuracy=[majority, vacant],
-        macro_accuracy=None,
+        balanced_accuracy=None,
         max_class=majority,
         min_class=vacant,
         discrepancy=majority - vacant,
@@ -472,7 +472,7 @@ def test_sites_have_a_table_and_pictures_and_their_names_are_only_text(open_page
     assert dots[0][1][2] == pytest.approx(100 * mean, abs=0.01)
     page.select_option("#site-measure", "macro")
     each = [site for run in runs[:2] for site in run.summary.sites.each if site.name == "south"]
-    mean = np.mean([site.macro_accuracy for site in each])
+    mean = np.mean([site.balanced_accuracy for site in each])
     assert rows.nth(2).locator("td").nth(2).inner_text().startswith(f"{100 * mean:.1f} ± ")
     page.select_option("#site-run", str(runs[2].path))
     shown = page.evaluate("() => document.getElementById('site-classes').data[0].z.map(r => Array.from(r))")

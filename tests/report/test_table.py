@@ -75,7 +75,7 @@ def test_means_and_deviations_over_seeds_best_and_second(make):
         "fedprox": ("30.0 ± 0.0", ""),
         "fedvls": ("70.0 ± 0.0", "first"),
     }
-    assert shown(table, "best")["fedavg"] == ("57.0 ± 4.2", "second")
+    assert shown(table, "best_by_test")["fedavg"] == ("57.0 ± 4.2", "second")
     assert shown(table, "mean_last_10")["fedvls"] == ("62.5 ± 3.5", "first")
     # fedavg's best is 0.6 on seed 1, reached in round 2, and 0.54 on seed 2, in round 3; fedvls reaches them
     # in rounds 1 and 2, fedprox never.
@@ -160,10 +160,22 @@ def test_a_run_under_way_has_sent_what_its_rounds_have(make, write_run):
         tabulate(read_runs([write_run("begun", done=0)]))
 
 
+def test_runs_that_chose_a_round_tell_that_one(make):
+    runs = make({("a", 1): [0.5, 0.8, 0.6], ("b", 1): [0.4, 0.7, 0.9]}, validation=2)
+    table = tabulate(runs)
+    assert [column.name for column in table.columns[:2]] == ["best_by_validation", "last"]
+    assert [row.cells[0].text for row in table.rows] == ["80.0", "70.0"]
+    assert [row.cells[1].text for row in table.rows] == ["60.0", "90.0"]
+    for row, run in zip(table.rows, runs, strict=True):
+        assert row.cells[4].text == f"{100 * run.rounds[1].min_class:.1f}"  # of the chosen round
+    assert to_markdown(table).startswith("| method | best by validation | last | best by test |")
+    assert to_csv(table).startswith("method,best_by_validation_mean,")
+
+
 def test_markdown_marks_first_and_second(make):
     text = to_markdown(tabulate(make({("a", 1): [0.5], ("b|c", 1): [0.6], ("d", 1): [0.1]})))
     lines = text.splitlines()
-    assert lines[0].startswith("| method | last | best | mean last 10 | worst class |")
+    assert lines[0].startswith("| method | last | best by test | mean last 10 | worst class |")
     assert lines[2].startswith("| a | <u>50.0</u> |")
     assert lines[3].startswith(r"| b\|c | **60.0** |")
     assert lines[4].startswith("| d | 10.0 |")

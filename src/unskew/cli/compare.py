@@ -10,7 +10,16 @@ import typer
 from unskew.cli import options
 from unskew.cli.progress import Watch
 from unskew.cli.setup import Cells, set_up
-from unskew.cli.show import compared_sites, console, cost_grid, paired_grid, result_grid, say, sweep_time_line
+from unskew.cli.show import (
+    compared_sites,
+    console,
+    cost_grid,
+    paired_grid,
+    result_grid,
+    say,
+    score_grid,
+    sweep_time_line,
+)
 from unskew.clock import Clock, process_age
 from unskew.comparison import comparison, summary_of
 from unskew.errors import Interrupted, UserError
@@ -55,6 +64,8 @@ def compare(
     optimizer: options.Optimizer = None,
     augment: options.Augment = None,
     attack: options.Attack = None,
+    validation: options.Validation = None,
+    stop: options.Stop = None,
     seeds: Annotated[str | None, options.option("--seeds", "NUMBERS", "Such as 1,2,3 or 1-3.")] = None,
     engine: options.Engine = None,
     device: options.Device = None,
@@ -92,6 +103,8 @@ def compare(
         dataset=dataset,
         augment=augment,
         attack=attack,
+        validation=validation,
+        stop=stop,
         skew=skew,
         clients=clients,
         model=model,
@@ -257,7 +270,7 @@ def _show(title: str, known: dict[str, list[Run]], pairs: dict[str, Json], basel
     rows = list(known.items())
     screen = console()
     screen.print(title)
-    grids = [result_grid(rows), cost_grid(rows)]
+    grids = [result_grid(rows), score_grid(rows), cost_grid(rows)]
     if pairs:
         grids.insert(1, paired_grid(baseline, pairs))
     grids[-1:-1] = compared_sites(rows)

@@ -66,7 +66,7 @@ def _choose(runs: Sequence[Run], classes: Sequence[str]) -> list[int]:
 def _experiment(run: Run, data: Path | None) -> Experiment:
     """As it was, but here and without its method: that is in the weights."""
     settings = {**run.experiment, "engine": "loop", "device": "cpu", "fast": False}
-    settings["method"] = {"name": "fedavg"}
+    settings |= {"method": {"name": "fedavg"}, "validation": "none", "stop": "none"}
     if data is not None:
         settings["data"] = {**settings["data"], "folder": str(data)}
     return Experiment(**settings)

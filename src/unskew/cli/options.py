@@ -82,6 +82,25 @@ Attack = Annotated[
     str | None,
     option("--attack", "ATTACK", "What some clients do, such as sign-flip:fraction=0.2.", DEFAULT.attack),
 ]
+Validation = Annotated[
+    str | None,
+    option(
+        "--validation",
+        "SHARE|DATA",
+        "Choose a round on a share of each client's samples, such as 0.1, or on csv:, npz:, ... data.",
+        DEFAULT.validation,
+    ),
+]
+Stop = Annotated[
+    str | None,
+    option(
+        "--stop",
+        "patience=ROUNDS,metric=NAME",
+        "Stop after so many rounds that are no better on validation by accuracy, macro-f1, "
+        "balanced-accuracy, worst-class or loss.",
+        DEFAULT.stop,
+    ),
+]
 Seed = Annotated[
     str | None,
     option("--seed", "NUMBER", "Of initial weights, cohorts, batches and the partition.", DEFAULT.seed),
@@ -142,6 +161,8 @@ PATHS = {
     "dataset": "data.name",
     "augment": "data.augment",
     "attack": "attack",
+    "validation": "validation",
+    "stop": "stop",
     "skew": "skew.recipe",
     "clients": "skew.clients",
     "model": "model.name",

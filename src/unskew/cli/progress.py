@@ -117,6 +117,8 @@ class Watch:
                 f"worst class {percent(line.min_class)}",
                 f"vacant {percent(line.groups.vacant)}",
             ]
+            if line.validation:
+                self._numbers.append(f"validation {percent(line.validation.accuracy)}")
         shown = [*self._numbers, *([f"probing {self._probed:.1f} s"] if self._probed else [])]
         self._bar.numbers = Numbers(shown)
         self._bar.update(self._task, advance=1)
@@ -125,6 +127,13 @@ class Watch:
                 self._print_row(line)
         elif not self._live and not self._quiet:
             self._print_line(shown)
+
+    def skip(self, rounds: int) -> None:
+        """A run has ended so many rounds early."""
+        self._rounds -= rounds
+        self._bar.update(self._task, total=self._rounds)
+        if rounds and not (self._live or self._quiet or self._table):
+            self._print_line(self._numbers)
 
     def _tell_faults(self, line: Round) -> None:
         """The first clients that rounds of this run go on without, and then that there are more."""

@@ -14,9 +14,11 @@ from unskew.cli.show import (
     percent,
     result_grid,
     say,
+    score_grid,
     site_grid,
     spread_line,
     time_line,
+    validation_line,
 )
 from unskew.clock import Clock, process_age
 from unskew.comparison import summary_of
@@ -47,6 +49,8 @@ def run(
     optimizer: options.Optimizer = None,
     augment: options.Augment = None,
     attack: options.Attack = None,
+    validation: options.Validation = None,
+    stop: options.Stop = None,
     seed: options.Seed = None,
     engine: options.Engine = None,
     device: options.Device = None,
@@ -74,6 +78,8 @@ def run(
             dataset=dataset,
             augment=augment,
             attack=attack,
+            validation=validation,
+            stop=stop,
             skew=skew,
             clients=clients,
             model=model,
@@ -123,14 +129,16 @@ def _show(settings: Experiment, run: Run, summary: Summary) -> None:
     label, screen = settings.method.brief(), console()
     screen.print(settings.title() + f", seed {settings.seed}\n")
     screen.print(class_table(run, screen.width))
-    for grid in (result_grid([(label, [run])]), cost_grid([(label, [run])])):
+    for grid in (result_grid, score_grid, cost_grid):
         screen.print()
-        screen.print(grid)
+        screen.print(grid([(label, [run])]))
     if sites := site_grid(summary):
         screen.print()
         screen.print(sites)
         screen.print(spread_line(summary))
-    elif summary.domains:
+    if chosen := validation_line(summary):
+        screen.print(f"\n{chosen}")
+    if summary.domains and not sites:
         each = [f"{name} {percent(value)}" for name, value in summary.domains.items() if value is not None]
         screen.print(f"\naccuracy % by domain: {', '.join(each)}")
     for note in summary.notes:

@@ -16,7 +16,7 @@ Cells = list[tuple[str, Prepared]]
 def set_up(specs: Iterable[tuple[str, Experiment]], clock: Clock, *, quiet: bool) -> Cells:
     """Load the data of experiments, divide it and prepare them: each dataset and each partition once."""
     datasets: dict[str, Dataset] = {}
-    federations: dict[tuple[str, int], Federation] = {}
+    federations: dict[tuple[str, int], Federation] = {}  # by data, skew, validation, seed
     cells = []
     for method, spec in specs:
         data = str(spec.data)
@@ -25,7 +25,10 @@ def set_up(specs: Iterable[tuple[str, Experiment]], clock: Clock, *, quiet: bool
             for note in datasets[data].notes if not quiet else ():
                 say(f"note: {note}")
             clock.mark("data")
-        divided = f"{data} {spec.skew}", spec.seed if spec.skew.seed is None else spec.skew.seed
+        divided = (
+            f"{data} {spec.skew} {spec.validation}",
+            spec.seed if spec.skew.seed is None else spec.skew.seed,
+        )
         if divided not in federations:
             federations[divided] = partition(spec, datasets[data])
             clock.mark("partition")

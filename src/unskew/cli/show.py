@@ -173,20 +173,27 @@ def class_table(run: Run, width: int) -> Table:
 
 def result_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
     """One row per method, over the runs of its seeds."""
+    chose = any(summary_of(run).validation is not None for _, runs in rows for run in runs)
 
     def row(name: str, runs: Sequence[Run]) -> list[str]:
         each = [summary_of(run) for run in runs]
+        found = [summary.accuracy for summary in each]
+        last, best = spread([one.last for one in found]), spread([one.best_by_test for one in found])
+        cells = [name, last, best, spread([one.mean_last_10 for one in found])]
+        if chose:
+            rounds = [summary.validation.round if summary.validation else None for summary in each]
+            cells = [name, spread([one.best_by_validation for one in found]), mean(rounds, ".3g"), best]
         return [
-            name,
-            spread([summary.accuracy.last for summary in each]),
-            spread([summary.accuracy.best for summary in each]),
-            spread([summary.accuracy.mean_last_10 for summary in each]),
+            *cells,
             spread([summary.worst_class_accuracy for summary in each]),
             *(spread([getattr(summary.groups, group) for summary in each]) for group in GROUPS),
             mean([summary.seconds for summary in each], ".1f"),
         ]
 
-    heads = ["method", "accuracy %", "best", "mean last 10", "worst class", *GROUPS, "seconds"]
+    first = ["accuracy %", "best by test", "mean last 10"]
+    if chose:
+        first = ["best by validation %", "in round", "best by test"]
+    heads = ["method", *first, "worst class", *GROUPS, "seconds"]
     return Grid(heads, [row(name, runs) for name, runs in rows])
 
 
@@ -217,12 +224,12 @@ def site_grid(summary: Summary) -> Grid | None:
             str(sum(site.train)),
             str(sum(site.test)),
             percent(site.accuracy),
-            percent(site.macro_accuracy),
+            percent(site.balanced_accuracy),
             worst,
             "everything" if len(lacks) == len(summary.classes) else listed(lacks),
         ]
 
-    heads = ["site", "train", "test", "accuracy %", "macro", "worst class", "lacks"]
+    heads = ["site", "train", "test", "accuracy %", "balanced", "worst class", "lacks"]
     return Grid(heads, [row(site) for site in shown], title)
 
 
@@ -274,7 +281,7 @@ def compared_sites(rows: Sequence[tuple[str, Sequence[Run]]]) -> list[Grid]:
         )
         found.append(grid("accuracy", title, SPREAD))
     if shown:
-        found.append(grid("macro_accuracy", "the same as mean over classes, each counted once", ()))
+        found.append(grid("balanced_accuracy", "the same as mean over classes, each counted once", ()))
     return found
 
 
@@ -287,6 +294,41 @@ def listed(names: Sequence[str], most: int = 4) -> str:
     """The first names, and how many more there are; a dash for none."""
     more = [f"{len(names) - most} more"] if len(names) > most else []
     return ", ".join([*map(shorten, names[:most]), *more]) or "-"
+
+
+def score_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
+    """Other scores of the final models, over the runs of each method's seeds."""
+
+    def row(name: str, runs: Sequence[Run]) -> list[str]:
+        each = [summary_of(run) for run in runs]
+        found = [summary.probabilities for summary in each if summary.probabilities is not None]
+        return [
+            name,
+            spread([summary.macro_f1 for summary in each]),
+            spread([summary.balanced_accuracy for summary in each]),
+            spread([one.auc for one in found]),
+            spread([one.calibration_error for one in found]),
+            mean([one.brier for one in found], ".3f"),
+            mean([one.log_loss for one in found], ".3f"),
+        ]
+
+    heads = ["method", "macro-F1 %", "balanced acc.", "AUC", "calibration err.", "Brier", "log-loss"]
+    return Grid(heads, [row(name, runs) for name, runs in rows])
+
+
+def validation_line(summary: Summary) -> str:
+    """Which round was chosen, by what; empty where nothing validates."""
+    found = summary.validation
+    if found is None:
+        return ""
+    value = (
+        f"{found.value:.3f}" if found.metric == "loss" and found.value is not None else percent(found.value)
+    )
+    unit = "" if found.metric == "loss" else " %"
+    told = (
+        f"chosen by validation: round {found.round} ({found.metric} {value}{unit} on {found.samples} samples)"
+    )
+    return told + ("" if found.stopped is None else f"; stopped after round {found.stopped}")
 
 
 def cost_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:

@@ -13,7 +13,7 @@ from unskew.cli.reading import read_tested
 from unskew.cli.show import Grid, console
 from unskew.errors import UserError
 from unskew.report.measures import MEASURES
-from unskew.report.table import COLUMNS, WRITERS, Rank, tabulate
+from unskew.report.table import WRITERS, Rank, tabulate
 from unskew.runs import write_whole
 
 STYLES: dict[Rank, str] = {"first": "bold", "second": "underline", "": ""}
@@ -62,7 +62,7 @@ def table(
     rows: list[list[str | Text]] = [
         [row.method, *(Text(cell.text, STYLES[cell.rank]) for cell in row.cells)] for row in made.rows
     ]
-    screen.print(Grid(["method", *(column.title for column in COLUMNS)], rows))
+    screen.print(Grid(["method", *(column.title for column in made.columns)], rows))
     screen.print()
     for note in made.notes:
         screen.print(f"note: {note}", soft_wrap=True)

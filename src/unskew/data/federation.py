@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unskew.data.dataset import Dataset
+from unskew.data.dataset import Dataset, Split
 from unskew.data.manifest import Partition, cite, save
 from unskew.data.partitions import Skew, partition
+from unskew.data.validation import from_dataset, hold_out, parse, read_validation, validation_split
 from unskew.errors import UserError
 from unskew.sites import Sites
 from unskew.types import Population
@@ -49,11 +50,15 @@ class Federation:
 
     dataset: Dataset
     partition: Partition
+    validation: Split | None = None
+    """Samples on which rounds are chosen and nobody trains. Where they are the clients' own, their `owners`
+    are the clients' numbers."""
 
     def __repr__(self) -> str:
         """Who shares what, in one line."""
         recipe, seed = self.partition.recipe, self.partition.seed
-        return f"Federation({self.dataset!r}, {recipe!r}, clients={self.clients}, seed={seed})"
+        held = "" if self.validation is None else f", {len(self.validation)} samples validate"
+        return f"Federation({self.dataset!r}, {recipe!r}, clients={self.clients}, seed={seed}{held})"
 
     @property
     def clients(self) -> int:
@@ -142,8 +147,30 @@ class Federation:
         return cite(self.partition, self.dataset)
 
 
-def federate(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Federation:
-    """Divide the training split among `clients` clients by a skew such as "dirichlet:0.1"."""
+def federate(
+    dataset: Dataset,
+    skew: str | Skew,
+    clients: int,
+    seed: int,
+    *,
+    validation: float | str | Dataset | Split | None = None,
+) -> Federation:
+    """Divide the training split among `clients` clients by a skew such as "dirichlet:0.1".
+
+    validation: on what rounds are chosen. A share such as 0.1 is held out of each client's samples, by class,
+    drawn with the partition's seed. Or samples of one's own: a dataset, all of it, its name such as
+    "csv:val.csv,label=grade", or a split that has the classes and columns of `dataset`."""
     if not isinstance(dataset, Dataset):
         raise UserError("federate needs a dataset: load one with unskew.load(name).")
-    return Federation(dataset, partition(dataset, skew, clients, seed))
+    made = partition(dataset, skew, clients, seed)
+    given = parse(validation) if isinstance(validation, str) else validation
+    if isinstance(given, Dataset):
+        given = from_dataset(given, dataset)
+    elif isinstance(given, str):
+        given = read_validation(given, dataset)
+    if isinstance(given, Split):
+        replace(dataset, test=given)  # which checks it
+        return Federation(dataset, made, given)
+    if isinstance(given, int | float):
+        made = hold_out(made, dataset, given, seed if made.seed is None else made.seed)
+    return Federation(dataset, made, validation_split(dataset, made))

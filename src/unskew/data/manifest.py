@@ -44,6 +44,8 @@ class Partition:
     """Training samples that no client holds."""
     tries: int = 1
     """Draws it took to satisfy the recipe."""
+    validation: tuple[Ints, ...] = ()
+    """The samples of each client that validate, which are not among `indices`; empty where none do."""
 
     @property
     def clients(self) -> int:
@@ -73,12 +75,13 @@ class Partition:
     @cached_property
     def index_sha256(self) -> str:
         """SHA-256 over little-endian int64 numbers: how many clients, then for every client how many samples
-        and their indices in order; where these follow each other client by client, only how many."""
+        and their indices in order; where these follow each other client by client, only how many. Where some
+        validate, the same follows of these."""
         digest = hashlib.sha256(np.array(self.clients, dtype="<i8").tobytes())
         if isinstance(self.indices, Ranges):
             digest.update(self.sizes.astype("<i8").tobytes())
             return digest.hexdigest()
-        for mine in self.indices:
+        for mine in (*self.indices, *self.validation):
             digest.update(np.array(len(mine), dtype="<i8").tobytes())
             digest.update(mine.astype("<i8").tobytes())
         return digest.hexdigest()
@@ -92,15 +95,22 @@ def partition_of(
     seed: int | None = None,
     notes: tuple[str, ...] = (),
     tries: int = 1,
+    validation: Sequence[npt.ArrayLike] = (),
 ) -> Partition:
-    """The partition of the training split with these indices: checked to lie in it and to be disjoint."""
+    """The partition of the training split with these indices, of which those in `validation` validate:
+    checked to lie in it and to be disjoint."""
     labels: Ints = dataset.train.labels.numpy()
     C, arrays = len(dataset.classes), list[Ints]()
     if not len(indices):
         raise UserError(f"'{recipe}' names no client: at least one is needed.")
     counts = np.zeros((len(indices), C), dtype=np.int64)
     holder = np.full(len(labels), -1, dtype=np.int64)
-    for k, given in enumerate(indices):
+    if validation and len(validation) != len(indices):
+        raise UserError(
+            f"'{recipe}' says of {len(validation)} clients what validates, but has {len(indices)}."
+        )
+    for at, given in enumerate([*indices, *validation]):
+        k, trains = at % len(indices), at < len(indices)
         arrays.append(mine := integers(given, recipe, k))
         if len(mine) and (mine.min() < 0 or mine.max() >= len(labels)):
             raise UserError(
@@ -108,7 +118,8 @@ def partition_of(
                 f"the training split of '{dataset.name}' has the indices 0..{len(labels) - 1}: use the "
                 "dataset that was divided."
             )
-        counts[k] = np.bincount(labels[mine], minlength=C)
+        if trains:
+            counts[k] = np.bincount(labels[mine], minlength=C)
         taken = mine[holder[mine] >= 0]
         if len(taken):
             other = int(holder[taken[0]])
@@ -119,7 +130,8 @@ def partition_of(
         if len(np.unique(mine)) != len(mine):
             raise UserError(f"'{recipe}' gives client {k} a sample twice: name each once.")
     dropped = int((holder < 0).sum())
-    return Partition(tuple(arrays), counts, recipe, seed, notes, dropped, tries)
+    N = len(indices)
+    return Partition(tuple(arrays[:N]), counts, recipe, seed, notes, dropped, tries, tuple(arrays[N:]))
 
 
 def drawn_partition(split: DrawnSplit, *, recipe: str, seed: int | None = None) -> Partition:
@@ -181,6 +193,8 @@ class _Manifest(BaseModel):
     """None where clients are drawn when they are needed: the dataset's name says how."""
     names: list[str] | None = None
     """What the clients are called, where they are sites that have names."""
+    validation: list[list[int]] | None = None
+    """Left out where no samples validate."""
     sha256: str
 
 
@@ -208,6 +222,7 @@ def save(partition: Partition, dataset: Dataset, path: Path, names: Sequence[str
         counts=partition.counts.tolist(),
         indices=None if dataset.train.drawn else [mine.tolist() for mine in partition.indices],
         names=list(names) or None,
+        validation=[mine.tolist() for mine in partition.validation] or None,
         sha256="",
     )
     content = _content(manifest) | {"sha256": _digest(manifest)}
@@ -249,6 +264,7 @@ def load(path: Path, dataset: Dataset) -> Partition:
             seed=manifest.seed,
             notes=(*made, *manifest.notes),
             tries=manifest.tries,
+            validation=manifest.validation or (),
         )
     if partition.index_sha256 != manifest.index_sha256 or partition.counts.tolist() != manifest.counts:
         raise UserError(f"{path} contradicts itself (indices, counts, hash): make the partition anew.")
@@ -283,8 +299,10 @@ def _read(path: Path) -> _Manifest:
 
 
 def _content(manifest: _Manifest) -> dict[str, Any]:
-    """All but the hash over it. Clients without names have no such field."""
-    return manifest.model_dump(exclude={"sha256"} | ({"names"} if manifest.names is None else set()))
+    """All but the hash over it. Clients without names have no such field, and where no samples validate
+    there is none of them."""
+    absent = {name for name in ("names", "validation") if getattr(manifest, name) is None}
+    return manifest.model_dump(exclude={"sha256", *absent})
 
 
 def _digest(manifest: _Manifest) -> str:

@@ -129,19 +129,7 @@ def from_npz(
     """An .npz file with x_train, y_train, x_test, y_test, or with x, y; see `from_arrays`. It may name who
     owns each sample: owners_train (or owners) and owners_test, or owners."""
     path = Path(path)
-    try:
-        check_regular(path)
-        arrays = read_npz(path)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist: give the path of an .npz file.") from None
-    except UserError:
-        raise
-    except TooLargeError as error:
-        raise UserError(f"{path} {error}: give a smaller one.") from None
-    except DAMAGED as error:
-        raise UserError(
-            f"{path} is not a readable .npz file of plain arrays: write it with numpy.savez."
-        ) from error
+    arrays = npz_arrays(path)
     for keys in (("x_train", "y_train", "x_test", "y_test"), ("x", "y")):
         if all(key in arrays for key in keys):
             values = [arrays[key] for key in keys]
@@ -159,6 +147,23 @@ def from_npz(
         f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}: name its arrays x_train, y_train, x_test, "
         f"y_test, or x, y."
     )
+
+
+def npz_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file, by name."""
+    try:
+        check_regular(path)
+        return read_npz(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: give the path of an .npz file.") from None
+    except UserError:
+        raise
+    except TooLargeError as error:
+        raise UserError(f"{path} {error}: give a smaller one.") from None
+    except DAMAGED as error:
+        raise UserError(
+            f"{path} is not a readable .npz file of plain arrays: write it with numpy.savez."
+        ) from error
 
 
 def from_torch(

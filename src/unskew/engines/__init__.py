@@ -15,13 +15,14 @@ from unskew.engines.cpu import pool
 from unskew.engines.cpu.pool import Pool
 from unskew.engines.cuda import graphs
 from unskew.engines.cuda.graphs import Graphs
+from unskew.engines.evaluate import EvaluationSet
 from unskew.engines.job import Failed, Fit, Job, Outcome, Pending, Task
 from unskew.engines.loop import Loop
 from unskew.engines.ray import engine as ray_engine
 from unskew.engines.ray.engine import RayEngine
 from unskew.errors import UserError, unknown
 from unskew.method import Method
-from unskew.metrics import Assessment
+from unskew.metrics import Assessment, ProbabilityScores
 from unskew.trial import Trial
 from unskew.types import Query, Tensors, View, Weights
 
@@ -59,8 +60,11 @@ class Engine(Protocol):
     def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
         """The answers of clients to a question about their data, in the order of the jobs."""
 
-    def evaluate(self, weights: Weights) -> Pending[Assessment]:
-        """Test a model on the test set."""
+    def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
+        """Test a model on the test set, or on what validates."""
+
+    def probability_scores(self, weights: Weights) -> ProbabilityScores:
+        """How good a model's probabilities are on the test set. It waits."""
 
     def fetch(self, tensors: Tensors) -> Pending[Tensors]:
         """Send tensors of the device on their way to the host."""
@@ -123,6 +127,7 @@ __all__ = [
     "ENGINES",
     "Engine",
     "EngineType",
+    "EvaluationSet",
     "Failed",
     "Fit",
     "Job",

@@ -8,19 +8,20 @@ from contextlib import AbstractContextManager
 from unskew.engines import numerics
 from unskew.engines.client import Clients
 from unskew.engines.cuda.streams import current_event, seconds_between
-from unskew.engines.evaluate import Evaluator
+from unskew.engines.evaluate import EvaluationSet, evaluators
 from unskew.engines.job import Failed, Job, Pending, Task
 from unskew.engines.network import Network
 from unskew.engines.samples import Samples
 from unskew.errors import UserError
-from unskew.metrics import Assessment
+from unskew.metrics import Assessment, ProbabilityScores
 from unskew.transfer import download
 from unskew.trial import Trial, weights_of
 from unskew.types import Query, Tensors, View, Weights
 
 
 class Local:
-    """The model, the training samples, the clients and the test set of a trial, on one device."""
+    """The model, the training samples, the clients, the test set and what validates of a trial, on one
+    device."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -31,9 +32,7 @@ class Local:
         self.initial = weights_of(self.network.student).clone()
         self.samples = Samples(trial, self.device, drop_single=self.network.normed)
         self.clients = Clients(trial, self.network, self.samples)
-        self.evaluator = Evaluator(
-            trial.federation.dataset, self.network, self.device, trial.evaluation.batch_size
-        )
+        self.evaluators = evaluators(trial, self.network, self.device)
 
     def deterministic(self) -> AbstractContextManager[None]:
         """The settings under which the same work gives the same bits."""
@@ -60,12 +59,17 @@ class Base:
         """The settings under which the same work gives the same bits."""
         return self.local.deterministic()
 
-    def evaluate(self, weights: Weights) -> Pending[Assessment]:
-        """Test a model on the test set."""
+    def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
+        """Test a model on the test set, or on what validates."""
         with self.deterministic():
-            test = self.local.evaluator
+            test = self.local.evaluators[samples]
             totals = test.sum(test.batch_totals(weights, n) for n in range(len(test)))
             return Pending.done(test.assessment(totals))
+
+    def probability_scores(self, weights: Weights) -> ProbabilityScores:
+        """How good a model's probabilities are on the test set."""
+        with self.deterministic():
+            return self.local.evaluators["test"].probability_scores(weights)
 
     def look(self, task: Task, weights: Weights) -> Iterator[View]:
         """A pass of a model over a client's samples: evaluation mode, in order, without augmentation."""

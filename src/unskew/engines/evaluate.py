@@ -1,30 +1,54 @@
-"""A model on the whole test set: a sum over batches, which can be computed anywhere."""
+"""A model on the whole test set, or on what validates: a sum over batches, which can be computed anywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from unskew import metrics
 from unskew.data.augment import normalise
-from unskew.data.dataset import Dataset
+from unskew.data.dataset import Dataset, Split
 from unskew.engines.network import Network
-from unskew.metrics import Assessment
-from unskew.types import Tensors, Weights
+from unskew.metrics import Assessment, ProbabilityScores
+from unskew.trial import Trial
+from unskew.types import Out, Tensors, Weights
+
+EvaluationSet = Literal["test", "validation"]
+
+
+def evaluators(trial: Trial, network: Network, device: torch.device) -> dict[EvaluationSet, Evaluator]:
+    """An evaluator for the test set, and one for what validates where there is something."""
+    federation, batch_size = trial.federation, trial.evaluation.batch_size
+    each: dict[EvaluationSet, Evaluator] = {
+        "test": Evaluator(federation.dataset, network, device, batch_size)
+    }
+    if federation.validation is not None:
+        each["validation"] = Evaluator(federation.dataset, network, device, batch_size, federation.validation)
+    return each
+
 
 ANSWERS = "answers"
 """The one of the totals that is not a sum: it has a value for each sample."""
 
 
 class Evaluator:
-    """The test set on a device, and how a model does on it."""
+    """The test set on a device, or other samples, and how a model does on them."""
 
-    def __init__(self, dataset: Dataset, network: Network, device: torch.device, batch_size: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        network: Network,
+        device: torch.device,
+        batch_size: int,
+        samples: Split | None = None,
+    ) -> None:
         self.dataset, self.network = dataset, network
-        test = dataset.test
+        test = samples or dataset.test
         domains = torch.zeros_like(test.labels) if test.domains is None else test.domains
         tensors = {"inputs": test.inputs, "labels": test.labels, "domains": domains}
         self.test = {name: value.to(device) for name, value in tensors.items()}
@@ -52,8 +76,7 @@ class Evaluator:
     def totals(self, weights: Weights, test: Tensors, rows: Tensor) -> Tensors:
         """What some rows of the test set add to the totals of a model."""
         y, C, D = test["labels"][rows], len(self.dataset.classes), max(len(self.dataset.domains), 1)
-        x = normalise(test["inputs"][rows], self.dataset.mean, self.dataset.std)
-        out = self.network.test(weights, x)
+        out = self._out(weights, test, rows)
         logits = out.logits.float()
 
         # Products, not index_add_ or bincount: on a GPU the one adds floats in any order, the other waits.
@@ -73,6 +96,18 @@ class Evaluator:
             "features": by_class(out.features),
         }
         return sums | ({ANSWERS: answers.to(self.answer_type)} if self.keeps_answers else {})
+
+    def _out(self, weights: Weights, test: Tensors, rows: Tensor) -> Out:
+        x = normalise(test["inputs"][rows], self.dataset.mean, self.dataset.std)
+        return self.network.test(weights, x)
+
+    @torch.no_grad()
+    def probability_scores(self, weights: Weights) -> ProbabilityScores:
+        """How good the probabilities of a model are, for which those of all samples have to be there."""
+        logits = torch.cat([self._out(weights, self.test, rows).logits for rows in self.batches])
+        labels = self.test["labels"][torch.cat(self.batches)]
+        probabilities = logits.double().softmax(dim=1).cpu().numpy()
+        return metrics.probability_scores(probabilities, labels.cpu().numpy())
 
     def sum(self, totals: Iterable[Tensors]) -> Tensors:
         """The totals of all batches, in order, on which sums of floats depend, as those of the whole test

@@ -11,6 +11,7 @@ class's features; the server draws features from the pooled Gaussians and trains
     virtual features of class c ~ N(mu_c, Sigma_c);   CE on them, over the last layer's weights alone
 
 All rounds train with FedAvg, or what CCVR is put together with; the last one is tested after calibration.
+Where validation chooses a round, the model of that round is calibrated, and the last line is its test.
 
 Deviations:
 - Sigma_kc is the unbiased covariance, with which the pooled one is exact; FL-bench and fluke put the biased
@@ -69,7 +70,7 @@ def ccvr(
 
     def run(run: Run) -> Result:
         trial = run.trial
-        classes, rounds = trial.federation.dataset.classes, trial.budget.rounds
+        classes = trial.federation.dataset.classes
         module = trial.build()
         head = find_head(module, len(classes))
         require(
@@ -77,10 +78,15 @@ def ccvr(
             "ccvr trains the model's last layer again, but this one is frozen: choose another model.",
         )
 
-        def all_but_the_last(round: Round) -> Round | None:
-            return round if round.number < rounds else None
+        waiting: list[Round] = []
 
-        trained = run.train("training", run.base, record=all_but_the_last)
+        def one_behind(round: Round) -> None:
+            """Which round is the last is known after it, and that one is told when it is calibrated."""
+            for before in waiting:
+                run.tell(before)
+            waiting[:] = [round]
+
+        trained = run.train("training", run.base, record=one_behind)
 
         def moments_of_classes(scope: Scope, look: Look) -> Tensors:
             return client_moments(look(scope.anchor), head, diagonal=covariance == "diagonal")
@@ -97,7 +103,11 @@ def ccvr(
         *others, last = trained.rounds
         assert last.test is not None  # the last round is always tested
         before, test = last.test, run.engine().evaluate(served).result()
-        last = replace(last, test=test)
+        validated = None
+        if trial.federation.validation is not None:
+            before = run.engine().evaluate(trained.served).result()
+            validated = run.engine().evaluate(served, "validation").result()
+        last = replace(last, test=test, validation=validated)
         run.tell(last)
         notes = [
             f"CCVR: accuracy {metrics.accuracy(before.confusion):.4f} before calibration, "
@@ -107,7 +117,14 @@ def ccvr(
             notes.append(
                 f"CCVR drew no features of {', '.join(missing)}: too few samples, or features not finite."
             )
-        return run.result(served.with_frozen(trained.frozen), trained.state, [*others, last], notes=notes)
+        return run.result(
+            served.with_frozen(trained.frozen),
+            trained.state,
+            [*others, last],
+            notes=notes,
+            final=test,
+            validated=validated,
+        )
 
     return Program(run)
 

@@ -12,7 +12,8 @@ local-only: every client trains a model of its own, in every round, without any 
     w_k[t+1] = E epochs of SGD from w_k[t] on D_k
 
 A test is the mean over the clients that hold data: their models' confusion matrices are summed, so that every
-accuracy is a mean over clients; losses, probabilities and features are averaged. The result's weights are all
+accuracy is a mean over clients; losses, probabilities, their scores and features are averaged. Validation is
+the same on the samples that validate, and chooses one round for all clients. The result's weights are all
 these models, stacked on the first axis in the order of their clients. Where sites are clients and have test
 samples of their own, what counts at a site is its own model on its own samples.
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +40,7 @@ from unskew.errors import require
 from unskew.faults import accept, require_enough, sort_out
 from unskew.method import Work
 from unskew.methods.card import card
-from unskew.metrics import Assessment, Traffic
+from unskew.metrics import Assessment, Traffic, mean_scores
 from unskew.program import Program, Run
 from unskew.record import Fault
 from unskew.result import NOTHING_SENT, Result, Round, Stage, State
@@ -58,7 +59,9 @@ def centralised() -> Program:
         everything = np.concatenate(mine.partition.indices)
         pooled = partition_of([everything], mine.dataset, recipe="centralised", notes=mine.partition.notes)
         budget = trial.budget.model_copy(update={"cohort": "all"})
-        trial = replace(trial, federation=Federation(mine.dataset, pooled), budget=budget, probe=Probe())
+        trial = replace(
+            trial, federation=Federation(mine.dataset, pooled, mine.validation), budget=budget, probe=Probe()
+        )
 
         def without_traffic(round: Round) -> Round:
             return replace(round, traffic=NOTHING_SENT)
@@ -93,9 +96,13 @@ def local_only() -> Program:
         trial, engine = run.trial, run.engine()
         federation = trial.federation
         clients: list[int] = federation.sizes.nonzero().flatten().tolist()
-        stage = _train_alone(run, clients)
-        models = [state.server.weights for state in stage.states] or [engine.initial]
-        weights = stacked([model.with_frozen(engine.frozen) for model in models])
+
+        def all_models(stage: Stage) -> Weights:
+            models = [state.server.weights for state in stage.states] or [engine.initial]
+            return stacked([model.with_frozen(engine.frozen) for model in models])
+
+        stage = _train_alone(run, clients, all_models)
+        weights = stage.best or all_models(stage)
         notes = [
             f"local-only: every figure is the mean over {len(clients)} clients' own models, and all of them "
             "trained in every round" + ("; at a site, its own model counts." if federation.sites else ".")
@@ -112,22 +119,23 @@ def local_only() -> Program:
                 }
             )
         )
-        state = State(ServerState(weights, {}, trial.budget.rounds), memories)
-        return run.result(weights, state, stage.rounds, notes=notes)
+        state = State(ServerState(all_models(stage), {}, len(stage.rounds)), memories)
+        scores = mean_scores([engine.probability_scores(model) for model in unstacked(weights)])
+        return run.result(weights, state, stage.rounds, notes=notes, scores=scores)
 
     return Program(run, work=Work())
 
 
-def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
-    """Every client's own model, round by round."""
+def _train_alone(run: Run, clients: Sequence[int], model: Callable[[Stage], Weights]) -> Stage:
+    """Every client's own model, round by round. `model` makes one of all of them."""
     trial, base, engine = run.trial, run.base, run.engine()
     federation, budget = trial.federation, trial.budget
-    cost, nothing = rounds_cost(trial, base, budget.rounds), store_of(trial).empty()
+    nothing = store_of(trial).empty()
     everybody = federation.clients / trial.cohort
 
     def begin() -> Stage:
         states = [State(ServerState(engine.initial, {}), nothing, nothing, nothing) for _ in clients]
-        return Stage(tuple(states), cost=None if cost is None else cost * everybody)
+        return Stage(tuple(states))
 
     def advance(stage: Stage) -> Stage:
         t, states = len(stage.rounds), dict(zip(clients, stage.states, strict=True))
@@ -157,11 +165,14 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
             counted.update({name: int(value) for name, value in fit.tallies.items()})
         require_enough(trial.faults, t, len(losses), faults)
         loss = sum(losses) / samples if losses else math.nan
-        test = None
+        test = validation = None
         if trial.evaluation.due(t + 1, budget.rounds):
             models = [state.server.weights for state in states.values()] or [engine.initial]
             tests = [engine.evaluate(weights).result() for weights in models]
             test = replace(mean_assessment(tests), answers=own_answers(federation.sites, clients, tests))
+            if federation.validation is not None:
+                tried = [engine.evaluate(weights, "validation").result() for weights in models]
+                validation = mean_assessment(tried)
         seconds = stop_timer().result()
         everyone = list(range(federation.clients))
         told = Round(
@@ -175,10 +186,17 @@ def _train_alone(run: Run, clients: Sequence[int]) -> Stage:
             samples=passed,
             tallies=dict(counted),
             faults=tuple(faults),
+            validation=validation,
         )
-        return replace(stage, states=tuple(states.values()), rounds=(*stage.rounds, told))
+        cost = rounds_cost(trial, base, t + 1)
+        return replace(
+            stage,
+            states=tuple(states.values()),
+            rounds=(*stage.rounds, told),
+            cost=None if cost is None else cost * everybody,
+        )
 
-    return run.repeat("training", begin, advance, rounds=budget.rounds)
+    return run.repeat("training", begin, advance, rounds=budget.rounds, model=model)
 
 
 def mean_assessment(tests: Sequence[Assessment]) -> Assessment:
@@ -207,6 +225,18 @@ def own_answers(
         mine = asked == client
         answers[mine] = own[mine]
     return answers
+
+
+def unstacked(models: Weights) -> list[Weights]:
+    """The models of which `stacked` made one."""
+    number = len(next(iter(models.params.values())))
+    return [
+        Weights(
+            {name: value[at] for name, value in models.params.items()},
+            {name: value[at] for name, value in models.buffers.items()},
+        )
+        for at in range(number)
+    ]
 
 
 def stacked(models: Sequence[Weights]) -> Weights:

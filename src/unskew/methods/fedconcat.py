@@ -13,6 +13,7 @@ features of all of them.
 
 The model is K times as large as the other methods', so its figures do not compare with theirs at equal size.
 During stage 2 the sum of the clusters' logits is tested, which is z with their last layers side by side.
+Validation chooses a round of stage 3, and may stop it; of stage 2 only where that is all there is.
 
 Deviations:
 - Both stages share the budget's rounds. "auto" gives half of them to stage 2, at most the released 50; the
@@ -50,7 +51,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unskew.data.augment import Augment
-from unskew.data.dataset import Dataset
+from unskew.data.dataset import Split
 from unskew.data.federation import Federation, holding_of
 from unskew.data.manifest import partition_of
 from unskew.engines.job import Task
@@ -66,7 +67,7 @@ from unskew.program import Program, Run
 from unskew.randomness import Purpose, stream
 from unskew.result import Result, Round, Stage, State
 from unskew.rounds import begin, rounds_cost, sample_cohort, step
-from unskew.trial import Trial
+from unskew.trial import Stop, Trial
 from unskew.types import Look, Out, Scope, Server, ServerState, Tensors, Weights
 
 HeadStart = Literal["random", "concatenated"]
@@ -119,16 +120,17 @@ def fedconcat(
             augment=Augment(),
         )
         encoders = train_encoders(run, whole, kinds, last)
-        weights = concatenated(run, whole, encoders)
+        weights = encoders.best or concatenated(run, whole, encoders)
         told = list(encoders.rounds)
         if last < rounds:
             if head == "random":
                 weights = replace(weights, params=run.engine(whole).initial.params)
             heads = train_head(run, whole, for_head, weights, last, batches)
-            weights = Weights(for_head.server.serve(heads.states[0].server).params, weights.buffers)
+            weights = heads.best or with_head(for_head, weights, heads)
             told += heads.rounds
-        state = State(ServerState(weights, {}, rounds))
-        return run.result(weights, state, told, notes=list(_notes(kinds, clusters, last)))
+        state = State(ServerState(weights, {}, told[-1].number))
+        scores = run.engine(whole).probability_scores(weights)
+        return run.result(weights, state, told, notes=list(_notes(kinds, clusters, last)), scores=scores)
 
     return Program(run)
 
@@ -207,14 +209,14 @@ def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int
             federation=only_clients(trial.federation, kinds == kind),
             evaluation=trial.evaluation.model_copy(update={"every": never}),  # only side by side
             faults=trial.faults.model_copy(update={"min_clients": 0}),  # of all clusters together
+            stop=Stop(),
         )
         for kind in range(int(kinds.max(initial=0)) + 1)
     ]
     each = [run.engine(mine) for mine in trials]
 
     def first() -> Stage:
-        states = tuple(begin(method, engine.initial) for engine in each)
-        return Stage(states, cost=rounds_cost(trial, method, rounds))
+        return Stage(tuple(begin(method, engine.initial) for engine in each))
 
     def advance(stage: Stage) -> Stage:
         done = len(stage.rounds) + 1
@@ -224,12 +226,19 @@ def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int
         ]
         stage = replace(stage, states=tuple(state for state, _ in steps))
         due = trial.evaluation.due(done, trial.budget.rounds)
-        test = run.engine(whole).evaluate(concatenated(run, whole, stage)).result() if due else None
-        told = _one_round([round for _, round in steps], trial.federation, test)
+        test = validation = None
+        if due:
+            model = concatenated(run, whole, stage)
+            test = run.engine(whole).evaluate(model).result()
+            if trial.federation.validation is not None:
+                validation = run.engine(whole).evaluate(model, "validation").result()
+        told = _one_round([round for _, round in steps], trial.federation, test, validation)
         require_enough(trial.faults, done - 1, len(told.trained), told.faults)
-        return replace(stage, rounds=(*stage.rounds, told))
+        return replace(stage, rounds=(*stage.rounds, told), cost=rounds_cost(trial, method, done))
 
-    return run.repeat("encoders", first, advance, rounds=rounds)
+    only_stage = rounds == trial.budget.rounds
+    model = partial(concatenated, run, whole) if only_stage else None
+    return run.repeat("encoders", first, advance, rounds=rounds, model=model)
 
 
 def concatenated(run: Run, whole: Trial, encoders: Stage) -> Weights:
@@ -261,7 +270,12 @@ def side_by_side(models: Sequence[Weights], head: Head, like: Weights) -> Weight
     return Weights({"head.weight": weight, "head.bias": bias}, {name: nets[name] for name in like.buffers})
 
 
-def _one_round(parts: Sequence[Round], federation: Federation, test: Assessment | None) -> Round:
+def _one_round(
+    parts: Sequence[Round],
+    federation: Federation,
+    test: Assessment | None,
+    validation: Assessment | None,
+) -> Round:
     """The clusters' rounds as one."""
     samples = [int(federation.sizes[part.trained].sum()) for part in parts]
     losses = [part.train_loss * n for part, n in zip(parts, samples, strict=True) if n]
@@ -272,6 +286,7 @@ def _one_round(parts: Sequence[Round], federation: Federation, test: Assessment 
         train_loss=sum(losses) / sum(samples) if losses else math.nan,
         seconds=sum(part.seconds for part in parts),
         test=test,
+        validation=validation,
         # A client takes part in every cluster's round, in all but one without data: it gets one model.
         faults=tuple(fault for part in parts for fault in part.faults),
         traffic=Traffic(up=sum(part.traffic.up for part in parts), down=parts[0].traffic.down),
@@ -292,7 +307,7 @@ def train_head(run: Run, whole: Trial, method: Method, weights: Weights, done: i
     budget = whole.budget
     heads = replace(
         whole,
-        federation=Federation(features_of(run, whole, weights), whole.federation.partition),
+        federation=features_of(run, whole, weights),
         model="logistic",
         statistics="average",
         budget=budget.model_copy(update={"epochs": 1, "steps": None}) if batches else budget,
@@ -311,12 +326,18 @@ def train_head(run: Run, whole: Trial, method: Method, weights: Weights, done: i
         state, round = step(heads, method, run.engine(heads), stage.states[0], sample=sample)
         return replace(stage, states=(state,), rounds=(*stage.rounds, round))
 
-    return run.repeat("last layer", first, advance, rounds=budget.rounds - done)
+    model = partial(with_head, method, weights)
+    return run.repeat("last layer", first, advance, rounds=budget.rounds - done, model=model)
 
 
-def features_of(run: Run, whole: Trial, weights: Weights) -> Dataset:
-    """The dataset as the concatenation sees it. Clients compute their part of it, which stays with them; the
-    server that of the test split."""
+def with_head(method: Method, weights: Weights, heads: Stage) -> Weights:
+    """The concatenation with the last layer that this stage has come to."""
+    return Weights(method.server.serve(heads.states[0].server).params, weights.buffers)
+
+
+def features_of(run: Run, whole: Trial, weights: Weights) -> Federation:
+    """The data as the concatenation sees it. Clients compute their part of it, which stays with them; the
+    server that of the test split, and of what validates."""
     dataset, federation = whole.federation.dataset, whole.federation
     head = weights.params["head.weight"]
     models = head.shape[1] // find_head(run.trial.build(), len(dataset.classes)).features
@@ -325,24 +346,33 @@ def features_of(run: Run, whole: Trial, weights: Weights) -> Dataset:
     for client, answer in enumerate(own):
         if answer:
             train[federation.indices(client).to(head.device)] = answer["features"]
-    # The test split, as one client's data. In random order, for models that normalise by the batch.
-    order = stream(whole.seed, Purpose.BATCH_ORDER).permutation(len(dataset.test))
-    swapped = replace(dataset, train=dataset.test)
-    held = Federation(swapped, partition_of([order], swapped, recipe="test split"))
-    everyone = whole.budget.model_copy(update={"cohort": "all"})
-    reader = run.engine(replace(whole, federation=held, budget=everyone))
-    test = torch.zeros(len(dataset.test), head.shape[1], device=head.device)
-    views = reader.look(Task(0, 0, held.holding(0)), weights)
-    test[held.indices(0).to(head.device)] = _finite([view.out.features for view in views])
-    return replace(
+    seen = replace(
         dataset,
         name=f"features of {dataset.name}",
         train=replace(dataset.train, inputs=train),
-        test=replace(dataset.test, inputs=test),
+        test=_split_features(run, whole, weights, dataset.test),
         mean=(),
         std=(),
         vocabulary=0,
     )
+    held = federation.validation
+    validation = None if held is None else _split_features(run, whole, weights, held)
+    return Federation(seen, federation.partition, validation)
+
+
+def _split_features(run: Run, whole: Trial, weights: Weights, split: Split) -> Split:
+    """A split as the concatenation sees it, read as one client's data. In random order, for models that
+    normalise by the batch."""
+    order = stream(whole.seed, Purpose.BATCH_ORDER).permutation(len(split))
+    swapped = replace(whole.federation.dataset, train=replace(split, owners=None))
+    held = Federation(swapped, partition_of([order], swapped, recipe="one split"))
+    everyone = whole.budget.model_copy(update={"cohort": "all"})
+    reader = run.engine(replace(whole, federation=held, budget=everyone, stop=Stop()))
+    head = weights.params["head.weight"]
+    features = torch.zeros(len(split), head.shape[1], device=head.device)
+    views = reader.look(Task(0, 0, held.holding(0)), weights)
+    features[held.indices(0).to(head.device)] = _finite([view.out.features for view in views])
+    return replace(split, inputs=features)
 
 
 def _features(scope: Scope, look: Look) -> Tensors:

@@ -22,6 +22,8 @@ Cost: with U for a round of FedAvg, the experts cost expert_rounds * (sum of n_g
 count in the budget. In the last stage all G experts see every sample, G/3 U a round; the paper's 0.2 U and
 less (Eq. 6) is for the confused samples alone, whose number is not known before.
 
+Validation chooses a round of stage 3, and may stop it; before, there is no model of PKD yet.
+
 Deviations:
 - The paper shows confused pairs in a plot (Fig. 7) and gives no rule: the rules are this library's. On
   FashionMNIST (LeNet-5, 10 even clients, one seed) gap finds the printed groups exactly after 5, 10, 15 and
@@ -72,7 +74,7 @@ from unskew.parts.heads import resize_head
 from unskew.program import Program, Run, Trained
 from unskew.result import Result, Round, State
 from unskew.rounds import begin
-from unskew.trial import Probe, Trial, weights_of
+from unskew.trial import Probe, Stop, Trial, weights_of
 from unskew.types import Look, Scope, Tensors, View, Weights
 
 ACTIVATED = Tally("activated", "samples that ask an expert")
@@ -283,6 +285,7 @@ def train_expert(run: Run, group: Group, rounds: int, body: Weights | None = Non
         budget=trial.budget.model_copy(update={"rounds": rounds}),
         evaluation=trial.evaluation.model_copy(update={"every": rounds}),
         probe=Probe(),
+        stop=Stop(),
         faults=trial.faults.model_copy(update={"min_clients": min(1, trial.faults.min_clients)}),
     )
     network = Network(mine, trial.pick_device())

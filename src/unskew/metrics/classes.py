@@ -54,9 +54,17 @@ def confusion_share(confusion: Counts) -> Floats:
     return np.where(seen > 0, confusion / np.maximum(seen, 1), np.nan)
 
 
-def macro_accuracy(confusion: Counts) -> float:
+def balanced_accuracy(confusion: Counts) -> float:
     """Mean of the class accuracies."""
     return max_mean_min(class_accuracy(confusion))["mean"]
+
+
+def macro_f1(confusion: Counts) -> float:
+    """Mean over classes of F1_c = 2 M_cc / (Σ_j M_cj + Σ_j M_jc). A class that no sample is of and that was
+    answered has 0, as in scikit-learn; one that was not answered either is left out."""
+    total = confusion.sum(axis=1) + confusion.sum(axis=0)
+    some = total > 0
+    return float((2 * np.diag(confusion)[some] / total[some]).mean()) if some.any() else float("nan")
 
 
 def max_mean_min(by_class: Floats) -> dict[str, float]:

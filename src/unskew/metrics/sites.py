@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.metrics.classes import Counts, Floats, accuracy, class_accuracy, macro_accuracy, worst_class
+from unskew.metrics.classes import Counts, Floats, accuracy, balanced_accuracy, class_accuracy, worst_class
 from unskew.sites import Sites
 
 
@@ -91,9 +91,9 @@ class SiteResult:
         return class_accuracy(self.confusion)
 
     @property
-    def macro_accuracy(self) -> float:
+    def balanced_accuracy(self) -> float:
         """Mean of the class accuracies."""
-        return macro_accuracy(self.confusion)
+        return balanced_accuracy(self.confusion)
 
     @property
     def worst_class(self) -> int | None:

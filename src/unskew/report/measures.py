@@ -59,7 +59,8 @@ def _over_clients(of: Callable[[Client], float | None]) -> Of:
 
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure("accuracy", _tested(lambda line: line.accuracy)),
-    "macro": Measure("mean class accuracy", _tested(lambda line: line.macro_accuracy)),
+    "balanced-accuracy": Measure("balanced accuracy", _tested(lambda line: line.balanced_accuracy)),
+    "macro-f1": Measure("macro-F1", _tested(lambda line: line.macro_f1)),
     "worst": Measure("accuracy of the worst class", _tested(lambda line: line.min_class)),
     "best": Measure("accuracy of the best class", _tested(lambda line: line.max_class)),
     "discrepancy": Measure("best minus worst class", _tested(lambda line: line.discrepancy), lower=True),
@@ -76,6 +77,18 @@ MEASURES: dict[str, Measure] = {
         lower=True,
     ),
     "loss": Measure("test loss", _tested(lambda line: line.loss), percent=False, lower=True),
+    "validation": Measure(
+        "accuracy on validation", _tested(lambda line: line.validation.accuracy if line.validation else None)
+    ),
+    "validation-f1": Measure(
+        "macro-F1 on validation", _tested(lambda line: line.validation.macro_f1 if line.validation else None)
+    ),
+    "validation-loss": Measure(
+        "loss on validation",
+        _tested(lambda line: line.validation.loss if line.validation else None),
+        percent=False,
+        lower=True,
+    ),
     "train-loss": Measure("training loss", _train_loss, percent=False, lower=True),
     "bias": Measure(
         "distance of predictions to uniform",
@@ -131,6 +144,13 @@ def series(run: Run, measure: Measure) -> dict[int, float]:
         f"{run.path} has no {measure.title}, as where no client or test sample is of the kind: choose "
         "another metric."
     )
+
+
+def final_value(run: Run, measure: Measure) -> float | None:
+    """The measure of a run's model: the last round's, or that of the round which validation chose."""
+    if measure.probed or measure.of is _train_loss:
+        return list(series(run, measure).values())[-1]
+    return None if run.final is None else measure.of(run.final)
 
 
 def no_probe(run: Run, what: str) -> UserError:

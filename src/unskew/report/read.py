@@ -88,6 +88,14 @@ class Run:
         ]
 
     @property
+    def final(self) -> record.TestedRound | None:
+        """The line of the run's model: the last, or where validation chose a round, that one's; None before
+        any was tested."""
+        chosen = self.summary.validation.line if self.summary and self.summary.validation else None
+        lines = [line for line in self.tested if line.round == chosen] or self.tested
+        return lines[-1] if lines else None
+
+    @property
     def conditions(self) -> str:
         """Under which the method ran, in one line: data, skew, clients, cohort, model."""
         cohort = self.experiment["budget"]["cohort"]

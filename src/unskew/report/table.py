@@ -13,7 +13,7 @@ from typing import Literal
 from unskew import metrics
 from unskew.errors import UserError
 from unskew.metrics import Summary
-from unskew.report.measures import MEASURES, Measure, find, series
+from unskew.report.measures import MEASURES, Measure, final_value, find, series
 from unskew.report.read import Run, by_method
 
 Rank = Literal["first", "second", ""]
@@ -33,9 +33,11 @@ class Column:
     """Whether it may be the same for all seeds by its nature; no spread is shown then."""
 
 
+BY_VALIDATION = Column("best_by_validation", "best by validation", 100)
+"""Of runs that chose a round by validation."""
 COLUMNS = (
     Column("last", "last", 100),
-    Column("best", "best", 100),
+    Column("best_by_test", "best by test", 100),
     Column("mean_last_10", "mean last 10", 100),
     Column("worst_class", "worst class", 100),
     Column("majority", "majority", 100),
@@ -68,6 +70,7 @@ class Row:
 class Comparison:
     """What `unskew table` shows."""
 
+    columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
 
@@ -75,9 +78,10 @@ class Comparison:
 def tabulate(runs: Sequence[Run], *, metric: str = "accuracy", target: float | None = None) -> Comparison:
     """A row for each method, over its seeds.
 
-    `metric` is what last, best, mean last 10 and the target are about. The target is a fraction; without one
-    it is the best of the first method on the same seed, to which speed-up is relative too. What not all seeds
-    of a method have, such as a target reached, is not averaged over the others.
+    `metric` is what best by validation, last, best by test, mean last 10 and the target are about. The target
+    is a fraction; without one it is the best of the first method on the same seed, to which speed-up is
+    relative too. What not all seeds of a method have, such as a target reached, is not averaged over the
+    others.
     """
     measure = find(metric, runs)
     if measure.lower:
@@ -87,9 +91,11 @@ def tabulate(runs: Sequence[Run], *, metric: str = "accuracy", target: float | N
     numbers = {
         name: [_numbers(run, measure, first, target) for run in members] for name, members in groups.items()
     }
-    cells = {name: [_cell(column, each) for column in COLUMNS] for name, each in numbers.items()}
+    chose = any(run.summary and run.summary.validation for run in runs)
+    columns = (BY_VALIDATION, *COLUMNS) if chose else COLUMNS
+    cells = {name: [_cell(column, each) for column in columns] for name, each in numbers.items()}
     ranks = [
-        _rank([row[index] for row in cells.values()], column.lower) for index, column in enumerate(COLUMNS)
+        _rank([row[index] for row in cells.values()], column.lower) for index, column in enumerate(columns)
     ]
     rows = tuple(
         Row(
@@ -100,7 +106,7 @@ def tabulate(runs: Sequence[Run], *, metric: str = "accuracy", target: float | N
         )
         for place, (name, row) in enumerate(cells.items())
     )
-    return Comparison(rows, _notes(runs, groups, measure, target))
+    return Comparison(columns, rows, _notes(runs, groups, measure, target))
 
 
 def _numbers(
@@ -108,25 +114,25 @@ def _numbers(
 ) -> dict[str, float | None]:
     values = series(run, measure)
     ends = metrics.best_last_mean(list(values.values()))
+    chose = run.summary is not None and run.summary.validation is not None
     baseline = first.get(run.seed)
     goal = max(baseline.values()) if target is None and baseline else target
     # The summary has what was sent beside the rounds too, such as PKD's experts.
     sent = [run.summary.traffic] if run.summary else [line.traffic for line in run.rounds]
     return {
-        **ends,
-        "worst_class": _last(run, "worst"),
-        "majority": _last(run, "majority"),
-        "minority": _last(run, "minority"),
-        "vacant": _last(run, "vacant"),
+        "best_by_validation": final_value(run, measure) if chose else None,
+        "last": ends["last"],
+        "best_by_test": ends["best"],
+        "mean_last_10": ends["mean_last_10"],
+        "worst_class": final_value(run, MEASURES["worst"]),
+        "majority": final_value(run, MEASURES["majority"]),
+        "minority": final_value(run, MEASURES["minority"]),
+        "vacant": final_value(run, MEASURES["vacant"]),
         "rounds_to_target": None if goal is None else metrics.rounds_to(goal, values),
         "speed_up": None if baseline is None else metrics.speed_up(values, baseline, target=goal),
         "traffic": float(sum(each.up + each.down for each in sent)) if sent else None,
         "cost": run.summary.cost if run.summary else None,
     }
-
-
-def _last(run: Run, name: str) -> float | None:
-    return MEASURES[name].of(run.tested[-1]) if run.tested else None
 
 
 def _cell(column: Column, seeds: Sequence[Mapping[str, float | None]]) -> Cell:
@@ -177,8 +183,8 @@ def _notes(
 
 def to_markdown(table: Comparison) -> str:
     lines = [
-        "| " + " | ".join(["method", *(column.title for column in COLUMNS)]) + " |",
-        "|---|" + "---:|" * len(COLUMNS),
+        "| " + " | ".join(["method", *(column.title for column in table.columns)]) + " |",
+        "|---|" + "---:|" * len(table.columns),
     ]
     marks: dict[Rank, Callable[[str], str]] = {
         "first": lambda text: f"**{text}**",
@@ -197,7 +203,7 @@ def to_csv(table: Comparison) -> str:
     value does not exist."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    names = [f"{column.name}_{what}" for column in COLUMNS for what in ("mean", "std", "n")]
+    names = [f"{column.name}_{what}" for column in table.columns for what in ("mean", "std", "n")]
     writer.writerow(["method", *names])
     for row in table.rows:
         fields: list[object] = [escape_csv(row.method)]
@@ -217,9 +223,9 @@ def to_latex(table: Comparison) -> str:
     }
     lines = [
         *(f"% {escape_comment(note)}" for note in table.notes),
-        r"\begin{tabular}{l" + "r" * len(COLUMNS) + "}",
+        r"\begin{tabular}{l" + "r" * len(table.columns) + "}",
         r"\toprule",
-        " & ".join(["method", *(escape_latex(column.title) for column in COLUMNS)]) + r" \\",
+        " & ".join(["method", *(escape_latex(column.title) for column in table.columns)]) + r" \\",
         r"\midrule",
     ]
     for row in table.rows:

@@ -23,6 +23,7 @@ from unskew.data.federation import Holding
 from unskew.engines.cpu.shared_tensors import Groups
 from unskew.engines.cpu.traced_step import StepTracer
 from unskew.engines.cpu.workers import Workers
+from unskew.engines.evaluate import EvaluationSet
 from unskew.engines.job import Failed, Fit, Job, LostError, Outcome, Pending, Task
 from unskew.engines.loop import Loop, plain_steps
 from unskew.engines.numerics import deterministic
@@ -64,8 +65,9 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class TestRequest:
-    """The request to test a model on one batch."""
+    """The request to test a model on one batch of some samples."""
 
+    samples: EvaluationSet
     batch: int
 
 
@@ -129,11 +131,13 @@ class Pool(Loop):
         idle = iter(super().fit(method, anchor, shared, rest))
         return [outcomes[n] if n in outcomes else next(idle) for n in range(len(jobs))]
 
-    def evaluate(self, weights: Weights) -> Pending[Assessment]:
-        test = self.local.evaluator
+    def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
+        test = self.local.evaluators[samples]
         if self._processes is None or self._processes.ended or len(test) < 2:
-            return super().evaluate(weights)
-        requests: list[tuple[Request, Groups]] = [(TestRequest(batch), {}) for batch in range(len(test))]
+            return super().evaluate(weights, samples)
+        requests: list[tuple[Request, Groups]] = [
+            (TestRequest(samples, batch), {}) for batch in range(len(test))
+        ]
         totals = []
         for reply in self._replies(self._processes, _weights(weights), requests):
             if isinstance(reply, LostError):
@@ -179,7 +183,7 @@ class Pool(Loop):
     def _processes_for(self, method: Method, clients: int) -> Workers[Request, WorkerAnswer]:
         if self._processes is None or self._processes.ended or self._method is not method:
             self._processes = None  # its workers end before others begin
-            size = min(self.workers, max(clients, len(self.local.evaluator)))
+            size = min(self.workers, max(clients, *map(len, self.local.evaluators.values())))
             loop = copy.copy(self)  # not the engine itself, which would then never be gone
             tracer = self.tracer if self.trial.trace else None
             loop.make_steps = tracer or plain_steps
@@ -194,7 +198,8 @@ def _work(
     weights = Weights(common["params"], common["buffers"])
     if isinstance(request, TestRequest):
         with loop.deterministic():
-            return WorkerAnswer(), {"totals": loop.local.evaluator.batch_totals(weights, request.batch)}
+            evaluator = loop.local.evaluators[request.samples]
+            return WorkerAnswer(), {"totals": evaluator.batch_totals(weights, request.batch)}
     before = tracer.replayed if tracer else 0
     held = tensors["holding"]
     task = Task(request.client, request.round, Holding(held["rows"].numpy(), held["counts"]))

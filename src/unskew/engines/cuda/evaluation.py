@@ -12,7 +12,7 @@ from unskew.engines.base import Local
 from unskew.engines.cuda.compile import compile_step, decompose_convolutions, worth_compiling
 from unskew.engines.cuda.packed import load_model, packed_model
 from unskew.engines.cuda.streams import Replay, Stream, current_event, seconds_between
-from unskew.engines.evaluate import ANSWERS
+from unskew.engines.evaluate import ANSWERS, Evaluator
 from unskew.engines.job import Pending
 from unskew.errors import UserError
 from unskew.metrics import Assessment
@@ -25,8 +25,8 @@ COMPILING_TAKES = 5.0  # seconds, for the test of a small network on an H200 whe
 class StreamEvaluator:
     """The test of a model, captured once, on a stream of its own beside the next round's clients."""
 
-    def __init__(self, local: Local, stream: Stream) -> None:
-        self.local, self.evaluator, self.stream = local, local.evaluator, stream
+    def __init__(self, local: Local, evaluator: Evaluator, stream: Stream) -> None:
+        self.local, self.evaluator, self.stream = local, evaluator, stream
         # A program may test a model with other frozen parameters than the trial's: they are loaded too.
         self.frozen = {name: value.detach() for name, value in local.network.frozen_parameters.items()}
         self.weights = packed_model(local.initial.with_frozen(self.frozen), local.device)
@@ -40,7 +40,7 @@ class StreamEvaluator:
         """What a test took."""
 
     def evaluate(self, weights: Weights) -> Pending[Assessment]:
-        """Test a model on the test set. Nothing but this stream waits."""
+        """Test a model on the evaluator's samples. Nothing but this stream waits."""
         device = self.local.device
         self.stream.wait_event(current_event(device))
         with self.stream.activate():

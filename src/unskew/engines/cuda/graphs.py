@@ -21,6 +21,7 @@ from unskew.engines.cuda.prefetch import Prefetcher
 from unskew.engines.cuda.slot import Ready, Shared
 from unskew.engines.cuda.slots import MOST_SLOTS, Slots
 from unskew.engines.cuda.streams import random_state, stream_on
+from unskew.engines.evaluate import EvaluationSet
 from unskew.engines.job import Failed, Fit, Job, Outcome, Pending, Task
 from unskew.engines.numerics import seed
 from unskew.errors import UserError
@@ -63,12 +64,14 @@ class Graphs(Base):
         return Shared(self.local, model, lr, prefetcher)
 
     @cached_property
-    def _evaluator(self) -> StreamEvaluator:
-        return StreamEvaluator(self.local, stream_on(self.device, 1, 0))
+    def _evaluators(self) -> dict[EvaluationSet, StreamEvaluator]:
+        stream = stream_on(self.device, 1, 0)  # one for all: a test has the device beside clients, not a test
+        each = self.local.evaluators
+        return {samples: StreamEvaluator(self.local, each[samples], stream) for samples in each}
 
-    def evaluate(self, weights: Weights) -> Pending[Assessment]:
+    def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
         with self.deterministic():
-            return self._evaluator.evaluate(weights)
+            return self._evaluators[samples].evaluate(weights)
 
     def fit(
         self,

@@ -16,6 +16,7 @@ import torch
 
 from unskew.data.federation import Federation, Holding
 from unskew.engines.cuda.graphs import Graphs
+from unskew.engines.evaluate import EvaluationSet
 from unskew.engines.job import Failed, Job, LostError, Outcome, Pending, Task
 from unskew.engines.loop import Loop
 from unskew.engines.network import Network
@@ -93,15 +94,16 @@ class RayEngine(Loop):
                 outcomes[group[0]] = Failed.of(jobs[group[0]].task, "train", answer)
         return outcomes
 
-    def evaluate(self, weights: Weights) -> Pending[Assessment]:
-        evaluator = self.local.evaluator
+    def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
+        evaluator = self.local.evaluators[samples]
         size = self._fleet.grow(len(evaluator))
         if self._cuda or min(size, len(evaluator)) == 1:
-            return super().evaluate(weights)
+            return super().evaluate(weights, samples)
         sent = [self._trial, self._ray.put(pack(weights))]
         parts = [range(len(evaluator) * n // size, len(evaluator) * (n + 1) // size) for n in range(size)]
         answers = dict[int, Payload]()
-        for number, answer in self._fleet.run([RemoteCall(_batch_totals, sent, part) for part in parts]):
+        calls = [RemoteCall(_batch_totals, sent, (samples, part)) for part in parts]
+        for number, answer in self._fleet.run(calls):
             if isinstance(answer, LostError):
                 raise answer
             answers[number] = answer
@@ -153,11 +155,12 @@ def _fit(sent: list[Any], value: Payload) -> Payload:
 
 
 def _batch_totals(sent: list[Any], value: Payload) -> Payload:
-    """Add up some batches of the test set, each for itself."""
+    """Add up some batches of the test set, or of what validates, each for itself."""
     trial, weights = sent
     engine, model = _open_engine(trial), _open_round(weights)
+    samples, batches = unpack(value)
     with engine.deterministic():
-        return pack([engine.local.evaluator.batch_totals(model, batch) for batch in unpack(value)])
+        return pack([engine.local.evaluators[samples].batch_totals(model, batch) for batch in batches])
 
 
 @lru_cache(maxsize=4)  # programs train several models in turn

@@ -130,7 +130,7 @@ def extremes(runs: Sequence[Run], *, width: float | None = None, title: str | No
     every = panels(figure, len(groups), columns, sharex=True, sharey=True)
     looks = {
         "best": (GREEN, "--", "^", "best class"),
-        "macro": (BLACK, "-", "o", "mean"),
+        "balanced-accuracy": (BLACK, "-", "o", "mean"),
         "worst": (RED, "-.", "v", "worst class"),
     }
     for place, ((name, members), axes) in enumerate(zip(groups.items(), every, strict=True)):

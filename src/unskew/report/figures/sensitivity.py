@@ -25,7 +25,7 @@ from unskew.report.figures.style import (
     text_width,
 )
 from unskew.report.figures.words import heading
-from unskew.report.measures import Measure, find, series
+from unskew.report.measures import Measure, final_value, find, series
 from unskew.report.read import Run, hyperparameters, settings
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def sensitivity(
     width: float | None = None,
     title: str | None = None,
 ) -> Figure:
-    """The metric in the last tested round against each setting that varies while all others stay the same, a
+    """The metric of the final model against each setting that varies while all others stay the same, a
     panel for each: means and standard deviations over seeds. `over` chooses settings, such as method.mu, or
     mu for short. Methods without the setting are level lines."""
     measure = find(metric, runs)
@@ -159,8 +159,9 @@ def _panel(
 
 
 def _last(run: Run, measure: Measure) -> float:
-    known = series(run, measure)
-    return known[max(known)]
+    known = series(run, measure)  # or it says why there is none
+    value = final_value(run, measure)
+    return known[max(known)] if value is None else value
 
 
 def _places(key: str, values: Sequence[Setting]) -> tuple[str, dict[Setting, float], bool]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from unskew import metrics
-from unskew.report.measures import MEASURES
+from unskew.report.measures import MEASURES, final_value
 from unskew.report.read import Run
 
 GROUPS = ("majority", "minority", "vacant")
@@ -41,8 +41,9 @@ class Moment:
         """How to take one of MEASURES from a run."""
 
         def take(run: Run) -> float | None:
-            at = run.tested[-1].round if self.round is None else self.round
-            return MEASURES[name].of(next(line for line in run.tested if line.round == at))
+            if self.round is None:
+                return final_value(run, MEASURES[name])
+            return MEASURES[name].of(next(line for line in run.tested if line.round == self.round))
 
         return take
 

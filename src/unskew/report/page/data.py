@@ -17,7 +17,7 @@ from unskew.report.page.answer import BASELINE, GROUPS, answer, moment, paired
 from unskew.report.page.progress import progress
 from unskew.report.page.sites import site_classes, site_table
 from unskew.report.read import Run, by_method, settings
-from unskew.report.table import COLUMNS, NONE, tabulate
+from unskew.report.table import BY_VALIDATION, COLUMNS, NONE, tabulate
 from unskew.version import VERSION
 
 T = TypeVar("T")
@@ -35,8 +35,9 @@ MOST_CONFUSIONS = 250_000
 """Cells of confusion matrices; a run whose matrix would go beyond has none on the page."""
 
 HELP = {
-    "last": "accuracy of the final model",
-    "best": "of the tested rounds; chosen on the test set, so never read it alone",
+    "best_by_validation": "accuracy of the round that the validation samples chose, tested after that",
+    "last": "accuracy after the last round",
+    "best_by_test": "of the tested rounds; chosen on the test set, so never read it alone",
     "mean_last_10": "accuracy over the last ten tested rounds",
     "worst_class": "accuracy of the final model on its worst class",
     "majority": "classes of which a client has at least an even share, mean over clients",
@@ -47,8 +48,8 @@ HELP = {
     "traffic": "between server and clients, up and down, the whole run",
     "cost": "computation in FedAvg rounds",
 }
-COMPARED = 7
-"""Columns of the comparison; the rest of the table's are costs."""
+COSTS = 4
+"""Columns of the table that are costs, its last; the others are the comparison."""
 
 
 def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json]:
@@ -78,7 +79,7 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
                 "method": methods.index(owner[run.path]),
                 "seed": run.seed,
                 "federation": list(federations).index(_federation_key(run)),
-                "total": run.total_rounds,
+                "total": run.done if run.finished else run.total_rounds,
                 "done": run.done,
                 "finished": run.finished,
                 "failed": run.failure is not None,
@@ -177,14 +178,16 @@ def _titles(blocks: Sequence[Mapping[str, Sequence[Run]]]) -> list[str]:
 def _block(seeds: Mapping[str, Sequence[Run]], title: str, colours: Sequence[int]) -> dict[str, Json]:
     told = answer(seeds)
     reference = next((name for name, runs in seeds.items() if runs[0].label == BASELINE), next(iter(seeds)))
-    heads: list[Json] = [{"title": column.title, "help": HELP[column.name]} for column in COLUMNS]
+    chose = any(run.summary and run.summary.validation for runs in seeds.values() for run in runs)
+    columns = (BY_VALIDATION, *COLUMNS) if chose else COLUMNS
+    heads: list[Json] = [{"title": column.title, "help": HELP[column.name]} for column in columns]
     return {
         "title": title,
         "sentence": told.sentence,
         "notes": list(told.notes),
         "reference": reference if len(seeds) > 1 else None,
-        "heads": heads[:COMPARED],
-        "costs": heads[COMPARED:],
+        "heads": heads[:-COSTS],
+        "costs": heads[-COSTS:],
         "rows": _rows(seeds, reference, colours),
         "sites": site_table(seeds),
     }
@@ -196,8 +199,7 @@ def _rows(seeds: Mapping[str, Sequence[Run]], reference: str, colours: Sequence[
     tested = [run for name in names for run in seeds[name] if run.tested]
     rows = zip(tabulate(tested).rows, by_method(tested).values(), strict=True) if tested else ()
     cells = {run.path: row.cells for row, members in rows for run in members}
-    ends = {tuple(sorted((run.seed, run.tested[-1].round if run.tested else 0) for run in runs))
-            for runs in seeds.values()}  # fmt: skip
+    ends = {tuple(sorted((run.seed, _end(run)) for run in runs)) for runs in seeds.values()}
     level = len(ends) == 1
     return [
         {
@@ -217,12 +219,17 @@ def _rows(seeds: Mapping[str, Sequence[Run]], reference: str, colours: Sequence[
     ]
 
 
+def _end(run: Run) -> int | None:
+    """Where a run stands: the last round that was tested, None at its end, which may come early."""
+    return None if run.finished else run.tested[-1].round if run.tested else 0
+
+
 def _rounds(runs: Sequence[Run]) -> str:
     """How far the runs are."""
-    if all(run.finished for run in runs):
-        return str(runs[0].total_rounds)
     done = sorted({run.done for run in runs})
-    return f"{'–'.join(str(n) for n in dict.fromkeys((done[0], done[-1])))} of {runs[0].total_rounds}"
+    told = "–".join(str(n) for n in dict.fromkeys((done[0], done[-1])))
+    stopped = all(run.finished for run in runs)
+    return told if stopped else f"{told} of {runs[0].total_rounds}"
 
 
 def _against(mine: Sequence[Run], theirs: Sequence[Run]) -> str:

@@ -80,7 +80,7 @@ def site_classes(run: Run) -> Json:
 
 
 def _last(run: Run) -> SiteSpread | None:
-    return run.tested[-1].sites if run.tested else None
+    return run.final.sites if run.final else None
 
 
 def _accuracies(run: Run) -> dict[str, Number]:
@@ -101,7 +101,7 @@ def _values(spreads: Sequence[SiteSpread], name: str) -> list[Number]:
 
 
 def _macro(runs: Sequence[Run], name: str) -> list[Number]:
-    return [site.macro_accuracy for run in runs for site in _each(run) if site.name == name]
+    return [site.balanced_accuracy for run in runs for site in _each(run) if site.name == name]
 
 
 def _lowest(values: Iterable[Sequence[Number]]) -> float:
