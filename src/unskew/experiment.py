@@ -226,7 +226,11 @@ def refuse_code(settings: Mapping[str, Any], path: Path, trusted: Iterable[str] 
     table = settings.get("method")
     name = table.get("name") if isinstance(table, dict) else None
     if isinstance(name, str) and (
-        own := [part for part in map(str.strip, name.split("+")) if "." in part and part not in known]
+        own := [
+            part
+            for part in map(str.strip, name.split("+"))
+            if "." in part and _absolute_method(part) not in known
+        ]
     ):
         raise UserError(
             f"{path} names the method '{own[0]}', whose code would run: if you trust it, give it yourself, "

@@ -446,15 +446,15 @@ FINISHED, UNFINISHED, EMPTY = "finished", "unfinished", "empty"
 
 def claim(path: Path) -> str:
     """Make the folder a run will write to, or say why not. What comes back is whether it is empty, or holds
-    a run or compare that is unfinished or finished."""
+    a run, compare or search that is unfinished or finished."""
     with writing(path):
         if path.is_file():
             raise UserError(f"the output folder {path} is a file: choose another with --out.")
         path.mkdir(parents=True, exist_ok=True)
         names = {each.name for each in path.iterdir()} - {LOCK}
-    if "summary.json" in names or "compare.json" in names:
+    if names & {"summary.json", "compare.json", "tune.json"}:
         return FINISHED
-    if "experiment.toml" in names or "plan.json" in names:
+    if names & {"experiment.toml", "plan.json", "search.json"}:
         return UNFINISHED
     if any(not name.endswith(".part") for name in names):  # what a crash has left of a file is no file
         raise UserError(f"the output folder {path} is not empty: choose an empty or new one with --out.")

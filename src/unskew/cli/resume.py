@@ -1,8 +1,9 @@
-"""`unskew resume`: go on with a run or compare that was stopped."""
+"""`unskew resume`: go on with a run, compare or search that was stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from unskew.cli.compare import finish, read_plan
 from unskew.cli.progress import Watch
 from unskew.cli.run import answer
 from unskew.cli.setup import set_up
+from unskew.cli.tune import finish as finish_search
 from unskew.clock import Clock, process_age
 from unskew.errors import UserError
 from unskew.experiment import Experiment, refuse_code
@@ -20,12 +22,13 @@ from unskew.experiment import read as read_experiment
 from unskew.lock import locked
 from unskew.report.read import read_run
 from unskew.sweep import execute, is_finished, remove_leftovers
+from unskew.tune import read_search
 
 
 def resume(
     run: Annotated[
         Path,
-        typer.Argument(metavar="RUN", help="A folder that `unskew run` or `unskew compare` has written."),
+        typer.Argument(metavar="RUN", help="A folder that `unskew run`, `compare` or `tune` has written."),
     ],
     method: Annotated[
         list[str] | None,
@@ -40,7 +43,7 @@ def resume(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Go on with a run or compare that was stopped, and end with what it would have come to. What results do
+    """Go on with a run, compare or search that was stopped, and end with what it would have come to. What results do
     not depend on may be changed."""
     clock = Clock(process_age())
     clock.mark("imports")
@@ -50,9 +53,16 @@ def resume(
         cells = set_up(_planned(run, changes, method or []), clock, quiet=quiet)
         finish(run, cells, clock, loggers, json=json, quiet=quiet, table=table)
         return
+    if (run / "search.json").is_file():
+        search = read_search(run)
+        for each in search.methods:
+            refuse_code({"method": options.method_table(each.method)}, run / "search.json", method or [])
+        search = replace(search, experiment=options.changed(search.experiment, **changes))
+        finish_search(run, search, clock, json=json, quiet=quiet)
+        return
     if not (run / "experiment.toml").is_file():
         what = "is no folder of a run" if run.exists() else "is not there"
-        raise UserError(f"{run} {what}: give a folder that unskew run or compare has written.")
+        raise UserError(f"{run} {what}: give a folder that unskew run, compare or tune has written.")
     settings = read_experiment(run / "experiment.toml")
     refuse_code(settings, run / "experiment.toml", method or [])
     spec = Experiment(**options.changed(settings, **changes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from unskew.cli.show import say
 from unskew.clock import Clock
@@ -13,10 +14,22 @@ Cells = list[tuple[str, Prepared]]
 """Experiments, each with its method as it was typed; of a compare by seed, and for each by method."""
 
 
-def set_up(specs: Iterable[tuple[str, Experiment]], clock: Clock, *, quiet: bool) -> Cells:
-    """Load the data of experiments, divide it and prepare them: each dataset and each partition once."""
-    datasets: dict[str, Dataset] = {}
-    federations: dict[tuple[str, int], Federation] = {}  # by data, skew, validation, seed
+@dataclass
+class Loaded:
+    """Datasets and partitions that several experiments share."""
+
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    federations: dict[tuple[str, int], Federation] = field(default_factory=dict)
+    """By data, skew and validation, and seed."""
+
+
+def set_up(
+    specs: Iterable[tuple[str, Experiment]], clock: Clock, loaded: Loaded | None = None, *, quiet: bool
+) -> Cells:
+    """Load the data of experiments, divide it and prepare them: each dataset and each partition once, and
+    none that was `loaded` before."""
+    loaded = loaded or Loaded()
+    datasets, federations = loaded.datasets, loaded.federations
     cells = []
     for method, spec in specs:
         data = str(spec.data)

@@ -22,7 +22,8 @@ UsageError: type[Exception] = _exceptions.UsageError
 COMMANDS = {
     "run": "Train one method and show every class.",
     "compare": "Train several methods under the same conditions.",
-    "resume": "Go on with a run or compare that was stopped.",
+    "tune": "Search hyperparameters on validation data.",
+    "resume": "Go on with a run, compare or search that was stopped.",
     "skew": "Print and draw who holds what.",
     "figure": "Draw what label skew does, for print.",
     "table": "Compare methods over their seeds.",

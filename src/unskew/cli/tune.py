@@ -1,0 +1,321 @@
+"""`unskew tune`: hyperparameters by validation, every method with the same number of trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from unskew import record
+from unskew.cli import options
+from unskew.cli.progress import Watch
+from unskew.cli.setup import Loaded, set_up
+from unskew.cli.show import Grid, console, say
+from unskew.clock import Clock, process_age
+from unskew.errors import Interrupted, UserError, unknown
+from unskew.experiment import Experiment, Prepared
+from unskew.lock import locked
+from unskew.record import to_json
+from unskew.runs import EMPTY, claim, free_folder, slug, write_whole
+from unskew.search import SAMPLERS, Over, Search, Searched, TrialLine, describe, parse_over, trials_of
+from unskew.sweep import how_to_go_on
+from unskew.tune import (
+    Winner,
+    experiment_of,
+    needs_optuna,
+    read_search,
+    read_trials,
+    run_search,
+    winners,
+)
+
+PLACES = "unskew.over"
+DEFAULT_SHARE = 0.1
+"""Of each client's samples, on which trials are compared where nothing else is said."""
+
+
+class _Tune(TyperCommand):
+    """Knows which method each --over stands behind."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with_value = {
+            name
+            for each in self.params
+            for name in each.opts
+            if name.startswith("-") and not getattr(each, "is_flag", False)
+        }
+        methods, places, rest = 0, list[int](), iter(args)
+        for word in rest:
+            name, sign, _ = word.partition("=")
+            if name == "--over":
+                places.append(methods)
+            if not word.startswith("-"):
+                methods += 1
+            elif name in with_value and not sign:
+                next(rest, None)
+        ctx.meta[PLACES] = places
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command("tune", cls=_Tune)
+def tune(
+    context: typer.Context,
+    methods: Annotated[
+        list[str],
+        typer.Argument(metavar="METHOD", help="Methods of `unskew methods`, each with its --over behind it."),
+    ],
+    over: Annotated[
+        list[str] | None,
+        options.option(
+            "--over",
+            "RANGE",
+            "Of the method before it, or of all where none is: mu=0.001..1:log, beta=1|2|3, budget.lr=...",
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option("--trials", metavar="NUMBER", min=1, help="Of each method. [default: 20]"),
+    ] = None,
+    sampler: Annotated[
+        str, typer.Option("--sampler", metavar="NAME", help=f"How values are chosen: {', '.join(SAMPLERS)}.")
+    ] = "tpe",
+    at_once: Annotated[
+        int,
+        typer.Option(
+            "--at-once",
+            metavar="NUMBER",
+            min=1,
+            help="Trials of a method that are chosen together, to run side by side on a Ray cluster.",
+        ),
+    ] = 1,
+    experiment: Annotated[
+        Path | None, options.option("--experiment", "PATH", "An experiment file; flags change it.")
+    ] = None,
+    dataset: options.Dataset = None,
+    skew: options.Skew = None,
+    clients: options.Clients = None,
+    model: options.Model = None,
+    rounds: options.Rounds = None,
+    cohort: options.Cohort = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.Lr = None,
+    augment: options.Augment = None,
+    validation: options.Validation = None,
+    stop: options.Stop = None,
+    seeds: Annotated[
+        str | None, options.option("--seeds", "NUMBERS", "Of each trial, whose score is their mean: 1-3.")
+    ] = None,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    workers: options.Workers = None,
+    precision: options.Precision = None,
+    out: options.Out = None,
+    data: options.Data = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    set_: options.Set = None,
+) -> None:
+    """Search hyperparameters of methods on validation data, each with the same number of trials, and write
+    the winners' experiment files. The test set has no part in it."""
+    clock = Clock(process_age())
+    clock.mark("imports")
+    places = context.meta[PLACES]
+    texts: list[list[str]] = [[] for _ in range(len(methods) + 1)]
+    for place, text in zip(places, over or [], strict=True):
+        texts[place].append(text)
+    if sampler not in SAMPLERS:
+        raise unknown("sampler", sampler, SAMPLERS)
+    if sampler == "grid" and trials is not None:
+        raise UserError("--sampler grid tries all combinations: leave out --trials.")
+    if len(set(map(slug, methods))) < len(methods):
+        raise UserError("a method is named twice: name each once.")
+    base = options.settings(
+        experiment,
+        set_,
+        dataset=dataset,
+        augment=augment,
+        skew=skew,
+        clients=clients,
+        model=model,
+        rounds=rounds,
+        cohort=cohort,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        validation=validation,
+        stop=stop,
+        engine=engine,
+        device=device,
+        workers=workers,
+        precision=precision,
+        data=data,
+    )
+    base.pop("method", None)
+    base.setdefault("validation", DEFAULT_SHARE)
+    first = Experiment(**base)
+    if first.validation == "none":
+        raise UserError("a search needs validation data: give --validation 0.1, or leave it out.")
+    search = Search(
+        methods=[Searched(method, [*texts[0], *own]) for method, own in zip(methods, texts[1:], strict=True)],
+        trials=20 if trials is None else trials,
+        seeds=[first.seed] if seeds is None else options.seed_list(seeds),
+        sampler=sampler,
+        at_once=at_once,
+        experiment=base,
+    )
+    folder = out or free_folder("-".join(["tune", *methods]))
+    finish(folder, search, clock, json=json, quiet=quiet)
+
+
+def finish(folder: Path, search: Search, clock: Clock, *, json: bool, quiet: bool) -> None:
+    """Do in a folder what of this search is not done there, and show the winners."""
+    needs_optuna(search)
+    methods = _methods(search)
+    found = claim(folder)
+    data = Loaded()
+
+    def prepare(specs: Sequence[Experiment]) -> list[Prepared]:
+        cells = set_up([("", spec) for spec in specs], clock, data, quiet=quiet)
+        return [prepared for _, prepared in cells]
+
+    prepare(_extremes(search, methods))  # a value that a method refuses is known before anything is written
+    with locked(folder):
+        _agree(folder, found, search)
+        before = read_trials(folder, search)
+        planned = sum(trials_of(search, overs) for _, overs in methods.values())
+        left = (planned - sum(map(len, before.values()))) * len(search.seeds)
+        rounds = Experiment(**search.experiment).budget.rounds
+        with Watch(left * rounds, cells=left, quiet=quiet) as watch:
+            try:
+                done = run_search(folder, search, methods, prepare, watch)
+            except KeyboardInterrupt:
+                raise Interrupted(f"stopped; {how_to_go_on(folder)}") from None
+        clock.mark("trials")
+        won = winners(folder, search, methods, done)
+        told = _told(search, won, done, folder)
+        write_whole(folder / "tune.json", to_json(told))
+    if json:
+        print(to_json(told, indent=None))
+    else:
+        _show(search, won, done, folder)
+    if not quiet:
+        say(f"time: {clock.total:.1f} s")
+    if missing := [name for name in methods if name not in {each.method for each in won}]:
+        errors = [error for line in done[missing[0]] for error in line.errors]
+        raise UserError(f"all trials of {missing[0]} failed ({errors[0].removesuffix('.')}): see {folder}.")
+
+
+def _methods(search: Search) -> dict[str, tuple[dict[str, Any], list[Over]]]:
+    """Of each method its table in an experiment and what is searched."""
+    found = {}
+    for each in search.methods:
+        table = options.method_table(each.method)
+        overs = [parse_over(text, table) for text in each.over]
+        if not overs:
+            raise UserError(
+                f"{each.method} has nothing to search: write --over behind it, such as --over "
+                "budget.lr=0.001..0.1:log."
+            )
+        names = [over.setting for over in overs]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UserError(f"{twice[0].removeprefix('method.')} is searched twice: give it one --over.")
+        found[each.method] = table, overs
+    return found
+
+
+def _extremes(search: Search, methods: dict[str, tuple[dict[str, Any], list[Over]]]) -> list[Experiment]:
+    """Experiments with the values that all others lie between."""
+    specs = []
+    for table, overs in methods.values():
+        middle = {over.setting: over.ends()[0] for over in overs}
+        for over in overs:
+            specs += [
+                experiment_of(search, table, middle | {over.setting: end}, search.seeds[0])
+                for end in over.ends()
+            ]
+    return specs
+
+
+def _agree(folder: Path, found: str, search: Search) -> None:
+    """Write down what the search is, or check that it is the folder's."""
+    if found == EMPTY:
+        write_whole(folder / "search.json", to_json(search))
+        return
+    if not (folder / "search.json").exists():
+        raise UserError(f"the output folder {folder} holds no search: choose another with --out.")
+    there, asked = (record.plain(each) for each in (read_search(folder), search))
+    for each in (there, asked):
+        each["experiment"] = Experiment(**each["experiment"]).told()
+    if asked["trials"] > there["trials"]:  # more of the same search
+        write_whole(folder / "search.json", to_json(search))
+        there["trials"] = asked["trials"]
+    if differing := [key for key in asked if asked[key] != there[key]]:
+        raise UserError(
+            f"the output folder {folder} holds another search ({', '.join(differing)} differ): choose another "
+            "with --out, or ask for the same."
+        )
+
+
+def _told(
+    search: Search, won: list[Winner], done: dict[str, list[TrialLine]], folder: Path
+) -> dict[str, Any]:
+    """What tune.json holds."""
+    return {
+        "metric": search.metric,
+        "trials": search.trials,
+        "seeds": search.seeds,
+        "sampler": search.sampler,
+        "winners": [
+            {
+                "method": each.method,
+                "values": each.trial.values,
+                "score": each.trial.score,
+                "default_score": each.default and each.default.score,
+                "trial": each.trial.number,
+                "experiment": str(each.experiment),
+                "at_edge": each.at_edge,
+            }
+            for each in won
+        ],
+        "all": [line for lines in done.values() for line in lines],
+        "run_dir": str(folder),
+    }
+
+
+def _show(search: Search, won: list[Winner], done: dict[str, list[TrialLine]], folder: Path) -> None:
+    screen = console()
+    seeds = f"seed{'s' * (len(search.seeds) > 1)} {','.join(map(str, search.seeds))}"
+    screen.print(f"the best trial of each method by {search.metric} on validation data, {seeds}\n")
+    rows = []
+    for each in won:
+        failed = sum(line.score is None for line in done[each.method])
+        rows.append(
+            [
+                each.method,
+                _number(each.trial.score),
+                "-" if each.default is None else _number(each.default.score),
+                f"{each.trial.number + 1} of {len(done[each.method])}",
+                str(failed),
+                describe(each.trial.values),
+            ]
+        )
+    screen.print(Grid(["method", search.metric, "untuned", "trial", "failed", "values"], rows))
+    for each in won:
+        for setting in each.at_edge:
+            name = setting.removeprefix("method.")
+            screen.print(f"\nnote: {name} of {each.method} is best at the edge of its range: widen it.")
+    screen.print("\nthe winners, to be run with seeds that the search has not seen:")
+    for each in won:
+        screen.print(f"  unskew run {each.experiment} --seed {max(search.seeds) + 1}", soft_wrap=True)
+    screen.print(f"\nsearch: {folder}", soft_wrap=True)
+
+
+def _number(score: float | None) -> str:
+    return "-" if score is None else f"{score:.4f}"

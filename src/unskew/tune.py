@@ -1,0 +1,195 @@
+"""A search for hyperparameters in a folder: run, stopped, gone on with, and what it found."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from unskew.errors import UserError
+from unskew.experiment import Experiment, Prepared, assign
+from unskew.record import DamagedError, Failure, to_json
+from unskew.report.read import Run
+from unskew.runs import slug, write_whole
+from unskew.search import (
+    SEARCH,
+    TRIAL,
+    Over,
+    Search,
+    TrialLine,
+    Value,
+    best,
+    choose,
+    default_values,
+    trials_of,
+)
+from unskew.sweep import SweepRun, Watcher, sweep
+
+Prepare = Callable[[Sequence[Experiment]], list[Prepared]]
+"""From settings to experiments that can run."""
+
+
+def needs_optuna(search: Search) -> None:
+    """Refuse where the library that chooses values is not installed."""
+    if search.sampler != "grid" and importlib.util.find_spec("optuna") is None:
+        raise UserError(
+            f"--sampler {search.sampler} needs Optuna: pip install 'unskew[tune]', or use --sampler grid."
+        )
+
+
+def experiment_of(
+    search: Search, method: Mapping[str, Any], values: Mapping[str, Value], seed: int
+) -> Experiment:
+    """The experiment of a trial."""
+    settings = {**search.experiment, "seed": seed, "method": method}
+    for setting, value in values.items():
+        settings = assign(settings, [f"{setting}={_toml(value)}"])
+    return Experiment(**settings)
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, int | float) else value
+
+
+def read_search(folder: Path) -> Search:
+    """What a search in this folder is."""
+    path = folder / "search.json"
+    try:
+        return SEARCH.parse(path.read_text())
+    except (OSError, UnicodeDecodeError, DamagedError) as error:
+        raise UserError(f"{path} cannot be used ({error}): tune again in another folder.") from None
+
+
+def read_trials(folder: Path, search: Search) -> dict[str, list[TrialLine]]:
+    """The trials that are done, by method. What a crash has left of a line does not count: its runs are
+    there, and its line is written again."""
+    found: dict[str, list[TrialLine]] = {each.method: [] for each in search.methods}
+    path = folder / "trials.jsonl"
+    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
+        try:
+            trial = TRIAL.parse(line.decode())
+            lines = found[trial.method]
+        except (DamagedError, UnicodeDecodeError, KeyError):
+            break
+        if trial.number != len(lines):
+            break
+        lines.append(trial)
+    return found
+
+
+def run_search(
+    folder: Path,
+    search: Search,
+    methods: Mapping[str, tuple[Mapping[str, Any], Sequence[Over]]],
+    prepare: Prepare,
+    watch: Watcher,
+) -> dict[str, list[TrialLine]]:
+    """Run all trials that are not done in the folder. `methods` has of each method its table in an experiment
+    and what is searched. The trials of all methods with the same numbers run together, side by side where
+    the engine is a Ray cluster."""
+    done = read_trials(folder, search)
+    _write_trials(folder, done)
+    planned = {name: trials_of(search, overs) for name, (_, overs) in methods.items()}
+    while any(len(done[name]) < planned[name] for name in methods):
+        chosen: list[tuple[str, int, dict[str, Value]]] = []
+        for name, (_, overs) in methods.items():
+            first = len(done[name])
+            # Where a damaged file has lost some lines of one choice, all of it are chosen as they were.
+            start = first - first % search.at_once
+            count = min(search.at_once, planned[name] - start)
+            values = list(choose(search, overs, done[name][:start], count))[first - start :]
+            chosen += [(name, first + place, each) for place, each in enumerate(values)]
+        cells: list[SweepRun] = []
+        asked = [
+            experiment_of(search, methods[name][0], values, seed)
+            for name, _, values in chosen
+            for seed in search.seeds
+        ]
+        names = [
+            f"{slug(name)}/trial-{number:03d}-seed{seed}"
+            for name, number, _ in chosen
+            for seed in search.seeds
+        ]
+        for name, prepared in zip(names, prepare(asked), strict=True):
+            cells.append(SweepRun(name.replace("/", " "), folder / name, prepared))
+        ends = sweep(cells, watch)
+        for place, (name, number, values) in enumerate(chosen):
+            own = slice(place * len(search.seeds), (place + 1) * len(search.seeds))
+            done[name].append(_line(search, name, number, values, names[own], ends[own]))
+        _write_trials(folder, done)
+    return done
+
+
+def _line(
+    search: Search,
+    method: str,
+    number: int,
+    values: dict[str, Value],
+    folders: list[str],
+    ends: Sequence[Run | Failure],
+) -> TrialLine:
+    scores = [None if isinstance(end, Failure) else score_of(end) for end in ends]
+    known = [score for score in scores if score is not None]
+    return TrialLine(
+        method,
+        number,
+        values,
+        mean(known) if len(known) == len(scores) else None,
+        scores,
+        folders,
+        [end.sentence for end in ends if isinstance(end, Failure)],
+    )
+
+
+def score_of(run: Run) -> float | None:
+    """How good a run's model is on the validation data, by the metric it was chosen by."""
+    assert run.summary is not None  # it has ended
+    assert run.summary.validation is not None  # the search asks for it
+    return run.summary.validation.value
+
+
+def _write_trials(folder: Path, done: Mapping[str, list[TrialLine]]) -> None:
+    """All lines anew: in the order of their numbers, so that a search that was stopped has the same file."""
+    lines = sorted((line for each in done.values() for line in each), key=lambda line: line.number)
+    write_whole(folder / "trials.jsonl", "".join(f"{to_json(line, indent=None)}\n" for line in lines))
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best trial of a method."""
+
+    method: str
+    trial: TrialLine
+    default: TrialLine | None
+    """The trial with the values that the method has without a search."""
+    experiment: Path
+    """Its file, to be run."""
+    at_edge: list[str]
+    """Settings whose best value lies at the edge of its range."""
+
+
+def winners(
+    folder: Path,
+    search: Search,
+    methods: Mapping[str, tuple[Mapping[str, Any], Sequence[Over]]],
+    done: Mapping[str, Sequence[TrialLine]],
+) -> list[Winner]:
+    """The best trial of every method that has one, each with its experiment file written."""
+    found = []
+    for name, (_, overs) in methods.items():
+        won = best(search, done[name])
+        if won is None:
+            continue
+        path = folder / "best" / f"{slug(name)}.toml"
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, (folder / won.folders[0] / "experiment.toml").read_text())
+        default = default_values(overs)
+        plain = next((line for line in done[name] if line.values == default), None)
+        edges = [each.setting for each in overs if each.at_edge(won.values[each.setting])]
+        found.append(Winner(name, won, plain, path, edges))
+    return found
