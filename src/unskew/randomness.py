@@ -21,7 +21,7 @@ class Purpose(IntEnum):
     LOOK_ORDER = 7
     NOISE = 8
     ATTACK = 9
-    SEARCH = 11
+    SEARCH = 10
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -73,7 +73,7 @@ class Over:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     def at_edge(self, value: Value) -> bool:
-        """Whether a value lies in the outer hundredth of its range, beyond which there may be a better one."""
+        """Whether a value lies in the outer hundredth of its range: there may be a better one beyond."""
         if self.choices or not isinstance(value, int | float) or self.low == self.high:
             return False
         scale = math.log if self.log else float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -96,37 +96,37 @@ def run_search(
     _write_trials(folder, done)
     planned = {name: trials_of(search, overs) for name, (_, overs) in methods.items()}
     while any(len(done[name]) < planned[name] for name in methods):
-        chosen: list[tuple[str, int, dict[str, Value]]] = []
-        for name, (_, overs) in methods.items():
-            first = len(done[name])
-            # Where a damaged file has lost some lines of one choice, all of it are chosen as they were.
-            start = first - first % search.at_once
-            count = min(search.at_once, planned[name] - start)
-            values = list(choose(search, overs, done[name][:start], count))[first - start :]
-            chosen += [(name, first + place, each) for place, each in enumerate(values)]
-        cells: list[SweepRun] = []
-        asked = [
-            experiment_of(search, methods[name][0], values, seed)
-            for name, _, values in chosen
-            for seed in search.seeds
+        chosen = [
+            (name, number, values)
+            for name, (_, overs) in methods.items()
+            for number, values in _next(search, overs, done[name], planned[name])
         ]
-        names = [
-            f"{slug(name)}/trial-{number:03d}-seed{seed}"
-            for name, number, _ in chosen
-            for seed in search.seeds
+        runs = [(name, number, values, seed) for name, number, values in chosen for seed in search.seeds]
+        prepared = prepare([experiment_of(search, methods[run[0]][0], *run[2:]) for run in runs])
+        folders = [f"{slug(name)}/trial-{number:03d}-seed{seed}" for name, number, _, seed in runs]
+        cells = [
+            SweepRun(each.replace("/", " "), folder / each, mine)
+            for each, mine in zip(folders, prepared, strict=True)
         ]
-        for name, prepared in zip(names, prepare(asked), strict=True):
-            cells.append(SweepRun(name.replace("/", " "), folder / name, prepared))
         ends = sweep(cells, watch)
         for place, (name, number, values) in enumerate(chosen):
             own = slice(place * len(search.seeds), (place + 1) * len(search.seeds))
-            done[name].append(_line(search, name, number, values, names[own], ends[own]))
+            done[name].append(_line(name, number, values, folders[own], ends[own]))
         _write_trials(folder, done)
     return done
 
 
+def _next(
+    search: Search, overs: Sequence[Over], done: Sequence[TrialLine], planned: int
+) -> Iterator[tuple[int, dict[str, Value]]]:
+    """The trials of a method that come next, with their numbers. Where a damaged file has lost some of those
+    that were chosen together, they are chosen as they were."""
+    first = len(done) - len(done) % search.at_once
+    chosen = choose(search, overs, done[:first], min(search.at_once, planned - first))
+    yield from list(enumerate(chosen, first))[len(done) - first :]
+
+
 def _line(
-    search: Search,
     method: str,
     number: int,
     values: dict[str, Value],

@@ -43,8 +43,8 @@ def resume(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Go on with a run, compare or search that was stopped, and end with what it would have come to. What results do
-    not depend on may be changed."""
+    """Go on with a run, compare or search that was stopped, and end with what it would have come to. What
+    results do not depend on may be changed."""
     clock = Clock(process_age())
     clock.mark("imports")
     loggers = options.loggers(log)

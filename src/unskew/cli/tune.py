@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,7 +80,7 @@ def tune(
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option("--trials", metavar="NUMBER", min=1, help="Of each method. [default: 20]"),
+        typer.Option("--trials", metavar="NUMBER", help="Of each method. [default: 20]"),
     ] = None,
     sampler: Annotated[
         str, typer.Option("--sampler", metavar="NAME", help=f"How values are chosen: {', '.join(SAMPLERS)}.")
@@ -90,7 +90,6 @@ def tune(
         typer.Option(
             "--at-once",
             metavar="NUMBER",
-            min=1,
             help="Trials of a method that are chosen together, to run side by side on a Ray cluster.",
         ),
     ] = 1,
@@ -132,6 +131,9 @@ def tune(
         texts[place].append(text)
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
+    for flag, number in (("--trials", trials), ("--at-once", at_once)):
+        if number is not None and number < 1:
+            raise UserError(f"{flag} is {number} but should be at least 1.")
     if sampler == "grid" and trials is not None:
         raise UserError("--sampler grid tries all combinations: leave out --trials.")
     if len(set(map(slug, methods))) < len(methods):
@@ -170,15 +172,14 @@ def tune(
         at_once=at_once,
         experiment=base,
     )
-    folder = out or free_folder("-".join(["tune", *methods]))
-    finish(folder, search, clock, json=json, quiet=quiet)
+    finish(out, search, clock, json=json, quiet=quiet)
 
 
-def finish(folder: Path, search: Search, clock: Clock, *, json: bool, quiet: bool) -> None:
-    """Do in a folder what of this search is not done there, and show the winners."""
+def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, quiet: bool) -> None:
+    """Do in a folder, by default a new one, what of this search is not done there, and show the winners."""
     needs_optuna(search)
     methods = _methods(search)
-    found = claim(folder)
+    planned = sum(trials_of(search, overs) for _, overs in methods.values())
     data = Loaded()
 
     def prepare(specs: Sequence[Experiment]) -> list[Prepared]:
@@ -186,10 +187,11 @@ def finish(folder: Path, search: Search, clock: Clock, *, json: bool, quiet: boo
         return [prepared for _, prepared in cells]
 
     prepare(_extremes(search, methods))  # a value that a method refuses is known before anything is written
+    folder = folder or free_folder("-".join(["tune", *methods]))
+    found = claim(folder)
     with locked(folder):
         _agree(folder, found, search)
         before = read_trials(folder, search)
-        planned = sum(trials_of(search, overs) for _, overs in methods.values())
         left = (planned - sum(map(len, before.values()))) * len(search.seeds)
         rounds = Experiment(**search.experiment).budget.rounds
         with Watch(left * rounds, cells=left, quiet=quiet) as watch:
@@ -258,8 +260,8 @@ def _agree(folder: Path, found: str, search: Search) -> None:
         there["trials"] = asked["trials"]
     if differing := [key for key in asked if asked[key] != there[key]]:
         raise UserError(
-            f"the output folder {folder} holds another search ({', '.join(differing)} differ): choose another "
-            "with --out, or ask for the same."
+            f"the output folder {folder} holds another search ({', '.join(differing)} differ): choose "
+            "another with --out, or ask for the same."
         )
 
 
@@ -284,6 +286,7 @@ def _told(
             }
             for each in won
         ],
+        "notes": list(_notes(won)),
         "all": [line for lines in done.values() for line in lines],
         "run_dir": str(folder),
     }
@@ -307,14 +310,29 @@ def _show(search: Search, won: list[Winner], done: dict[str, list[TrialLine]], f
             ]
         )
     screen.print(Grid(["method", search.metric, "untuned", "trial", "failed", "values"], rows))
-    for each in won:
-        for setting in each.at_edge:
-            name = setting.removeprefix("method.")
-            screen.print(f"\nnote: {name} of {each.method} is best at the edge of its range: widen it.")
+    for note in _notes(won):
+        screen.print(f"\nnote: {note}")
     screen.print("\nthe winners, to be run with seeds that the search has not seen:")
     for each in won:
         screen.print(f"  unskew run {each.experiment} --seed {max(search.seeds) + 1}", soft_wrap=True)
     screen.print(f"\nsearch: {folder}", soft_wrap=True)
+
+
+def _notes(won: list[Winner]) -> Iterator[str]:
+    """What to know before the winners are believed."""
+    for each in won:
+        for setting in each.at_edge:
+            name = setting.removeprefix("method.")
+            yield f"{name} of {each.method} is best at the edge of its range: widen it."
+    searched = {
+        each.method: {name for name in each.trial.values if not name.startswith("method.")} for each in won
+    }
+    for name in sorted(set[str]().union(*searched.values())):
+        if others := [method for method, names in searched.items() if name not in names]:
+            yield (
+                f"{name} was not searched for {', '.join(others)}: for a fair comparison write its --over "
+                "before the methods."
+            )
 
 
 def _number(score: float | None) -> str:

@@ -1,0 +1,204 @@
+"""Hyperparameters are searched on validation data, and a search that was stopped ends as if it was not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+
+from unskew import UserError
+from unskew.search import Search, Searched, TrialLine, best, choose, parse_over
+
+pytest.importorskip("optuna")
+
+BRIEF = (
+    "--clients", "3", "--rounds", "2", "--epochs", "1", "--model", "logistic", "--engine", "loop", "--quiet",
+)  # fmt: skip
+FEDPROX = {"name": "fedprox"}
+
+
+def search_of(*over: str, sampler: str = "tpe", at_once: int = 1, stop: str = "none") -> Search:
+    return Search([Searched("fedprox", list(over))], 20, [1], sampler, at_once, {"stop": stop})
+
+
+def done(scores: list[float | None], values: list[dict]) -> list[TrialLine]:
+    return [
+        TrialLine("fedprox", number, each, score, [score], [""])
+        for number, (score, each) in enumerate(zip(scores, values, strict=True))
+    ]
+
+
+def test_winners_are_chosen_on_validation_and_can_be_run(unskew, tmp_path):
+    answer = unskew(
+        "tune", "--over", "budget.lr=0.001..0.5:log", "fedprox", "--over", "mu=0.01|1", "fedavg",
+        "--trials", "3", *BRIEF, "--seeds", "1,2", "--out", "out", "--json",
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    told = json.loads(answer.out)
+    assert told == json.loads((tmp_path / "out/tune.json").read_text())
+    lines = [json.loads(line) for line in (tmp_path / "out/trials.jsonl").read_text().splitlines()]
+    assert [(line["method"], line["number"]) for line in lines] == [
+        (method, number) for number in range(3) for method in ("fedprox", "fedavg")
+    ]
+    assert lines[0]["values"] == {"budget.lr": 0.01, "method.mu": 0.01}  # as without a search
+    for line in lines:
+        summaries = [
+            json.loads((tmp_path / "out" / each / "summary.json").read_text()) for each in line["folders"]
+        ]
+        assert line["by_seed"] == [summary["validation"]["value"] for summary in summaries]
+        assert line["score"] == pytest.approx(sum(line["by_seed"]) / 2)
+    for winner in told["winners"]:
+        own = [line for line in lines if line["method"] == winner["method"]]
+        assert winner["score"] == max(line["score"] for line in own)
+        settings = tomllib.loads((tmp_path / winner["experiment"]).read_text())
+        assert settings["budget"]["lr"] == winner["values"]["budget.lr"]
+    again = unskew("run", told["winners"][0]["experiment"], "--seed", "3", "--quiet", "--json")
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["method"] == "fedprox"
+
+
+def test_a_killed_search_goes_on_as_if_it_had_not_been(unskew, tmp_path):
+    command = ["tune", "fedprox", "--over", "mu=0.001..1:log", "--trials", "4", "--at-once", "2", *BRIEF]
+    assert unskew(*command, "--out", "whole").code == 0
+    started = subprocess.Popen(
+        [sys.executable, "-m", "unskew", *command, "--out", "killed"], cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
+    while started.poll() is None and not (tmp_path / "killed/fedprox/trial-002-seed1/rounds.jsonl").exists():
+        time.sleep(0.005)
+    os.kill(started.pid, signal.SIGKILL)
+    started.wait()
+    assert not (tmp_path / "killed/tune.json").exists()
+    answer = unskew("resume", "killed", "--quiet")
+    assert answer.code == 0, answer.err
+    trials = [(tmp_path / each / "trials.jsonl").read_bytes() for each in ("whole", "killed")]
+    assert trials[0] == trials[1]
+    # and with more trials
+    more = unskew(*command[:4], "--trials", "5", "--at-once", "2", *BRIEF, "--out", "whole")
+    assert more.code == 0, more.err
+    assert (tmp_path / "whole/trials.jsonl").read_bytes().startswith(trials[0])
+    assert len((tmp_path / "whole/trials.jsonl").read_bytes().splitlines()) == 5
+    other = unskew("tune", "fedprox", "--over", "mu=0.1..1", "--trials", "5", *BRIEF, "--out", "whole")
+    assert other.code == 2
+    assert "holds another search (methods, at_once differ)" in other.err
+
+
+def test_a_trial_that_fails_does_not_stop_the_search(unskew, tmp_path):
+    (tmp_path / "fragile.py").write_text(
+        "from unskew import Method\n\n\n"
+        "def fragile(width: int = 1) -> Method:\n"
+        "    def term(view):\n"
+        "        if width == 2:\n"
+        "            raise ValueError('two is too wide')\n"
+        "        return 0 * view.out.logits.sum()\n\n"
+        "    return Method(terms=(term,))\n"
+    )
+    flags = ["--sampler", "grid", *BRIEF]
+    answer = unskew("tune", "fragile.py", "--over", "width=1|2|3", *flags, "--out", "out")
+    assert answer.code == 0, answer.err
+    assert "3 of 3" not in answer.out
+    lines = [json.loads(line) for line in (tmp_path / "out/trials.jsonl").read_text().splitlines()]
+    assert [line["values"]["method.width"] for line in lines] == [1, 2, 3]
+    assert [line["score"] is None for line in lines] == [False, True, False]
+    assert "two is too wide" in lines[1]["errors"][0]
+    all_failed = unskew("tune", "fragile.py", "--over", "width=2", *flags, "--out", "none")
+    assert all_failed.code == 2
+    assert "all trials of fragile.py failed" in all_failed.err
+
+
+def test_values_follow_from_the_trials_before_alone():
+    over = [parse_over("mu=0.001..1:log", FEDPROX)]
+    search = search_of("mu=0.001..1:log")
+    values: list[dict] = []
+    for _ in range(15):
+        lines = done([-abs(each["method.mu"] - 0.3) for each in values], values)
+        first, again = (list(choose(search, over, lines, 1)) for _ in range(2))
+        assert first == again
+        values += first
+    assert values[0] == {"method.mu": 0.01}
+    assert all(0.001 <= each["method.mu"] <= 1 for each in values)
+    assert len({each["method.mu"] for each in values}) == 15
+    # it has learnt where to look
+    assert sum(0.1 < each["method.mu"] < 0.9 for each in values[10:]) >= 4
+
+
+def test_of_loss_the_least_wins_and_failed_trials_never_do():
+    values = [{"method.mu": each} for each in (0.1, 0.2, 0.3)]
+    lines = done([2.0, 1.0, None], values)
+    assert best(search_of(stop="metric=loss"), lines) is lines[1]
+    assert best(search_of(), lines) is lines[0]
+    assert best(search_of(), lines[2:]) is None
+    over = [parse_over("mu=0.001..1:log", FEDPROX)]
+    assert len(list(choose(search_of(), over, lines, 3))) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "ends"),
+    [
+        ("mu=0..1", "method.mu", (0.0, 1.0)),
+        ("mu=0.1|1", "method.mu", (0.1, 1)),
+        ("budget.batch_size=16..64:log", "budget.batch_size", (16, 64)),
+        ("budget.lr=1e-3..1e-1:log", "budget.lr", (0.001, 0.1)),
+    ],
+)
+def test_ranges(text, setting, ends):
+    over = parse_over(text, FEDPROX)
+    assert (over.setting, over.ends()) == (setting, ends)
+    assert all(type(one) is type(other) for one, other in zip(over.ends(), ends, strict=True))
+
+
+def test_a_part_of_a_method_is_searched():
+    method = {"name": "fedlmd+ema", "ema": {"decay": 0.9}}
+    assert parse_over("ema.decay=0.5..0.99", method).setting == "method.ema.decay"
+    found = parse_over("decay=0.5..0.99", method)
+    assert (found.setting, found.default) == ("method.ema.decay", 0.9)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mu", "should be such as mu=0.001..1:log"),
+        ("mu=1..0", "goes downwards: write mu=0..1"),
+        ("mu=0..1:log", "begins at 0, which has no logarithm"),
+        ("mu=0.1..1:exp", "write :log, or nothing"),
+        ("mu=a..b", "'a' is not a number"),
+        ("mu=0.1..inf", "'inf' is not a number"),
+        ("mu=1|1", "names a value twice"),
+        ("mu=1||2", "cannot be tried"),
+        ("nu=0.1..1", "unknown hyperparameter of fedprox 'nu'"),
+        ("budget.batch_size=1.5..3", "write whole numbers"),
+        ("budget.rounds=1..3", "budget.rounds cannot be searched: every method gets the same rounds"),
+        ("budget.lrr=1..3", "unknown setting of budget 'lrr'"),
+        ("skew.seed=1..3", "skew.seed cannot be searched: it changes what is compared"),
+        ("budget.schedule=1..3", "schedule"),
+    ],
+)
+def test_ranges_that_make_no_sense(text, said):
+    with pytest.raises(UserError) as raised:
+        parse_over(text, FEDPROX)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fedprox"], "fedprox has nothing to search: write --over behind it"),
+        (["fedprox", "--over", "mu=0.1..1", "--over", "mu=1|2"], "mu is searched twice"),
+        (["fedprox", "--over", "mu=-1..1"], "mu"),
+        (["fedprox", "--over", "mu=0.1..1", "--sampler", "best"], "unknown sampler 'best'"),
+        (["fedprox", "--over", "mu=0.1..1", "--sampler", "grid"], "needs values for mu"),
+        (["fedprox", "--over", "mu=1|2", "--sampler", "grid", "--trials", "3"], "leave out --trials"),
+        (["fedprox", "--over", "mu=0.1..1", "--validation", "none"], "a search needs validation data"),
+        (["fedprox", "fedprox", "--over", "mu=0.1..1"], "a method is named twice"),
+        (["fedprox", "--over", "mu=0.1..1", "--trials", "0"], "--trials is 0 but should be at least 1"),
+    ],
+)
+def test_mistakes_are_known_before_anything_is_written(unskew, tmp_path, words, said):
+    answer = unskew("tune", *words, *BRIEF, "--out", "out")
+    assert answer.code == 2
+    assert said in answer.err
+    assert answer.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
