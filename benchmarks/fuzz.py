@@ -66,6 +66,7 @@ from unskew.experiment import Experiment, assign, load_data, partition, prepare,
 from unskew.report.page import embed, page_data
 from unskew.report.read import coming
 from unskew.report.table import WRITERS, tabulate
+from unskew.search import parse_over
 from unskew.testing import hard_trial
 
 LONGEST = 5.0
@@ -292,6 +293,7 @@ DATASETS = (
     "npz:/nowhere", "folder:/nowhere,size=8", "cifar100:labels=coarse", "digits+digits", "cinic10:valid=true",
     "femnist:digits_only=true,min_samples=3", "ag_news:vocabulary=100", "synthetic:0,0,seed=1",
 )  # fmt: skip
+OVERS = ("mu=0.001..1:log", "mu=0.1|1|true", "budget.batch_size=16..64", "budget.lr=1e-3..0.1:log")
 AUGMENTS = ("none", "crop:4", "crop:4,flip,cutout:16", "rotate:15", "autoaugment", "flip")
 
 
@@ -583,6 +585,7 @@ KINDS: dict[str, tuple[float, Make]] = {
     "skew": (8, lambda folder: in_text(SKEWS, lambda text: unskew.federate(digits(), text, 5, 1), folder)),
     "method": (6, lambda folder: in_text(METHODS, settle_method, folder)),
     "dataset": (6, lambda folder: in_text(DATASETS, lambda text: unskew.load(text, folder), folder)),
+    "over": (3, lambda folder: in_text(OVERS, lambda text: parse_over(text, {"name": "fedprox"}), folder)),
     "augment": (3, lambda folder: in_text(AUGMENTS, Augment.parse, folder)),
     "manifest": (8, skew_file("file", "partition.json", write_manifest, "json")),
     "flwr": (3, skew_file("flwr", "map.json", lambda path: path.write_text(json.dumps(MAP)), "json")),

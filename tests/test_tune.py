@@ -56,9 +56,14 @@ def test_winners_are_chosen_on_validation_and_can_be_run(unskew, tmp_path):
         assert winner["score"] == max(line["score"] for line in own)
         settings = tomllib.loads((tmp_path / winner["experiment"]).read_text())
         assert settings["budget"]["lr"] == winner["values"]["budget.lr"]
-    again = unskew("run", told["winners"][0]["experiment"], "--seed", "3", "--quiet", "--json")
+    files = [winner["experiment"] for winner in told["winners"]]
+    again = unskew("compare", *files, "--seeds", "3,4", "--quiet", "--json")
     assert again.code == 0, again.err
-    assert json.loads(again.out)["method"] == "fedprox"
+    found = json.loads(again.out)
+    assert list(found["methods"]) == ["fedprox", "fedavg"]
+    assert {(run["method"], run["seed"]) for run in found["runs"]} == {
+        (method, seed) for method in ("fedprox", "fedavg") for seed in (3, 4)
+    }
 
 
 def test_a_killed_search_goes_on_as_if_it_had_not_been(unskew, tmp_path):

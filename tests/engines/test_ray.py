@@ -450,6 +450,17 @@ def test_a_cell_that_fails_says_why(unskew, fleet, tmp_path):
 
 
 @needs_ray
+def test_a_search_is_the_same_side_by_side(unskew, fleet, tmp_path):
+    pytest.importorskip("optuna")
+    command = ["tune", "fedprox", "--over", "mu=0.01..1:log", "fedavg", "--over", "budget.lr=0.01..0.1"]
+    command += ["--trials", "2", "--rounds", "1", "--epochs", "1", "--clients", "2", "--quiet"]
+    for engine in ("loop", "ray"):
+        answer = unskew(*command, "--engine", engine, "--set", "workers=2", "--out", engine)
+        assert answer.code == 0, answer.err
+    assert (tmp_path / "loop/trials.jsonl").read_bytes() == (tmp_path / "ray/trials.jsonl").read_bytes()
+
+
+@needs_ray
 def test_a_method_that_cannot_be_sent_does_not_stop_the_others(unskew, fleet, tmp_path):
     (tmp_path / "locked.py").write_text(
         "import threading\nfrom unskew import Method\n\n"

@@ -45,7 +45,11 @@ from unskew.sweep import SweepRun, how_to_go_on, is_finished, sweep
 def compare(
     methods: Annotated[
         list[str],
-        typer.Argument(metavar="METHOD", help="Methods of `unskew methods`, such as fedprox:mu=0.1."),
+        typer.Argument(
+            metavar="METHOD",
+            help="Methods of `unskew methods`, such as fedprox:mu=0.1, or experiment files, such as those of "
+            "`unskew tune`.",
+        ),
     ],
     experiment: Annotated[
         Path | None, options.option("--experiment", "PATH", "An experiment file; flags change it.")
@@ -85,8 +89,9 @@ def compare(
     """Train several methods on the same partition, initial weights and batches, over several seeds."""
     clock = Clock(process_age())
     clock.mark("imports")
-    names = [slug(method) for method in methods]
-    if len(set(names)) < len(names):
+    # An experiment file is told from others by its name alone.
+    names = {Path(method).stem if method.endswith(".toml") else method: method for method in methods}
+    if len(set(map(slug, names))) < len(methods):
         raise UserError("a method is named twice: name each once, or give it different hyperparameters.")
     for assignment in set_ or []:
         setting = assignment.partition("=")[0].partition(".")[0].strip()
@@ -97,42 +102,45 @@ def compare(
             )
         if setting == "seed" and seeds is not None:
             raise UserError(f"'{assignment}' and --seeds are both given: keep one.")
-    base = options.settings(
-        experiment,
-        set_,
-        dataset=dataset,
-        augment=augment,
-        attack=attack,
-        validation=validation,
-        stop=stop,
-        skew=skew,
-        clients=clients,
-        model=model,
-        rounds=rounds,
-        cohort=cohort,
-        epochs=epochs,
-        steps=steps,
-        batch_size=batch_size,
-        lr=lr,
-        schedule=schedule,
-        optimizer=optimizer,
-        engine=engine,
-        device=device,
-        workers=workers,
-        precision=precision,
-        data=data,
-        probe=options.probe_period(probe),
-        checkpoint=checkpoint,
-        on_fault=on_fault,
-    )
-    base.pop("method", None)
-    first = Experiment(**base)
+    flags = {
+        "dataset": dataset,
+        "augment": augment,
+        "attack": attack,
+        "validation": validation,
+        "stop": stop,
+        "skew": skew,
+        "clients": clients,
+        "model": model,
+        "rounds": rounds,
+        "cohort": cohort,
+        "epochs": epochs,
+        "steps": steps,
+        "batch_size": batch_size,
+        "lr": lr,
+        "schedule": schedule,
+        "optimizer": optimizer,
+        "engine": engine,
+        "device": device,
+        "workers": workers,
+        "precision": precision,
+        "data": data,
+        "probe": options.probe_period(probe),
+        "checkpoint": checkpoint,
+        "on_fault": on_fault,
+    }
+    base = {
+        name: options.settings(Path(method), set_, method=None, **flags)
+        if method.endswith(".toml")
+        else options.settings(experiment, set_, **flags) | {"method": options.method_table(method)}
+        for name, method in names.items()
+    }
     loggers = options.loggers(log)
+    first = Experiment(**next(iter(base.values())))
     numbers = [first.seed] if seeds is None else options.seed_list(seeds)
     specs = (
-        (method, Experiment(**{**base, "seed": seed, "method": options.method_table(method)}))
+        (name, Experiment(**{**settings, "seed": seed}))
         for seed in numbers
-        for method in methods
+        for name, settings in base.items()
     )
     cells = set_up(specs, clock, quiet=quiet)
     settings = cells[0][1].experiment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -103,8 +104,11 @@ def tune(
     rounds: options.Rounds = None,
     cohort: options.Cohort = None,
     epochs: options.Epochs = None,
+    steps: options.Steps = None,
     batch_size: options.BatchSize = None,
     lr: options.Lr = None,
+    schedule: options.Schedule = None,
+    optimizer: options.Optimizer = None,
     augment: options.Augment = None,
     validation: options.Validation = None,
     stop: options.Stop = None,
@@ -149,8 +153,11 @@ def tune(
         rounds=rounds,
         cohort=cohort,
         epochs=epochs,
+        steps=steps,
         batch_size=batch_size,
         lr=lr,
+        schedule=schedule,
+        optimizer=optimizer,
         validation=validation,
         stop=stop,
         engine=engine,
@@ -312,9 +319,10 @@ def _show(search: Search, won: list[Winner], done: dict[str, list[TrialLine]], f
     screen.print(Grid(["method", search.metric, "untuned", "trial", "failed", "values"], rows))
     for note in _notes(won):
         screen.print(f"\nnote: {note}")
-    screen.print("\nthe winners, to be run with seeds that the search has not seen:")
-    for each in won:
-        screen.print(f"  unskew run {each.experiment} --seed {max(search.seeds) + 1}", soft_wrap=True)
+    files = " ".join(shlex.quote(str(each.experiment)) for each in won)
+    seed = max(search.seeds) + 1
+    screen.print("\nthe winners on the test set, with seeds that the search has not seen:")
+    screen.print(f"  unskew compare {files} --seeds {seed}-{seed + 2}", soft_wrap=True)
     screen.print(f"\nsearch: {folder}", soft_wrap=True)
 
 
