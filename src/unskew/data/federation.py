@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -142,8 +143,11 @@ class Federation:
         return cite(self.partition, self.dataset)
 
 
-def federate(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Federation:
-    """Divide the training split among `clients` clients by a skew such as "dirichlet:0.1"."""
+def federate(
+    dataset: Dataset, skew: str | Skew | Callable[..., object], clients: int, seed: int
+) -> Federation:
+    """Divide the training split among `clients` clients by a skew such as "dirichlet:0.1", or by a function
+    of your own (labels, clients, rng) that returns the indices of each client."""
     if not isinstance(dataset, Dataset):
         raise UserError("federate needs a dataset: load one with unskew.load(name).")
     return Federation(dataset, partition(dataset, skew, clients, seed))
