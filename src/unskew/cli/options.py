@@ -31,7 +31,7 @@ Dataset = Annotated[
     option(
         "--dataset",
         "NAME",
-        "A dataset of `unskew data`, or folder:, csv:, npz: and a path.",
+        "A dataset of `unskew data`, or folder:, csv:, npz:, leaf: and a path.",
         DEFAULT.data.name,
     ),
 ]

@@ -100,20 +100,15 @@ def moving_norms(module: nn.Module) -> list[nn.Module]:
 
 def frozen_norms(module: nn.Module) -> dict[str, nn.Module]:
     """The BatchNorms, by name, whose running statistics stay as they are: those whose parameters are frozen,
-    or, where they have none, those of the smallest part around them that has any."""
-    return {
-        name: part
-        for name, part in module.named_modules()
-        if isinstance(part, BATCH_NORMS) and part.running_mean is not None and _is_frozen(module, name)
-    }
-
-
-def _is_frozen(module: nn.Module, name: str) -> bool:
-    while True:
-        parameters = list(module.get_submodule(name).parameters())
-        if parameters or not name:
-            return bool(parameters) and not any(value.requires_grad for value in parameters)
-        name = name.rpartition(".")[0]
+    or, where they have none, those of the layer before them."""
+    found: dict[str, nn.Module] = {}
+    trained = True
+    for name, part in module.named_modules():
+        own = list(part.parameters(recurse=False))
+        trained = any(value.requires_grad for value in own) if own else trained
+        if isinstance(part, BATCH_NORMS) and part.running_mean is not None and not trained:
+            found[name] = part
+    return found
 
 
 def frozen_tensors(module: nn.Module) -> Tensors:

@@ -61,8 +61,8 @@ def own_model(name: str, inputs: Inputs, classes: int, given: Mapping[str, Any])
         return OwnModel(name, make, (), {})
     if not callable(make):
         raise UserError(
-            f"'{name}' is a {type(make).__name__}: let it be an nn.Module class or a function that returns "
-            "a module."
+            f"'{name}' is of type {type(make).__name__}: let it be an nn.Module class, or a function that "
+            "returns a module."
         )
     if isinstance(make, type) and not issubclass(make, nn.Module):
         raise UserError(f"the class '{name}' is no torch.nn.Module: derive it from one.")

@@ -92,7 +92,7 @@ class OwnSkew:
         """The function, and the parameter under which it takes each of `GIVEN` that it asks for."""
         function = self.function or find_name(self.name, "skew")
         if not callable(function):
-            raise UserError(f"'{self.name}' is a {type(function).__name__}: let it be a function.")
+            raise UserError(f"'{self.name}' is of type {type(function).__name__}: let it be a function.")
         parameters = inspect.signature(function).parameters
         plain = [each for each in parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
         asked = {name: name for name in GIVEN if name in parameters}
