@@ -52,6 +52,7 @@ import tomli_w
 import torch
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors.torch import save
 from tests.data import layouts
 
 import unskew
@@ -443,6 +444,40 @@ def write_femnist(root: Path) -> None:
     layouts.write_leaf(root / "femnist" / "all_data" / "a.json", {"ann": user, "bob": user})
 
 
+def write_own_leaf(path: Path) -> None:
+    user = {"x": [[0.5, 1], [2, 3], [4, -1], [0, 0]], "y": [0, 2, 0, 2]}
+    layouts.write_leaf(path, {"ann": user, "bob": user})
+
+
+def trained_weights(suffix: str, write: Callable[[Path], object], *packing: Callable[[bytes], bytes]) -> Make:
+    """Weights to start from."""
+
+    def make(folder: Path) -> Target:
+        path = folder / f"weights{suffix}"
+        write(path)
+        federation = unskew.federate(digits(), "iid", 2, 1)
+        return in_files(
+            folder,
+            {path: "bytes"},
+            lambda: unskew.Trial(federation, "logistic", init=path).build(),
+            *packing,
+        )
+
+    return make
+
+
+def logistic_weights() -> dict[str, torch.Tensor]:
+    return {"head.weight": torch.zeros(10, 64), "head.bias": torch.ones(10)}
+
+
+def write_safetensors(path: Path) -> None:
+    path.write_bytes(save(logistic_weights()))
+
+
+def write_torch(path: Path) -> None:
+    torch.save(logistic_weights(), path)
+
+
 TABLE = "a,b,kind\n1,2,x\n3,4,y\n5,6,x\n7,8,y\n"
 SITES = "a,b,c,site,kind\n1,2,red,n,x\n3,?,blue,s,y\n5,6,,n,x\n,8,red,s,y\n1,2,red,s,y\n3,2,blue,n,x\n"
 IMAGES = (".png", ".jpg", ".gif", ".tif", ".webp", ".bmp")
@@ -633,6 +668,9 @@ KINDS: dict[str, tuple[float, Make]] = {
     "npz": (3, own("npz:{}.npz", write_own_npz, "bytes", *ZIP)),
     "npz-names": (2, own("npz:{}.npz", write_names_npz, "bytes", *ZIP)),
     "npz-zip": (2, own("npz:{}.npz", write_own_npz, "bytes")),
+    "leaf": (2, own("leaf:{}.json", write_own_leaf, "json")),
+    "init": (2, trained_weights(".safetensors", write_safetensors)),
+    "init-torch": (2, trained_weights(".pt", write_torch, *ZIP)),
     **{f"image{suffix}": (1.5, image_folder(suffix)) for suffix in IMAGES},
     "records": (10, records(*RECORDS, read=show_all)),
     "report": (0.3, records(*RECORDS, read=write_report)),

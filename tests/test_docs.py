@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/logging.md", "docs/own-method.md", "docs/python.md"]
+PAGES = [
+    "README.md",
+    "docs/fine-tuning.md",
+    "docs/logging.md",
+    "docs/own-method.md",
+    "docs/python.md",
+    "docs/skew.md",
+]
 
 
 def examples():

@@ -78,7 +78,10 @@ def test_a_value_cannot_be_used_as_a_table():
         ({"budget": {"round": 5}}, "budget.round is not a setting: did you mean 'rounds'?"),
         ({"data": {"augmentation": ""}}, "data.augmentation is not a setting: did you mean 'augment'?"),
         ({"skew": {"client": 3}}, "skew.client is not a setting: did you mean 'clients'?"),
-        ({"skew": {"colour": 3}}, "skew.colour is not a setting: choose one of recipe, clients, seed."),
+        (
+            {"skew": {"colour": 3}},
+            "skew.colour is not a setting: choose one of recipe, clients, seed, sha256.",
+        ),
         ({"evaluation": {"evry": 3}}, "evaluation.evry is not a setting: did you mean 'every'?"),
         ({"budget": {"rounds": 0, "lr": 0}}, "budget.rounds is 0 but should be at least 1."),
         ({"budget": {"rounds": 2.5}}, "budget.rounds is 2.5 but should be a whole number."),

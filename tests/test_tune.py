@@ -22,7 +22,7 @@ FEDPROX = {"name": "fedprox"}
 
 
 def search_of(*over: str, sampler: str = "tpe", at_once: int = 1, stop: str = "none") -> Search:
-    return Search([Searched("fedprox", list(over))], 20, [1], sampler, at_once, {"stop": stop})
+    return Search([Searched("fedprox", list(over), FEDPROX)], 20, [1], sampler, at_once, {"stop": stop})
 
 
 def done(scores: list[float | None], values: list[dict]) -> list[TrialLine]:

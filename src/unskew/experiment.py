@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import ConfigDict, Field, field_validator
+import torch
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from unskew import engines, models
 from unskew.attacks import Attack
@@ -24,15 +26,26 @@ from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
 from unskew.data.importers import Import
-from unskew.data.partitions import Domains, LongTail, Natural, Skew, parse_skew, write_skew
+from unskew.data.partitions import (
+    Domains,
+    LongTail,
+    Natural,
+    OwnSkew,
+    Skew,
+    absolute_skew,
+    own_skew,
+    parse_skew,
+    write_skew,
+)
 from unskew.data.sources import absolute
 from unskew.data.validation import NONE, read_validation
 from unskew.data.validation import parse as parse_validation
+from unskew.engines.network import Network
 from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
-from unskew.notation import named, path_of, write_method
+from unskew.notation import named, write_method
 from unskew.program import Program
 from unskew.rounds import check_optimizer
 from unskew.spec import Spec
@@ -48,6 +61,14 @@ from unskew.trial import (
     Teacher,
     Trial,
 )
+from unskew.user_code import absolute_name, is_code, sha256_of, split_name
+
+
+def _as_patterns(value: object) -> object:
+    return models.patterns(value) if isinstance(value, str) else value
+
+
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_as_patterns)]
 
 
 class DataSpec(Spec):
@@ -66,6 +87,8 @@ class SkewSpec(Spec):
     """auto: as many as the data or the recipe tell, else 10."""
     seed: int | None = Field(default=None, ge=0)
     """The partition's own seed; follows the run's when not given."""
+    sha256: str = ""
+    """Of the file with the recipe's function, where it is the user's own; filled in."""
 
 
 class ModelSpec(Spec):
@@ -73,7 +96,23 @@ class ModelSpec(Spec):
 
     model_config = ConfigDict(extra="allow")
     name: str = "auto"
-    """A name of `unskew.models.MODELS`; auto: one that suits the data."""
+    """A name of `unskew.models.MODELS`, or one's own as my_net.py:Net; auto: one that suits the data."""
+    sha256: str = ""
+    """Of the file with the model, where it is the user's own; filled in."""
+    init: str = ""
+    """Trained weights to start from: a .safetensors or .pt file, or a run's folder."""
+    init_sha256: str = ""
+    """Of these weights; filled in."""
+    freeze: Patterns = ()
+    """Parameters that stay as they are and are not sent: parts or patterns, such as body or *.bias."""
+    train_only: Patterns = ()
+    """Parameters that alone are trained and sent."""
+    lora: int = Field(default=0, ge=0)
+    """The rank of LoRA adapters, which are trained and sent in the place of their layers; 0: none."""
+    lora_alpha: float = Field(default=0.0, ge=0)
+    """What adapters are multiplied by, times their rank; 0: the rank."""
+    lora_layers: Patterns = ()
+    """The layers with adapters; none: every linear layer and convolution but the last layer."""
     norm: Literal["auto", "batch", "group", "none"] = "auto"
     statistics: Statistics = "average"
     teacher: Teacher = "running"
@@ -162,12 +201,14 @@ class Experiment(Spec):
         elsewhere: dict[str, Any] = dict.fromkeys(
             ("engine", "workers", "trace", "client_memory", "checkpoint"), True
         )
-        return self.model_dump(mode="json", exclude_none=True, exclude=elsewhere | {"data": {"folder"}})
+        paths = {"data": {"folder"}, "model": {"init"}}  # weights count by their hash
+        return self.model_dump(mode="json", exclude_none=True, exclude=elsewhere | paths)
 
     def identity(self) -> str:
         """SHA-256 over the settings that results depend on, as canonical JSON: sorted keys, no spaces. Of a
         resolved experiment, as `prepare` makes it, it is the same however the settings were written. A
-        method's or a dataset's file counts by its path."""
+        method's or a dataset's file counts by its path, that of a model or a partition by its path and its
+        content, weights to start from by their content."""
         told = json.dumps(self.told(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(told.encode()).hexdigest()
 
@@ -178,13 +219,19 @@ class Experiment(Spec):
         held = "" if self.validation == "none" else f", validation {self.validation}"
         return (
             f"{self.data.name}, {brief_skew(self.skew.recipe)}, {self.skew.clients} clients{cohort}{attack}, "
-            f"{self.model.name}, {self.budget.rounds} round{'s' * (self.budget.rounds > 1)}{held}"
+            f"{_brief_name(self.model.name)}, "
+            f"{self.budget.rounds} round{'s' * (self.budget.rounds > 1)}{held}"
         )
 
     def words(self) -> list[str]:
         """The method, the data, the skew and the seed, short enough for a folder's name."""
         data, skew = named(self.data.name)[0], brief_skew(self.skew.recipe)
         return [self.method.brief(), data, skew, f"seed{self.seed}"]
+
+
+def _brief_name(name: str) -> str:
+    """A model's name without the folder of its file."""
+    return Path(name).name if is_code(name) else name
 
 
 def brief_skew(recipe: str) -> str:
@@ -219,17 +266,47 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"the experiment file {path} holds what no setting is: mend it.") from None
 
 
-def refuse_code(settings: Mapping[str, Any], path: Path, trusted: Iterable[str] = ()) -> None:
-    """That the method in an experiment file is one of unskew's own, or one that was named as trusted: a file
-    that somebody else wrote must not choose what code runs here."""
-    known = {_absolute_method(named(each)[0]) for text in trusted for each in re.split(r"\+(?!\d)", text)}
+def refuse_code(
+    settings: Mapping[str, Any],
+    path: Path,
+    methods: Iterable[str] | None = (),
+    model: str | None = "",
+    skew: str | None = "",
+) -> None:
+    """That no code runs here which somebody else's experiment file chooses: its method, model and partition
+    are unskew's own, or those that are named here as trusted. None: of this kind nothing will run."""
+    if methods is not None:
+        _refuse_methods(settings, path, methods)
+    for what, key, trusted in (("model", "name", model), ("skew", "recipe", skew)):
+        code = _code_in(what, settings.get(what), key)
+        if trusted is None or not code or code == _code_in(what, {key: trusted}, key):
+            continue
+        raise UserError(
+            f"{path} names the {what} '{settings[what][key]}', whose code would run: if you trust it, give "
+            f"it yourself, as --{what} {shlex.quote(settings[what][key])}."
+        )
+
+
+def _code_in(what: str, table: object, key: str) -> str:
+    """The user's own model or partition that settings name, with its whole path."""
+    name = table.get(key) if isinstance(table, dict) else None
+    if not isinstance(name, str):
+        return ""
+    if what == "skew":
+        with contextlib.suppress(UserError):  # said when it is read
+            name = _skew_code(name)
+    return absolute_name(name) if is_code(name) else ""
+
+
+def _refuse_methods(settings: Mapping[str, Any], path: Path, trusted: Iterable[str]) -> None:
+    known = {absolute_method(named(each)[0]) for text in trusted for each in re.split(r"\+(?!\d)", text)}
     table = settings.get("method")
     name = table.get("name") if isinstance(table, dict) else None
     if isinstance(name, str) and (
         own := [
             part
             for part in map(str.strip, name.split("+"))
-            if "." in part and _absolute_method(part) not in known
+            if "." in part and absolute_method(part) not in known
         ]
     ):
         raise UserError(
@@ -266,29 +343,27 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
     Period.parse(experiment.checkpoint)  # a mistake in it is known before anything is written
     method, options = assemble(experiment.method.parts())
     alone = len(options) == 1
-    options = {_absolute_method(name): given for name, given in options.items()}
+    options = {absolute_method(name): given for name, given in options.items()}
     federation = federation or partition(experiment, dataset)
-    name = experiment.model.name
-    if name == "auto":
-        name = models.default_model(dataset.name, dataset.inputs)
-    if name not in models.MODELS:
-        raise unknown("model", name, models.MODELS)
-    given: dict[str, Any] = experiment.model.model_extra or {}
-    for key in given:
-        if key not in models.MODELS[name].defaults:
-            known = [*ModelSpec.model_fields, *models.MODELS[name].defaults]
-            raise unknown(f"setting of model '{name}'", key, known)
-    norm = models.MODELS[name].norms[0] if experiment.model.norm == "auto" else experiment.model.norm
+    own, model = _model(experiment.model, dataset)
     trial = Trial(
         federation,
-        name,
+        own or model.name,
         budget=experiment.budget,
         evaluation=experiment.evaluation,
         probe=experiment.probe,
         faults=experiment.faults,
         seed=experiment.seed,
-        norm=norm,
-        model_options=given,
+        norm=None if own else model.norm,
+        model_options={} if own else experiment.model.model_extra or {},
+        init=experiment.model.init or None,
+        tuning=models.Tuning(
+            freeze=model.freeze,
+            train_only=model.train_only,
+            lora=model.lora,
+            lora_alpha=model.lora_alpha,
+            lora_layers=model.lora_layers,
+        ),
         statistics=experiment.model.statistics,
         teacher=experiment.model.teacher,
         augment=Augment.parse(experiment.data.augment),
@@ -320,20 +395,82 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
                 augment=str(trial.augment),
             ),
             "skew": SkewSpec(
-                recipe=_absolute_recipe(federation.partition.recipe),
+                recipe=absolute_skew(federation.partition.recipe),
                 clients=federation.clients,
                 seed=federation.partition.seed,
+                sha256=_code_sha256(_skew_code(experiment.skew.recipe), experiment.skew.sha256, "skew"),
             ),
-            "model": experiment.model.model_copy(
-                update={"name": name, "norm": norm, **models.MODELS[name].defaults, **given}
-            ),
+            "model": model,
             "method": MethodSpec(
                 name="+".join(options), **(next(iter(options.values())) if alone else options)
             ),
         }
     )
-    trial.build()  # a model that does not fit the data is known before anything is written
+    # A model that does not fit the data is known before anything is written.
+    if own is None:
+        trial.build()
+    else:
+        _check_own(trial, own.name)
     return Prepared(resolved, trial, method)
+
+
+def _model(spec: ModelSpec, dataset: Dataset) -> tuple[models.OwnModel | None, ModelSpec]:
+    """The user's own model, where it is one, and the settings with every default written out."""
+    given: dict[str, Any] = spec.model_extra or {}
+    told: dict[str, Any] = {"init_sha256": _init_sha256(spec)}
+    if spec.init:
+        told["init"] = str(Path(spec.init).expanduser().resolve())
+    if is_code(spec.name):
+        options = given if spec.norm == "auto" else given | {"norm": spec.norm}
+        own = models.own_model(spec.name, dataset.inputs, len(dataset.classes), options)
+        told |= {"name": absolute_name(spec.name), "sha256": _code_sha256(spec.name, spec.sha256, "model")}
+        return own, spec.model_copy(update=told | models.told_options(own) | given)
+    if spec.sha256:
+        raise UserError(f"model.sha256 is given, but model '{spec.name}' is no file: leave it out.")
+    name = models.default_model(dataset.name, dataset.inputs) if spec.name == "auto" else spec.name
+    if name not in models.MODELS:
+        raise unknown("model", name, models.MODELS)
+    for key in given:
+        if key not in models.MODELS[name].defaults:
+            known = [*ModelSpec.model_fields, *models.MODELS[name].defaults]
+            raise unknown(f"setting of model '{name}'", key, known)
+    told["norm"] = models.MODELS[name].norms[0] if spec.norm == "auto" else spec.norm
+    return None, spec.model_copy(update={**told, "name": name, **models.MODELS[name].defaults, **given})
+
+
+def _check_own(trial: Trial, name: str) -> None:
+    """Refuse a model that cannot read the data, or whose initial weights do not follow from the seed."""
+    first, second = Network(trial, torch.device("cpu")).student.state_dict(), trial.build().state_dict()
+    if first.keys() != second.keys() or not all(torch.equal(first[key], second[key]) for key in first):
+        raise UserError(
+            f"the model '{name}' has other initial weights each time it is made: let it draw random numbers "
+            "from PyTorch alone, which the seed sets."
+        )
+
+
+def _code_sha256(name: str, before: str, what: str) -> str:
+    """The hash of the file that a model or a partition is in; nothing where it is unskew's own."""
+    if not is_code(name):
+        return ""
+    path = split_name(name)[0]
+    return _same_sha256(path, before, f"{what}.sha256")
+
+
+def _init_sha256(spec: ModelSpec) -> str:
+    path = models.weights_file(spec.init) if spec.init else None
+    if path is None or not path.is_file():  # said when it is read
+        return ""
+    return _same_sha256(path, spec.init_sha256, "model.init_sha256")
+
+
+def _same_sha256(path: Path, before: str, setting: str) -> str:
+    now = sha256_of(path)
+    if before and before != now:
+        raise UserError(
+            f"{path} has changed since the experiment was written ({setting} is {before[:12]}… there and "
+            f"{now[:12]}… now): bring back what it was, or take {setting} out for a new experiment."
+        )
+    return now
 
 
 def load_data(experiment: Experiment) -> Dataset:
@@ -341,13 +478,14 @@ def load_data(experiment: Experiment) -> Dataset:
     return load(experiment.data.name, Path(folder) if folder else None)
 
 
-def _absolute_method(name: str) -> str:
+def absolute_method(name: str) -> str:
     return str(Path(name).resolve()) if name.endswith(".py") else name
 
 
-def _absolute_recipe(recipe: str) -> str:
-    skew = parse_skew(recipe)
-    return f"{skew.kind}:{path_of(skew.path).resolve()}" if isinstance(skew, Import) else recipe
+def _skew_code(recipe: str) -> str:
+    """The user's own function in a recipe, such as mine.py:function; nothing where there is none."""
+    own = own_skew(parse_skew(recipe))
+    return "" if own is None else own.name
 
 
 def partition(experiment: Experiment, dataset: Dataset) -> Federation:
@@ -375,4 +513,6 @@ def _tells_clients(skew: Skew) -> bool:
     """Whether a skew says by itself how many clients there are."""
     while isinstance(skew, LongTail):
         skew = skew.then
+    if isinstance(skew, OwnSkew):
+        return skew.tells_clients
     return isinstance(skew, Import | Natural) or (isinstance(skew, Domains) and bool(skew.clients))

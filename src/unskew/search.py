@@ -170,6 +170,8 @@ class Searched:
 
     method: str
     over: list[str]
+    table: dict[str, Any]
+    """The method as an experiment has it."""
 
 
 @dataclass(frozen=True)

@@ -262,6 +262,7 @@ def _mark_round(clock: Clock) -> None:
 def _beforehand(prepared: Prepared) -> Iterator[str]:
     """What to know before the numbers come."""
     trial = prepared.trial
+    yield from trial.start_notes
     yield from prepared.method.notes
     if compiles(trial):
         yield (

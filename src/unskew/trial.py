@@ -6,7 +6,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
@@ -254,6 +254,11 @@ class Trial:
     """Normalisation layers of a named model: batch, group or none; the published choice when not given."""
     model_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of a named model, such as hidden of the perceptrons."""
+    init: str | Path | Mapping[str, Tensor] | models.TrainedWeights | None = None
+    """Trained weights to start from: a file, a run's folder, or tensors by name. What has the name and shape
+    of a tensor of the model takes its place; `notes` says what did not."""
+    tuning: models.Tuning = models.Tuning()
+    """Which parameters are trained: all, some of them, or LoRA's adapters. Only these are sent."""
     statistics: Statistics = "average"
     teacher: Teacher = "running"
     augment: Augment = Augment()
@@ -289,6 +294,8 @@ class Trial:
             raise UserError("a trial needs a federation: make one with unskew.federate(dataset, skew, ...).")
         if isinstance(self.model, str) and self.model not in models.MODELS:
             raise unknown("model", self.model, models.MODELS)
+        if self.init is not None:
+            object.__setattr__(self, "init", models.TrainedWeights.of(self.init))
         for name, least in (("seed", 0), ("threads", 1), ("workers", 0)):
             whole_number(name, getattr(self, name), least)
         if self.threads > MOST_THREADS:
@@ -315,7 +322,24 @@ class Trial:
     def notes(self) -> tuple[str, ...]:
         """What a reader of its results should know of the conditions."""
         attack = self.attack.notes(self.seed, self.federation.clients)
-        return (*self.federation.partition.notes, *attack)
+        return (*self.federation.partition.notes, *self.start_notes, *attack)
+
+    @cached_property
+    def start_notes(self) -> tuple[str, ...]:
+        """What the model starts from, and which part of it is trained, where that is not all of it."""
+        if self.init is None and not self.tuning:
+            return ()
+        module, matched = self._made()
+        notes = [] if matched is None else [matched.note()]
+        if self.tuning:
+            trained, every = models.count_parameters(module), sum(p.numel() for p in module.parameters())
+            notes.append(f"{trained:,} of the model's {every:,} parameters are trained and sent.")
+        return tuple(notes)
+
+    def with_model(self, model: nn.Module | Callable[[], nn.Module]) -> Trial:
+        """The trial with another model, which is taken as it is: what was asked of the first, such as options
+        or weights to start from, is no longer."""
+        return replace(self, model=model, norm=None, model_options={}, init=None, tuning=models.Tuning())
 
     def counts_of(self, client: int, counts: Tensor) -> Tensor:
         """A client's label counts as it claims them: true, unless an attack says otherwise."""
@@ -344,10 +368,22 @@ class Trial:
 
     @cached_property
     def _normed(self) -> bool:
-        return models.has_batch_norm(self.build())
+        return bool(models.moving_norms(self.build()))
 
-    def build(self) -> nn.Module:
-        """The model with its initial weights: the same for every method under this trial."""
+    def build(self, *, adapted: bool = True) -> nn.Module:
+        """The model with its initial weights: the same for every method under this trial. `adapted` says that
+        it returns features and logits, as all of MODELS do."""
+        module, _ = self._made()
+        if adapted and not isinstance(self.model, str):
+            module = models.adapt(module, len(self.federation.dataset.classes))
+        if not any(value.requires_grad for value in module.parameters()):
+            raise UserError("the model has nothing to train: give it a parameter that requires a gradient.")
+        if self.statistics == "batch":
+            models.batch_statistics(module)
+        return module
+
+    def _made(self) -> tuple[nn.Module, models.Matched | None]:
+        """The model, and what of the weights to start from it has taken."""
         dataset = self.federation.dataset
         classes = len(dataset.classes)
         with torch.random.fork_rng(devices=[]):
@@ -358,15 +394,13 @@ class Trial:
             torch.manual_seed(draw_seed(self.seed, Purpose.INITIAL_WEIGHTS))
             if isinstance(self.model, str):
                 module: nn.Module = make()
-            elif isinstance(self.model, nn.Module):
-                module = models.adapt(copy.deepcopy(self.model), classes)
             else:
-                module = models.adapt(self.model(), classes)
-        if not any(value.requires_grad for value in module.parameters()):
-            raise UserError("the model has nothing to train: give it a parameter that requires a gradient.")
-        if self.statistics == "batch":
-            models.batch_statistics(module)
-        return module
+                module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
+            self.tuning.apply(module, classes)
+        if self.init is None:
+            return module, None
+        assert isinstance(self.init, models.TrainedWeights)  # read when the trial was made
+        return module, self.init.load_into(module)
 
     def pick_device(self) -> torch.device:
         wanted = self.device
@@ -401,8 +435,9 @@ def _check_room(name: str, make: Callable[[], nn.Module]) -> None:
 
 
 def weights_of(module: nn.Module) -> Weights:
-    """A module's trainable parameters and its buffers."""
-    every = dict(module.named_parameters(remove_duplicate=False))
+    """A module's trainable parameters, and its buffers but for those of frozen BatchNorms."""
+    every = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    unsent = every | models.frozen_tensors(module).keys()
     params = {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
-    buffers = {name: value.detach() for name, value in module.state_dict().items() if name not in every}
+    buffers = {name: value.detach() for name, value in module.state_dict().items() if name not in unsent}
     return Weights(params, buffers)

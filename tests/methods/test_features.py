@@ -747,7 +747,7 @@ def test_fedgela_takes_a_bare_linear_layer_and_says_what_it_cannot_take(digits):
     result = unskew.train(Trial(split(table, range(40)), nn.Linear(6, 4), budget=one_step()), fedgela())
     assert set(result.weights.params) == {"norm.weight", "norm.bias"}
     trial = Trial(split(digits, range(20)), "logistic", budget=one_step())
-    with pytest.raises(UserError, match="nothing is left to train"):
+    with pytest.raises(UserError, match="only layer of this model that is trained"):
         unskew.train(trial, fedgela(normalise="l2"))
     with pytest.raises(UserError, match="has 8 for 10"):
         unskew.train(replace(trial, model="mlp-small", model_options={"hidden": [8]}), fedgela())

@@ -16,7 +16,7 @@ from unskew.models import (
     build,
     count_parameters,
     default_model,
-    has_batch_norm,
+    moving_norms,
 )
 from unskew.types import Inputs, Out
 
@@ -147,9 +147,9 @@ def test_every_weight_learns_through_functional_call(name: str) -> None:
 def test_norm_by_choice(name: str) -> None:
     """Group normalisation has batch normalisation's weights and no buffers; a batch of one can train."""
     published = build(name, CIFAR, 10)
-    assert has_batch_norm(published)
+    assert moving_norms(published)
     grouped = build(name, CIFAR, 10, norm="group")
-    assert not has_batch_norm(grouped)
+    assert not moving_norms(grouped)
     assert not list(grouped.buffers())
     assert count_parameters(grouped) == count_parameters(published)
     out = grouped.train()(some_input(CIFAR, 1))
@@ -241,7 +241,7 @@ def test_batch_statistics_also_in_evaluation(name: str) -> None:
     net = build(name, CIFAR, 10)
     assert batch_statistics(net) is net
     assert not list(net.buffers())
-    assert has_batch_norm(net)
+    assert moving_norms(net)
     x = some_input(CIFAR, 6)
     torch.testing.assert_close(net.eval()(x).logits, net.train()(x).logits)
     other = torch.cat([x[:3], -5 * x[3:]])

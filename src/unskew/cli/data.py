@@ -51,8 +51,8 @@ def data(context: typer.Context, data: options.Data = None, json: options.Json =
         f"\nLooked for in {data_folder(data)} (--data, else UNSKEW_DATA, else the cache folder). "
         "`unskew data fetch NAME` gets one.\n"
         "Your own: folder:PATH (one folder per class, or SITE/CLASS), csv:PATH,label=COLUMN,site=COLUMN, "
-        "parquet: likewise, npz:PATH. Tables are scaled by the training rows of all sites, whose sums leave "
-        "them; with scale=site by each site's own, and no number leaves it."
+        "parquet: likewise, npz:PATH, leaf:PATH. Tables are scaled by the training rows of all sites, whose "
+        "sums leave them; with scale=site by each site's own, and no number leaves it."
     )
 
 

@@ -22,6 +22,7 @@ from unskew.report.figures.words import finished
 from unskew.report.read import Run, by_method, same_classes
 from unskew.trial import weights_of
 from unskew.types import Weights
+from unskew.user_code import is_code
 
 MOST_SAMPLES = 1500
 """Of all classes together: more points hide each other, and t-SNE takes minutes."""
@@ -65,8 +66,13 @@ def _choose(runs: Sequence[Run], classes: Sequence[str]) -> list[int]:
 
 def _experiment(run: Run, data: Path | None) -> Experiment:
     """As it was, but here and without its method: that is in the weights."""
-    settings = {**run.experiment, "engine": "loop", "device": "cpu", "fast": False}
-    settings |= {"method": {"name": "fedavg"}, "validation": "none", "stop": "none"}
+    model = {**run.experiment["model"], "init": "", "init_sha256": ""}
+    if is_code(model["name"]):
+        raise UserError(
+            f"{run.path} has a model of your own, whose code figures do not run: leave this run out."
+        )
+    settings = {**run.experiment, "engine": "loop", "device": "cpu", "fast": False, "model": model}
+    settings |= {"method": {"name": "fedavg"}, "skew": {}, "validation": "none", "stop": "none"}
     if data is not None:
         settings["data"] = {**settings["data"], "folder": str(data)}
     return Experiment(**settings)
@@ -84,7 +90,7 @@ def _sample(labels: NDArray[np.int64], chosen: Sequence[int]) -> NDArray[np.int6
 def _features(run: Run, prepared: Prepared, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     trial = prepared.trial
     dataset, network = trial.federation.dataset, Network(trial, torch.device("cpu"))
-    weights = _weights(run, weights_of(network.student))
+    weights = _weights(run, weights_of(network.student).with_frozen(network.frozen_tensors))
     batches = torch.split(torch.from_numpy(rows), trial.evaluation.batch_size)
     parts = [
         network.test(weights, normalise(dataset.test.inputs[batch], dataset.mean, dataset.std)).features

@@ -31,7 +31,7 @@ Dataset = Annotated[
     option(
         "--dataset",
         "NAME",
-        "A dataset of `unskew data`, or folder:, csv:, npz: and a path.",
+        "A dataset of `unskew data`, or folder:, csv:, npz:, leaf: and a path.",
         DEFAULT.data.name,
     ),
 ]
@@ -42,7 +42,14 @@ Skew = Annotated[
 Clients = Annotated[
     str | None, option("--clients", "NUMBER", "Number of clients.", "10, unless the data tell")
 ]
-Model = Annotated[str | None, option("--model", "NAME", "A model; by default one that suits the data.")]
+Model = Annotated[
+    str | None,
+    option("--model", "NAME", "A model, or your own as my_net.py:Net; by default one that suits the data."),
+]
+Init = Annotated[
+    str | None,
+    option("--init", "PATH", "Trained weights to start from: a .safetensors file or a run's folder."),
+]
 Rounds = Annotated[str | None, option("--rounds", "NUMBER", "Rounds of training.", DEFAULT.budget.rounds)]
 Cohort = Annotated[
     str | None, option("--cohort", "NUMBER", "Clients that take part in a round.", DEFAULT.budget.cohort)
@@ -166,6 +173,7 @@ PATHS = {
     "skew": "skew.recipe",
     "clients": "skew.clients",
     "model": "model.name",
+    "init": "model.init",
     "rounds": "budget.rounds",
     "cohort": "budget.cohort",
     "epochs": "budget.epochs",
@@ -185,6 +193,8 @@ PATHS = {
     "on_fault": "faults.on_fault",
 }
 """Where each flag stands in an experiment file."""
+HASHES = {"model": "sha256", "skew": "sha256", "init": "init_sha256"}
+"""What stands there beside a flag's file: its hash."""
 
 REPLACES = {
     "steps": "epochs",
@@ -202,15 +212,24 @@ def settings(file: Path | None, assignments: list[str] | None, **flags: Any) -> 
     base = read(file) if file else {}
     if file and not base:
         raise UserError(f"the experiment file {file} is empty: write settings into it, or leave it out.")
-    named_here = any(each.partition("=")[0].strip() == "method.name" for each in assignments or [])
-    if file and "method" in flags and flags["method"] is None and not named_here:
-        refuse_code(base, file)
+    if file:
+        _refuse_code_of(base, file, [each.partition("=")[0].strip() for each in assignments or []], flags)
     given, held = assign(changed({}, **flags), assignments or []).get("budget"), base.get("budget")
     if isinstance(given, dict) and isinstance(held, dict):
         for key, other in REPLACES.items():
             if key in given and other not in given:
                 held.pop(other, None)
     return assign(changed(base, file, **flags), assignments or [])
+
+
+def _refuse_code_of(base: dict[str, Any], file: Path, assigned: list[str], flags: dict[str, Any]) -> None:
+    """Refuse the code that a file chooses, but for what is named here in its place and what will not run."""
+
+    def trusted(flag: str, nothing: Any) -> Any:
+        here = flags.get(flag) is not None or PATHS[flag] in assigned or f"{PATHS[flag]}.name" in assigned
+        return None if here or flag not in flags else nothing
+
+    refuse_code(base, file, trusted("method", ()), trusted("model", ""), trusted("skew", ""))
 
 
 def changed(base: dict[str, Any], file: Path | None = None, **flags: Any) -> dict[str, Any]:
@@ -222,6 +241,8 @@ def changed(base: dict[str, Any], file: Path | None = None, **flags: Any) -> dic
         inner = base.setdefault(table, {}) if table else base
         if not isinstance(inner, dict):
             raise UserError(f"{table} is {inner!r} in {file} but should be a table: write [{table}].")
+        if flag in HASHES and inner.get(key) != value:  # that of another file
+            inner.pop(HASHES[flag], None)
         inner[key] = str(value) if isinstance(value, Path) else value
     return base
 

@@ -34,6 +34,12 @@ def resume(
         list[str] | None,
         options.option("--method", "NAME", "Of the run's own method, whose code is to run again: its file."),
     ] = None,
+    model: Annotated[
+        str | None, options.option("--model", "NAME", "The run's own model, whose code is to run again.")
+    ] = None,
+    skew: Annotated[
+        str | None, options.option("--skew", "SKEW", "The run's own partition, whose code is to run again.")
+    ] = None,
     engine: options.Engine = None,
     workers: options.Workers = None,
     checkpoint: options.Checkpoint = None,
@@ -49,14 +55,15 @@ def resume(
     clock.mark("imports")
     loggers = options.loggers(log)
     changes: dict[str, Any] = {"engine": engine, "workers": workers, "checkpoint": checkpoint, "data": data}
+    trusted = method or [], model or "", skew or ""
     if (run / "plan.json").is_file():
-        cells = set_up(_planned(run, changes, method or []), clock, quiet=quiet)
+        cells = set_up(_planned(run, changes, trusted), clock, quiet=quiet)
         finish(run, cells, clock, loggers, json=json, quiet=quiet, table=table)
         return
     if (run / "search.json").is_file():
         search = read_search(run)
         for each in search.methods:
-            refuse_code({"method": options.method_table(each.method)}, run / "search.json", method or [])
+            refuse_code({**search.experiment, "method": each.table}, run / "search.json", *trusted)
         search = replace(search, experiment=options.changed(search.experiment, **changes))
         finish_search(run, search, clock, json=json, quiet=quiet)
         return
@@ -64,7 +71,7 @@ def resume(
         what = "is no folder of a run" if run.exists() else "is not there"
         raise UserError(f"{run} {what}: give a folder that unskew run, compare or tune has written.")
     settings = read_experiment(run / "experiment.toml")
-    refuse_code(settings, run / "experiment.toml", method or [])
+    refuse_code(settings, run / "experiment.toml", *trusted)
     spec = Experiment(**options.changed(settings, **changes))
     if is_finished(run):
         with locked(run):
@@ -78,12 +85,14 @@ def resume(
     answer(finished, prepared.experiment, clock, json=json, quiet=quiet)
 
 
-def _planned(folder: Path, changes: dict[str, Any], trusted: list[str]) -> Iterator[tuple[str, Experiment]]:
+def _planned(
+    folder: Path, changes: dict[str, Any], trusted: tuple[list[str], str, str]
+) -> Iterator[tuple[str, Experiment]]:
     """What a compare was going to run."""
     for planned in read_plan(folder).runs:
         if not planned.experiment:
             raise UserError(
                 f"{folder} was written by a version that could not resume: run the compare again."
             )
-        refuse_code(planned.experiment, folder / "plan.json", trusted)
+        refuse_code(planned.experiment, folder / "plan.json", *trusted)
         yield planned.method, Experiment(**options.changed(planned.experiment, **changes))

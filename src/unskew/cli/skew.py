@@ -46,7 +46,8 @@ def skew(
     A skew is NAME:PARAMETER,option=value, such as dirichlet:0.05,cap=false. There are iid, dirichlet:BETA,
     client-dirichlet:ALPHA, shards:S, sorted-shards:A, labels:K, quantity:S, classes:K, balanced and natural;
     longtail:FACTOR+SKEW and domains:6/4+SKEW before any of them; and file:, flwr:, pfllib:, flbench:,
-    niidbench: with a path for partitions made before or elsewhere. docs/skew.md tells them apart.
+    niidbench: with a path for partitions made before or elsewhere; and mine.py:function for your own.
+    docs/skew.md tells them apart.
     """
     for path, flag in ((out, "--out"), (figure, "--figure")):
         if path and path.exists():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +19,7 @@ from unskew.cli.setup import Loaded, set_up
 from unskew.cli.show import Grid, console, say
 from unskew.clock import Clock, process_age
 from unskew.errors import Interrupted, UserError, unknown
-from unskew.experiment import Experiment, Prepared
+from unskew.experiment import Experiment, Prepared, absolute_method
 from unskew.lock import locked
 from unskew.record import to_json
 from unskew.runs import EMPTY, claim, free_folder, slug, write_whole
@@ -101,6 +103,7 @@ def tune(
     skew: options.Skew = None,
     clients: options.Clients = None,
     model: options.Model = None,
+    init: options.Init = None,
     rounds: options.Rounds = None,
     cohort: options.Cohort = None,
     epochs: options.Epochs = None,
@@ -150,6 +153,7 @@ def tune(
         skew=skew,
         clients=clients,
         model=model,
+        init=init,
         rounds=rounds,
         cohort=cohort,
         epochs=epochs,
@@ -172,7 +176,10 @@ def tune(
     if first.validation == "none":
         raise UserError("a search needs validation data: give --validation 0.1, or leave it out.")
     search = Search(
-        methods=[Searched(method, [*texts[0], *own]) for method, own in zip(methods, texts[1:], strict=True)],
+        methods=[
+            Searched(method, [*texts[0], *own], _table(method))
+            for method, own in zip(methods, texts[1:], strict=True)
+        ],
         trials=20 if trials is None else trials,
         seeds=[first.seed] if seeds is None else options.seed_list(seeds),
         sampler=sampler,
@@ -193,7 +200,9 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
         cells = set_up([("", spec) for spec in specs], clock, data, quiet=quiet)
         return [prepared for _, prepared in cells]
 
-    prepare(_extremes(search, methods))  # a value that a method refuses is known before anything is written
+    # A value that a method refuses is known before anything is written.
+    first, *_ = prepare(_extremes(search, methods))
+    search = replace(search, experiment=_with_whole_paths(search.experiment, first.experiment))
     folder = folder or free_folder("-".join(["tune", *methods]))
     found = claim(folder)
     with locked(folder):
@@ -221,12 +230,28 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
         raise UserError(f"all trials of {missing[0]} failed ({errors[0].removesuffix('.')}): see {folder}.")
 
 
+def _table(method: str) -> dict[str, Any]:
+    """A method's table in an experiment, where its file, if it is one, is found from every folder."""
+    table = options.method_table(method)
+    return table | {"name": "+".join(map(absolute_method, table["name"].split("+")))}
+
+
+def _with_whole_paths(settings: dict[str, Any], resolved: Experiment) -> dict[str, Any]:
+    """Settings whose files are found from every folder."""
+    told, whole = resolved.model_dump(), copy.deepcopy(settings)
+    for table, key in (
+        ("data", "name"), ("data", "folder"), ("skew", "recipe"), ("model", "name"), ("model", "init"),
+    ):  # fmt: skip
+        if whole.get(table, {}).get(key):
+            whole[table][key] = told[table][key]
+    return whole | {"validation": told["validation"]}
+
+
 def _methods(search: Search) -> dict[str, tuple[dict[str, Any], list[Over]]]:
     """Of each method its table in an experiment and what is searched."""
     found = {}
     for each in search.methods:
-        table = options.method_table(each.method)
-        overs = [parse_over(text, table) for text in each.over]
+        overs = [parse_over(text, each.table) for text in each.over]
         if not overs:
             raise UserError(
                 f"{each.method} has nothing to search: write --over behind it, such as --over "
@@ -235,7 +260,7 @@ def _methods(search: Search) -> dict[str, tuple[dict[str, Any], list[Over]]]:
         names = [over.setting for over in overs]
         if twice := [name for name in names if names.count(name) > 1]:
             raise UserError(f"{twice[0].removeprefix('method.')} is searched twice: give it one --over.")
-        found[each.method] = table, overs
+        found[each.method] = each.table, overs
     return found
 
 

@@ -12,6 +12,7 @@ from unskew.data.federation import Federation, federate
 from unskew.data.join import join
 from unskew.data.manifest import Partition, partition_of
 from unskew.data.own import distinct_names, from_arrays, from_folder, from_npz, from_torch
+from unskew.data.sources.leaf import from_leaf
 from unskew.data.tables import from_csv
 from unskew.notation import items, joined, named, path_of
 
@@ -46,6 +47,7 @@ __all__ = [
     "from_arrays",
     "from_csv",
     "from_folder",
+    "from_leaf",
     "from_npz",
     "from_torch",
     "join",

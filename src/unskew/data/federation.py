@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -149,13 +150,14 @@ class Federation:
 
 def federate(
     dataset: Dataset,
-    skew: str | Skew,
+    skew: str | Skew | Callable[..., object],
     clients: int,
     seed: int,
     *,
     validation: float | str | Dataset | Split | None = None,
 ) -> Federation:
-    """Divide the training split among `clients` clients by a skew such as "dirichlet:0.1".
+    """Divide the training split among `clients` clients by a skew such as "dirichlet:0.1", or by a function
+    of your own (labels, clients, rng) that returns the indices of each client.
 
     validation: on what rounds are chosen. A share such as 0.1 is held out of each client's samples, by class,
     drawn with the partition's seed. Or samples of one's own: a dataset, all of it, its name such as

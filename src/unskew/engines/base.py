@@ -53,7 +53,7 @@ class Base:
     def __init__(self, trial: Trial) -> None:
         self.trial, self.local = trial, Local(trial)
         self.device, self.initial = self.local.device, self.local.initial
-        self.frozen = {name: value.detach() for name, value in self.local.network.frozen_parameters.items()}
+        self.frozen = self.local.network.frozen_tensors
 
     def deterministic(self) -> AbstractContextManager[None]:
         """The settings under which the same work gives the same bits."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unskew.data.augment import normalise
 from unskew.data.dataset import Dataset
 from unskew.errors import UserError
-from unskew.models import BATCH_NORMS, has_batch_norm
+from unskew.models import frozen_norms, frozen_tensors, moving_norms
 from unskew.parts.heads import Head, find_head
 from unskew.trial import Trial, weights_of
 from unskew.types import Inputs, Out, Params, Weights
@@ -27,15 +27,13 @@ class Network:
         self.statistics = trial.statistics
         self.bf16 = trial.precision == "bf16"
         self.student = trial.build().to(device).train()
-        self.normed = has_batch_norm(self.student)
-        self.frozen_parameters = {
-            name: value
-            for name, value in self.student.named_parameters(remove_duplicate=False)
-            if not value.requires_grad
-        }
+        for part in frozen_norms(self.student).values():
+            part.eval()
+        self.normed = bool(moving_norms(self.student))
+        self.frozen_tensors = frozen_tensors(self.student)
         """They stay in the model: nobody sends or stores them."""
         self.teacher = copy.deepcopy(self.student).eval()
-        # The two beside their BatchNorms' mode. Without BatchNorm there is nothing to tell them apart.
+        # The two beside their BatchNorms' mode. Without one that moves there is nothing to tell them apart.
         self.lone, self.by_batch = self.student, self.teacher
         if self.normed:
             self.lone = _with_batch_norms(copy.deepcopy(self.student), training=False)
@@ -210,7 +208,6 @@ def _channels_last(x: Tensor) -> Tensor:
 
 
 def _with_batch_norms(module: nn.Module, *, training: bool) -> nn.Module:
-    for part in module.modules():
-        if isinstance(part, BATCH_NORMS):
-            part.train(training)
+    for part in moving_norms(module):
+        part.train(training)
     return module

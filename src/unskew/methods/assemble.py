@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
 import inspect
-import os
-import sys
 import typing
 from collections.abc import Mapping
-from functools import cache, reduce
+from functools import reduce
 from operator import add
 from pathlib import Path
 
@@ -22,6 +18,7 @@ from unskew.methods import METHODS
 from unskew.methods.card import Card, Make, Option, card_of
 from unskew.program import Program
 from unskew.spec import is_but_should_be
+from unskew.user_code import run_file
 
 
 def assemble(
@@ -70,29 +67,11 @@ def fill(name: str, card: Card, given: Mapping[str, Option]) -> dict[str, Option
 
 def _from_file(path: Path) -> Make:
     """The function named like the file, or the only public one defined in it."""
-    if not path.is_file():
-        raise UserError(f"there is no method file {path}: check the path.")
-    return _run_file(path, path.resolve(), path.stat().st_mtime_ns)
-
-
-@cache
-def _run_file(path: Path, place: Path, changed: int) -> Make:
-    """The method of a file, which runs once, however often it is asked for, until it changes."""
-    # No other module has this name: a file may be called like one of the standard library's.
-    name = f"unskew_method_{path.stem}_{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{path} cannot be read as a Python file: check it.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # so that the file's own classes and docstring can be found again
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{path} does not run: {type(error).__name__}: {error}.") from error
+    module = run_file(path, "method")
     functions = {
         each: value
         for each, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == name and not each.startswith("_")
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not each.startswith("_")
     }
     if path.stem in functions:
         return functions[path.stem]

@@ -112,10 +112,7 @@ def fedconcat(
         kinds = cluster(trial, sent, clusters, capacity)
         K = int(kinds.max(initial=0)) + 1
         whole = replace(
-            trial,
-            model=partial(concatenation, trial, K),  # a partial, because an engine may send it elsewhere
-            norm=None,
-            model_options={},
+            trial.with_model(partial(concatenation, trial, K)),  # an engine may send a partial elsewhere
             statistics="average" if trial.statistics == "average" else "batch",
             augment=Augment(),
         )

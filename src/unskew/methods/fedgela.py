@@ -23,7 +23,6 @@ Deviations:
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import replace
 from functools import partial
@@ -69,7 +68,7 @@ def fedgela(
         # A partial, because an engine may send the trial to another process.
         model = partial(with_fixed_head, run.trial, normalise=normalise, e_h=e_h)
         method = replace(run.base, transform=clipped(run.base.transform, clip)) if clip else run.base
-        return run.train_all(method, replace(run.trial, model=model, norm=None, model_options={}))
+        return run.train_all(method, run.trial.with_model(model))
 
     changed = (
         "last layer is fixed" if normalise == "none" else "last layer is fixed and its features normalised"
@@ -81,10 +80,7 @@ def fedgela(
 def with_fixed_head(trial: Trial, *, normalise: Normalise, e_h: float) -> nn.Module:
     """The trial's model, its last linear layer replaced by a normalisation and a fixed simplex."""
     classes = len(trial.federation.dataset.classes)
-    if isinstance(trial.model, str):
-        module = trial.build()
-    else:
-        module = copy.deepcopy(trial.model) if isinstance(trial.model, nn.Module) else trial.model()
+    module = trial.build(adapted=False)
     head = find_head(module, classes)
     name, d = head.weight.removesuffix("weight").removesuffix("."), head.features
     require(
@@ -105,7 +101,8 @@ def with_fixed_head(trial: Trial, *, normalise: Normalise, e_h: float) -> nn.Mod
         module = chain(norm=norm, fixed=fixed)
     require(
         any(parameter.requires_grad for parameter in module.parameters()),
-        "fedgela fixes the only layer this model has, so nothing is left to train: choose a deeper model.",
+        "fedgela fixes the only layer of this model that is trained: choose a deeper model, or train more of "
+        "it.",
     )
     return module
 

@@ -11,27 +11,40 @@ from unskew.errors import UserError, unknown
 from unskew.models import cnn, lenet, linear, mobilenet, resnet, text, vgg
 from unskew.models.adapt import adapt
 from unskew.models.net import (
-    BATCH_NORMS,
     Net,
     batch_statistics,
     count_parameters,
-    has_batch_norm,
+    frozen_norms,
+    frozen_tensors,
     last_linear,
+    moving_norms,
     project,
 )
+from unskew.models.own import OwnModel, own_model, told_options
+from unskew.models.pretrained import Matched, TrainedWeights, weights_file
+from unskew.models.tuning import Tuning, patterns
 from unskew.types import Inputs
 
 __all__ = [
-    "BATCH_NORMS",
     "MODELS",
+    "Matched",
     "Model",
+    "OwnModel",
+    "TrainedWeights",
+    "Tuning",
     "adapt",
     "batch_statistics",
     "build",
     "count_parameters",
     "default_model",
-    "has_batch_norm",
+    "frozen_norms",
+    "frozen_tensors",
     "last_linear",
+    "moving_norms",
+    "own_model",
+    "patterns",
+    "told_options",
+    "weights_file",
 ]
 
 IMAGES = ("image",)

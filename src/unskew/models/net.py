@@ -8,7 +8,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from unskew.errors import UserError, unknown
-from unskew.types import Inputs, Out
+from unskew.types import Inputs, Out, Tensors
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -91,8 +91,38 @@ def count_parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
-def has_batch_norm(module: nn.Module) -> bool:
-    return any(isinstance(part, BATCH_NORMS) for part in module.modules())
+def moving_norms(module: nn.Module) -> list[nn.Module]:
+    """The BatchNorms that normalise by the batch they are trained on: all but those of frozen parts that have
+    running statistics, which go by these."""
+    frozen = frozen_norms(module).values()
+    return [part for part in module.modules() if isinstance(part, BATCH_NORMS) and part not in frozen]
+
+
+def frozen_norms(module: nn.Module) -> dict[str, nn.Module]:
+    """The BatchNorms, by name, whose running statistics stay as they are: those whose parameters are frozen,
+    or, where they have none, those of the layer before them."""
+    found: dict[str, nn.Module] = {}
+    trained = True
+    for name, part in module.named_modules():
+        own = list(part.parameters(recurse=False))
+        trained = any(value.requires_grad for value in own) if own else trained
+        if isinstance(part, BATCH_NORMS) and part.running_mean is not None and not trained:
+            found[name] = part
+    return found
+
+
+def frozen_tensors(module: nn.Module) -> Tensors:
+    """What of a model nobody trains, sends or stores: frozen parameters, and the statistics of BatchNorms in
+    frozen parts."""
+    found = {
+        name: value.detach()
+        for name, value in module.named_parameters(remove_duplicate=False)
+        if not value.requires_grad
+    }
+    for name, part in frozen_norms(module).items():
+        prefix = f"{name}." if name else ""
+        found |= {f"{prefix}{key}": value for key, value in part.named_buffers(recurse=False)}
+    return found
 
 
 def batch_statistics(module: nn.Module) -> nn.Module:

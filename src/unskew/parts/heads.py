@@ -13,6 +13,7 @@ from unskew.models import last_linear
 from unskew.types import Out, Params, View
 
 NO_HEAD = "this method needs a model that ends in a linear layer: choose another model."
+FROZEN_HEAD = "this method trains the model's last layer, but this one is frozen: let it be trained."
 UNFIT = (
     "this method needs a model whose logits are a linear layer of its features: let the model return logits "
     "alone, or its last layer's input as features."
@@ -49,8 +50,8 @@ class Head:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
     def __call__(self, params: Params, features: Tensor) -> Tensor:
-        if not set(self.names) <= params.keys():  # the layer is there, but frozen
-            raise UserError(NO_HEAD)
+        if not set(self.names) <= params.keys():
+            raise UserError(FROZEN_HEAD)
         return linear(features, params[self.weight], params[self.bias] if self.bias else None)
 
     def check(self, params: Params, out: Out) -> None:

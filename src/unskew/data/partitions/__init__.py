@@ -6,8 +6,10 @@ its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from unskew.data.dataset import Dataset
 from unskew.data.drawn import DrawnSplit
@@ -19,10 +21,12 @@ from unskew.data.partitions.compose import Domains, LongTail
 from unskew.data.partitions.dirichlet import ClientDirichlet, Dirichlet
 from unskew.data.partitions.kept import drawn
 from unskew.data.partitions.natural import Natural
+from unskew.data.partitions.own import OwnSkew
 from unskew.data.partitions.pool import Division, Partitioner, Pool, Seed
 from unskew.data.partitions.shards import Iid, Shards, SortedShards
 from unskew.errors import UserError, unknown, whole_number
-from unskew.notation import joined, named
+from unskew.notation import joined, named, path_of
+from unskew.user_code import is_code
 
 __all__ = [
     "PARTITIONERS",
@@ -36,6 +40,7 @@ __all__ = [
     "Labels",
     "LongTail",
     "Natural",
+    "OwnSkew",
     "Partitioner",
     "Pool",
     "Quantity",
@@ -43,6 +48,8 @@ __all__ = [
     "Shards",
     "Skew",
     "SortedShards",
+    "absolute_skew",
+    "own_skew",
     "parse_skew",
     "partition",
     "write_skew",
@@ -78,6 +85,10 @@ def parse_skew(text: str) -> Skew:
 def _parse_rule(parts: Sequence[str]) -> Partitioner:
     head, *rest = parts
     name, options = named(head)
+    if is_code(head):
+        if rest:
+            raise UserError(f"'{head}' cannot be followed by '+{'+'.join(rest)}': let it come last.")
+        return OwnSkew.parse(head)
     if name in IMPORTERS:
         raise UserError(
             f"'{head}' is a partition made elsewhere and is taken as it is: let nothing come before."
@@ -104,6 +115,8 @@ def write_skew(skew: Skew, *, brief: bool = False) -> str:
     """The skew string of a rule, with every option written out, or in brief only with those that matter."""
     if isinstance(skew, Import):
         return skew.recipe
+    if isinstance(skew, OwnSkew):
+        return skew.recipe(brief=brief)
     names = {kind: name for name, kind in PARTITIONERS.items()}
     if type(skew) not in names:
         raise UserError(
@@ -113,13 +126,36 @@ def write_skew(skew: Skew, *, brief: bool = False) -> str:
     return f"{text}+{write_skew(skew.then, brief=brief)}" if isinstance(skew, LongTail | Domains) else text
 
 
-def partition(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Partition:
+def own_skew(skew: Skew) -> OwnSkew | None:
+    """The function of the user's own in a rule, where there is one."""
+    while isinstance(skew, LongTail | Domains):
+        skew = skew.then
+    return skew if isinstance(skew, OwnSkew) else None
+
+
+def absolute_skew(recipe: str) -> str:
+    """The recipe with the paths of files written out, so that it can be read from any folder."""
+    skew = parse_skew(recipe)
+    if isinstance(skew, Import):
+        return f"{skew.kind}:{path_of(skew.path).resolve()}"
+    return recipe if own_skew(skew) is None else write_skew(_absolute(skew))
+
+
+def _absolute(rule: Partitioner) -> Partitioner:
+    if isinstance(rule, LongTail | Domains):
+        return replace(rule, then=_absolute(rule.then))
+    return rule.absolute() if isinstance(rule, OwnSkew) else rule
+
+
+def partition(
+    dataset: Dataset, skew: str | Skew | Callable[..., object], clients: int, seed: int
+) -> Partition:
     """Divide the training split. Where the dataset has domains, each has its own clients. `clients` may be 0
     where the number is known without it: natural owners, imported partitions, domains with numbers."""
     clients, seed = whole_number("clients", clients, None), whole_number("seed", seed)
     if clients < 0:
         raise UserError(f"{clients} clients cannot share data: ask for at least 1.")
-    rule = parse_skew(skew) if isinstance(skew, str) else skew
+    rule = _rule(skew)
     if isinstance(rule, Import):
         return rule.load(dataset, clients)
     train = dataset.train
@@ -144,7 +180,10 @@ def partition(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Pa
     )
     rule = _spell_out(rule, pool.domain_names, clients)
     recipe = write_skew(rule)
-    division = drawn(recipe, pool, clients, seed, lambda: rule.divide(pool, clients, Seed(seed)))
+    if own_skew(rule) is not None:  # what it depends on is not known
+        division = rule.divide(pool, clients, Seed(seed))
+    else:
+        division = drawn(recipe, pool, clients, seed, lambda: rule.divide(pool, clients, Seed(seed)))
     return partition_of(
         division.clients,
         dataset,
@@ -153,6 +192,14 @@ def partition(dataset: Dataset, skew: str | Skew, clients: int, seed: int) -> Pa
         notes=division.notes,
         tries=division.tries,
     )
+
+
+def _rule(skew: str | Skew | Callable[..., object]) -> Skew:
+    if isinstance(skew, str):
+        return parse_skew(skew)
+    if inspect.isfunction(skew):
+        return OwnSkew(f"{skew.__module__}:{skew.__qualname__}", function=skew)
+    return cast(Skew, skew)
 
 
 def _spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Partitioner:

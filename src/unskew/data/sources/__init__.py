@@ -20,7 +20,7 @@ from unskew.data.sources.digits import digits
 from unskew.data.sources.folders import cinic10, tiny_imagenet
 from unskew.data.sources.heart import heart_disease
 from unskew.data.sources.idx import emnist, fashion_mnist, kmnist, mnist
-from unskew.data.sources.leaf import femnist
+from unskew.data.sources.leaf import femnist, from_leaf
 from unskew.data.sources.mat import svhn, syn_digits
 from unskew.data.sources.source import Source, data_folder
 from unskew.data.sources.synthetic import leaf_synthetic, synthetic
@@ -267,6 +267,7 @@ OWN: dict[str, Callable[..., Dataset]] = {
     "csv": from_csv,
     "parquet": from_csv,
     "npz": from_npz,
+    "leaf": from_leaf,
 }
 """Kinds of the user's own data: loaders that take a path first."""
 TABLES = ("csv", "parquet")

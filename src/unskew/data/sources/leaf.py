@@ -1,18 +1,22 @@
-"""FEMNIST as LEAF writes it: JSON files of users, each with images and labels."""
+"""Data as LEAF writes it, FEMNIST among them: JSON files of users, each with samples and labels."""
 
 from __future__ import annotations
 
 import json
+import math
 import string
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from unskew.data.bounded import check_regular
 from unskew.data.cache import Arrays, cached
 from unskew.data.dataset import Dataset
 from unskew.data.images import channel_stats
+from unskew.data.own import from_arrays
 from unskew.data.sources.files import Labels, check_labels, damaged, read, to_split
 from unskew.errors import UserError
 
@@ -44,6 +48,109 @@ def femnist(folder: Path, *, digits_only: bool = False, min_samples: int = 10) -
     train, test = (to_split(images[w], labels[w], owners[w]) for w in (~is_test, is_test))
     mean, std = channel_stats(train.inputs.numpy())
     return Dataset("femnist:digits" if digits_only else "femnist", train, test, classes, mean, std)
+
+
+def from_leaf(
+    path: Path,
+    *,
+    shape: tuple[int, ...] = (),
+    min_samples: int = 0,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """Samples with their users in LEAF's JSON, a file or a folder of files: users, num_samples, and user_data
+    with x and y of each. Users become owners: the skew `natural` makes a client of each.
+
+    x: numbers, [features] each, which become a table; with `shape`, such as 1/28/28 for channels, height and
+       width, images of values in 0..1.
+    y: class numbers or names.
+    min_samples: drop users with fewer samples than this in both splits together.
+    Where there are train/ and test/ these are the splits; else a stratified `test_fraction` of each class of
+    each user is cut off, drawn with `seed`."""
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path} does not exist: give a JSON file of LEAF's, or the folder with them.")
+    if min_samples < 0:
+        raise UserError(f"min_samples is {min_samples}: give 0 or more.")
+    if shape and (len(shape) != 3 or min(shape) < 1):
+        raise UserError("shape should be channels/height/width, such as 1/28/28.")
+    files, training = leaf_files(path) if path.is_dir() else ([path], None)
+    parts = [(user, x, y, n) for n, file in enumerate(files) for user, x, y in numbers_of(file)]
+    samples = Counter[str]()
+    for user, _, y, _ in parts:
+        samples[user] += len(y)
+    parts = [each for each in parts if samples[each[0]] >= max(min_samples, 1)]
+    splits = []
+    for is_test in (False, True) if training is not None else (False,):
+        mine = [each for each in parts if is_test == (training is not None and each[3] >= training)]
+        mine = [each for each in mine if len(each[2])]
+        if not mine:
+            raise UserError(f"{path} has no {'test' if is_test else 'training'} samples: lower min_samples.")
+        width = mine[0][1].shape[1]
+        for user, x, _, n in mine:
+            if x.shape[1] != width:
+                raise _other_than_leaf(
+                    files[n], f"has {x.shape[1]} numbers a sample of '{user}' and {width} elsewhere"
+                )
+        x = np.concatenate([x for _, x, _, _ in mine])
+        if shape and width != math.prod(shape):
+            raise UserError(
+                f"{path} has {width} numbers a sample, which are no {'×'.join(map(str, shape))} image: give "
+                "the shape that it has."
+            )
+        y = np.concatenate([y for _, _, y, _ in mine])
+        owners = np.repeat([user for user, _, _, _ in mine], [len(y) for _, _, y, _ in mine])
+        splits.append((x.reshape(-1, *shape) if shape else x, y, owners))
+    (x, y, owners), rest = splits[0], splits[1] if len(splits) > 1 else (None, None, None)
+    return from_arrays(
+        x,
+        y,
+        rest[0],
+        rest[1],
+        name=path.stem,
+        owners=owners,
+        owners_test=rest[2],
+        layout="chw" if shape else None,
+        test_fraction=test_fraction,
+        seed=seed,
+    )
+
+
+def numbers_of(path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.str_]]]:
+    """The users of a file, each with rows of numbers and the names of their classes."""
+    check_regular(path)
+    content = _json(path)
+    wrong = "does not hold LEAF's users, num_samples and user_data with x and y"
+    if not isinstance(content, dict) or not isinstance(content.get("users"), list):
+        raise _other_than_leaf(path, wrong)
+    data, told = content.get("user_data"), content.get("num_samples")
+    if not isinstance(data, dict) or not isinstance(told, list) or len(told) != len(content["users"]):
+        raise _other_than_leaf(path, wrong)
+    found = []
+    for user, number in zip(content["users"], told, strict=True):
+        mine = data.get(user) if isinstance(user, str) else None
+        if not isinstance(mine, dict) or not all(isinstance(mine.get(key), list) for key in "xy"):
+            raise _other_than_leaf(path, f"has no lists x and y for user {str(user)[:40]!r}")
+        if not len(mine["x"]) == len(mine["y"]) == number:
+            raise _other_than_leaf(path, f"has another number of samples of user '{user}' than it tells")
+        if any(isinstance(each, str) for each in mine["x"]):
+            raise UserError(f"{path} holds texts or names of files as samples: only numbers can be read.")
+        if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in mine["y"]):
+            raise _other_than_leaf(
+                path, f"has labels of user '{user}' that are neither whole numbers nor names"
+            )
+        try:
+            x = np.array(mine["x"], np.float64).reshape(len(mine["x"]), -1 if mine["x"] else 1)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise _other_than_leaf(
+                path, f"has samples of user '{user}' that are no rows of numbers"
+            ) from error
+        found.append((user, x, np.array([str(each)[:100] for each in mine["y"]], np.str_)))
+    return found
+
+
+def _other_than_leaf(path: Path, why: str) -> UserError:
+    return UserError(f"{path} {why}: write it as LEAF does.")
 
 
 def numbered(owners: Labels, is_test: npt.NDArray[np.bool_]) -> Labels:
@@ -98,11 +205,7 @@ def decode(files: list[Path]) -> Arrays:
 
 
 def users_of(path: Path) -> list[tuple[str, npt.NDArray[np.uint8], Labels]]:
-    text = read(path)
-    try:
-        content: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-        raise damaged(path, "is not readable JSON (cut short?)") from error
+    content = _json(path)
     try:
         out = []
         for user in content["users"]:
@@ -114,3 +217,11 @@ def users_of(path: Path) -> list[tuple[str, npt.NDArray[np.uint8], Labels]]:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise damaged(path, "does not hold LEAF's users with 28x28 images in 0..1 and labels") from error
     return [(user, x, check_labels(y, len(CLASSES), path)) for user, x, y in out]
+
+
+def _json(path: Path) -> Any:
+    text = read(path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        raise damaged(path, "is not readable JSON (cut short?)") from error

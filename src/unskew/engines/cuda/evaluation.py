@@ -27,8 +27,8 @@ class StreamEvaluator:
 
     def __init__(self, local: Local, evaluator: Evaluator, stream: Stream) -> None:
         self.local, self.evaluator, self.stream = local, evaluator, stream
-        # A program may test a model with other frozen parameters than the trial's: they are loaded too.
-        self.frozen = {name: value.detach() for name, value in local.network.frozen_parameters.items()}
+        # A program may test a model with other frozen tensors than the trial's: they are loaded too.
+        self.frozen = local.network.frozen_tensors
         self.weights = packed_model(local.initial.with_frozen(self.frozen), local.device)
         self._totals: Tensors = {}
         self._replay: Replay | None = None

@@ -173,10 +173,10 @@ def _open_engine(reference: Any) -> Loop | Graphs:
 
 @torch.no_grad()
 def _load_frozen(network: Network, frozen: Tensors) -> None:
-    """Give a network the parameters that nobody trains and no round sends. Made here they could be others: a
+    """Give a network the tensors that nobody trains and no round sends. Made here they could be others: a
     model may draw them otherwise than from the trial's seed, and another kind of CPU may round otherwise."""
     for module in {network.student, network.teacher, network.lone, network.by_batch}:
-        own = dict(module.named_parameters(remove_duplicate=False))
+        own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
         for name, value in frozen.items():
             own[name].copy_(value)
 

@@ -1,0 +1,92 @@
+"""LoRA adapters (Hu et al., ICLR 2022): a layer that stays as it is, and a product of two small matrices
+beside it that is trained.
+
+    y = W x + b + (alpha / r) B A x,    A: r rows, drawn as nn.Linear draws;  B: 0
+
+For a convolution A is one with the layer's kernel, stride and padding and r maps, and B one of 1×1. The layer
+itself is changed, so that its weights keep their names; `lora_a`, `lora_b` and `lora_scale` come beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unskew.errors import UserError
+from unskew.types import Tensors
+
+
+class LoraLinear(nn.Linear):
+    """A linear layer with an adapter."""
+
+    lora_a: Tensor
+    lora_b: Tensor
+    lora_scale: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.lora_scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
+
+
+class LoraConv2d(nn.Conv2d):
+    """A convolution with an adapter."""
+
+    lora_a: Tensor
+    lora_b: Tensor
+    lora_scale: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        narrow = self._conv_forward(x, self.lora_a, None)
+        return super().forward(x) + self.lora_scale * F.conv2d(narrow, self.lora_b)
+
+
+PARTS = ("lora_a", "lora_b", "lora_scale")
+KINDS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: LoraLinear, nn.Conv2d: LoraConv2d}
+
+
+def can_adapt(layer: nn.Module) -> bool:
+    """Whether a layer can have an adapter: a plain linear layer or convolution, not one of a class derived
+    from these, whose weights may be used elsewhere, and not a depthwise convolution."""
+    return type(layer) in KINDS and getattr(layer, "groups", 1) == 1
+
+
+def add_adapter(layer: nn.Module, rank: int, alpha: float) -> None:
+    """Give a layer an adapter, which changes nothing until it is trained."""
+    weight = layer.get_parameter("weight")
+    outputs, inputs, *kernel = weight.shape
+    a = torch.empty(rank, inputs, *kernel, dtype=weight.dtype)
+    nn.init.kaiming_uniform_(a, a=math.sqrt(5))
+    b = torch.zeros(outputs, rank, *(1 for _ in kernel), dtype=weight.dtype)
+    layer.lora_a, layer.lora_b = nn.Parameter(a), nn.Parameter(b)
+    # A parameter that nobody trains: it is kept with the weights, and not sent.
+    scale = torch.tensor(alpha / rank, dtype=weight.dtype)
+    layer.lora_scale = nn.Parameter(scale, requires_grad=False)
+    layer.__class__ = KINDS[type(layer)]
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a tensor of this name is part of an adapter."""
+    return name.rpartition(".")[2] in PARTS
+
+
+def merge_adapters(tensors: Tensors, own: Mapping[str, Tensor]) -> Tensors:
+    """Tensors of which the adapters that a model does not have are added to the weights beside them."""
+    merged = dict(tensors)
+    for name in tensors:
+        layer = name.removesuffix(".lora_a")
+        parts = [f"{layer}.{part}" for part in PARTS]
+        if not name.endswith(".lora_a") or name in own or f"{layer}.weight" not in tensors:
+            continue
+        try:
+            a, b, scale = (merged.pop(part) for part in parts)
+            weight = tensors[f"{layer}.weight"]
+            product = b.flatten(1).double() @ a.flatten(1).double() * scale.double()
+            merged[f"{layer}.weight"] = weight + product.view(weight.shape).to(weight.dtype)
+        except (KeyError, RuntimeError):
+            raise UserError(
+                f"the adapter of '{layer}' in these weights does not fit its layer: make them again."
+            ) from None
+    return merged

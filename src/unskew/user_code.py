@@ -1,0 +1,82 @@
+"""Code of the user's own, named as FILE.py:NAME: a model, a partition."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from unskew.errors import UserError, unknown
+
+
+def is_code(text: str) -> bool:
+    """Whether a text names something in a Python file."""
+    return text.partition(":")[0].strip().endswith(".py")
+
+
+def split_name(text: str) -> tuple[Path, str]:
+    """The file and the name in it."""
+    file, _, name = text.strip().partition(":")
+    return Path(file.strip()), name.strip()
+
+
+def absolute_name(text: str) -> str:
+    """The same with the file's whole path, so that it can be read from any folder."""
+    path, name = split_name(text)
+    return f"{path.resolve()}:{name}"
+
+
+def find_name(text: str, what: str) -> object:
+    """What a text such as mine.py:Net names; `what` it is to be stands in errors."""
+    path, name = split_name(text)
+    module = run_file(path, what)
+    own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    mine = [key for key in own if getattr(vars(module)[key], "__module__", None) == module.__name__]
+    if not name:
+        raise UserError(
+            f"'{text}' does not say which {what} of the file: write {path}:{(mine or ['NAME'])[0]}."
+        )
+    if name not in vars(module):
+        if not mine:
+            raise UserError(f"{path} defines no '{name}': define it there.")
+        raise unknown(f"name in {path}", name, mine)
+    return vars(module)[name]
+
+
+def run_file(path: Path, what: str) -> ModuleType:
+    """The module that a file makes; it runs once, however often it is asked for, until it changes."""
+    try:
+        if not path.is_file():
+            raise UserError(f"there is no {what} file {path}: check the path.")
+        return _run(path, path.resolve(), path.stat().st_mtime_ns, what)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"the {what} file {path} cannot be read ({error}): check the path.") from None
+
+
+@cache
+def _run(path: Path, place: Path, changed: int, what: str) -> ModuleType:
+    # No other module has this name: a file may be called like one of the standard library's.
+    name = f"unskew_{what}_{path.stem}_{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, place)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path} cannot be read as a Python file: check it.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that the file's own classes and docstring can be found again
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        said = " ".join(str(error).split()).removesuffix(".")
+        raise UserError(f"{path} does not run: {type(error).__name__}: {said}.") from error
+    return module
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
