@@ -17,6 +17,7 @@ from unskew.engines.job import Job, Task
 from unskew.errors import UserError
 from unskew.method import Method, Tally, Work
 from unskew.metrics import BACKWARD, Traffic
+from unskew.record import ClientModel
 from unskew.result import NOTHING_SENT, Result, Round, Stage, State
 from unskew.rounds import (
     OnRound,
@@ -206,7 +207,7 @@ class Run:
         """Train all rounds in one stage, as a run that has no other: for plain methods, and for programs that
         change the model."""
         trained = self.train("training", method, trial, start=start)
-        return self.result(trained.weights, trained.state, trained.rounds)
+        return self.result(trained.weights, trained.state, trained.rounds, trial=trial)
 
     def ask(
         self,
@@ -311,10 +312,14 @@ class Run:
         state: State,
         rounds: Iterable[Round],
         *,
+        trial: Trial | None = None,
+        owners: Sequence[ClientModel] | None = None,
         notes: Sequence[str] = (),
         traffic: Traffic = NOTHING_SENT,
     ) -> Result:
-        """The run as a whole. `traffic` is what was sent beside rounds and stages."""
+        """The run as a whole. `trial` is the one whose model the weights are, by default the run's own;
+        `owners` says whose they are where they hold a model of each, stacked on the first axis. `traffic` is
+        what was sent beside rounds and stages."""
         federation = self.trial.federation
         costs = [stage.cost for stage in self.stages]
         known = [cost for cost in costs if cost is not None]
@@ -322,6 +327,9 @@ class Run:
         trained = dict.fromkeys([*rounds, *(round for stage in self.stages for round in stage.rounds)])
         return Result(
             weights=weights,
+            network=replace(
+                (trial or self.trial).network, clients=None if owners is None else list(owners)
+            ),
             rounds=rounds,
             classes=federation.dataset.classes,
             counts=federation.counts.numpy(),

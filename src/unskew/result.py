@@ -13,7 +13,7 @@ from unskew.client_tensors import ClientTensors
 from unskew.method import Tally
 from unskew.metrics import Assessment, SiteResult, Spread, Traffic
 from unskew.probe import Findings
-from unskew.record import Fault
+from unskew.record import Fault, Network
 from unskew.sites import Sites
 from unskew.types import ServerState, Tensors, Weights
 
@@ -85,6 +85,8 @@ class Result:
 
     weights: Weights
     """The served model; its buffers have the frozen parameters too."""
+    network: Network
+    """What the model is made of."""
     rounds: list[Round]
     classes: tuple[str, ...]
     counts: NDArray[np.int64]

@@ -27,7 +27,7 @@ from unskew.files import sync_file, write_file
 from unskew.lock import NAME as LOCK
 from unskew.machine import machine
 from unskew.metrics import Stages, Traffic
-from unskew.notation import flatten
+from unskew.notation import flatten, write_method
 from unskew.probe import Findings
 from unskew.record import to_json
 from unskew.result import Result, Round
@@ -213,8 +213,10 @@ class RunFolder:
             if (self.path / name).exists():
                 with writing(self.path / name) as file:
                     sync_file(file)  # before the summary says that the run is finished
+        told = model_file(prepared, result)
         # One entry alone: of several, safetensors writes now one first, now another.
-        content = save(tensors, metadata={"format": "pt"})
+        content = save(tensors, metadata={"unskew": to_json(told, indent=None)})
+        write_whole(self.path / "model.json", to_json(told))
         write_whole(self.path / "model.safetensors", content)
         if result.owners is not None and len(result.sites) > record.MOST_SITES:
             lines = (to_json(site_record(site), indent=None) + "\n" for site in result.sites)
@@ -222,6 +224,29 @@ class RunFolder:
         summary = summarise(prepared, result, time(), self.path)
         write_whole(self.path / "summary.json", to_json(summary))
         return summary
+
+
+def model_file(prepared: Prepared, result: Result) -> record.ModelFile:
+    """All it takes to use the model of a run beside its weights."""
+    experiment, dataset = prepared.experiment, prepared.trial.federation.dataset
+    inputs = dataset.inputs
+    return record.ModelFile(
+        version=1,
+        network=result.network,
+        inputs=record.ModelInputs(
+            kind=inputs.kind, shape=list(inputs.shape), vocabulary=inputs.vocabulary
+        ),
+        classes=list(dataset.classes),
+        mean=list(dataset.mean),
+        std=list(dataset.std),
+        columns=None if dataset.columns is None else dataset.columns.to_json(),
+        words=None if dataset.words is None else dataset.words.to_json(),
+        method=write_method(experiment.method.model_dump()),
+        dataset=experiment.data.name,
+        seed=experiment.seed,
+        round=result.rounds[-1].number,
+        identity=experiment.identity(),
+    )
 
 
 def summarise(prepared: Prepared, result: Result, time: record.Time, path: Path) -> record.Summary:

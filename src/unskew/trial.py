@@ -6,7 +6,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,9 +22,11 @@ from unskew.client_tensors import machine_memory
 from unskew.data.augment import Augment
 from unskew.data.federation import Federation
 from unskew.errors import UserError, unknown, whole_number
+from unskew.parts.architecture import Told
 from unskew.parts.optimizers import OptimizerChoice
 from unskew.parts.schedules import Schedule
 from unskew.randomness import Purpose, draw_seed
+from unskew.record import Network
 from unskew.spec import Spec
 from unskew.types import Optimizer, Weights
 
@@ -285,6 +287,19 @@ class Trial:
     @cached_property
     def _normed(self) -> bool:
         return models.has_batch_norm(self.build())
+    @property
+    def network(self) -> Network:
+        """What the model is made of."""
+        options = dict(self.model_options)
+        if isinstance(self.model, str):
+            told = Network(name=self.model, norm=self.norm, options=options)
+        elif isinstance(self.model, Told):
+            told = self.model.network
+        else:
+            maker = type(self.model) if isinstance(self.model, nn.Module) else self.model
+            name = getattr(maker, "__qualname__", type(maker).__qualname__)
+            told = Network(name=name, own=True, options=options)
+        return replace(told, statistics=self.statistics, precision=self.precision)
 
     def build(self) -> nn.Module:
         """The model with its initial weights: the same for every method under this trial."""

@@ -41,7 +41,7 @@ from unskew.method import Work
 from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic
 from unskew.program import Program, Run
-from unskew.record import Fault
+from unskew.record import ClientModel, Fault
 from unskew.result import NOTHING_SENT, Result, Round, Stage, State
 from unskew.rounds import recall, rounds_cost, store_of
 from unskew.sites import Sites
@@ -113,7 +113,9 @@ def local_only() -> Program:
             )
         )
         state = State(ServerState(weights, {}, trial.budget.rounds), memories)
-        return run.result(weights, state, stage.rounds, notes=notes)
+        names = federation.names
+        owners = [ClientModel(client, names[client] if names else "") for client in clients or [0]]
+        return run.result(weights, state, stage.rounds, notes=notes, owners=owners)
 
     return Program(run, work=Work())
 
