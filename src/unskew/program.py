@@ -327,9 +327,7 @@ class Run:
         trained = dict.fromkeys([*rounds, *(round for stage in self.stages for round in stage.rounds)])
         return Result(
             weights=weights,
-            network=replace(
-                (trial or self.trial).network, clients=None if owners is None else list(owners)
-            ),
+            network=replace((trial or self.trial).network, clients=None if owners is None else list(owners)),
             rounds=rounds,
             classes=federation.dataset.classes,
             counts=federation.counts.numpy(),

@@ -233,9 +233,7 @@ def model_file(prepared: Prepared, result: Result) -> record.ModelFile:
     return record.ModelFile(
         version=1,
         network=result.network,
-        inputs=record.ModelInputs(
-            kind=inputs.kind, shape=list(inputs.shape), vocabulary=inputs.vocabulary
-        ),
+        inputs=record.ModelInputs(kind=inputs.kind, shape=list(inputs.shape), vocabulary=inputs.vocabulary),
         classes=list(dataset.classes),
         mean=list(dataset.mean),
         std=list(dataset.std),

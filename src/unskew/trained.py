@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import importlib.util
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -102,7 +105,7 @@ class TrainedModel(nn.Module):
 
     def probabilities(self, raw: Raw) -> Tensor:
         """The probability of every class, [n, classes]."""
-        return self(raw).softmax(dim=1)
+        return self.out(raw).logits.softmax(dim=1)
 
     @torch.no_grad()
     def predict(self, raw: Raw) -> list[str]:
@@ -166,7 +169,7 @@ class TrainedModel(nn.Module):
     def _cells(self, raw: Raw, columns: Columns) -> Rows:
         names = columns.names
         if not isinstance(raw, Tensor | np.ndarray) and all(isinstance(row, Mapping) for row in raw):
-            rows = [dict(row) for row in raw]  # type: ignore[call-overload]
+            rows = [row for row in raw if isinstance(row, Mapping)]
             for at, row in enumerate(rows):
                 if lacking := [name for name in names if name not in row]:
                     raise UserError(f"row {at} lacks the column '{lacking[0]}': give it, or None in it.")
@@ -372,7 +375,36 @@ def _own(
             f"the network of {path} is made by code of your own ({told.network.name}), which no run folder "
             "chooses: give it yourself, with model."
         )
-    raise NotImplementedError
+    if isinstance(model, str):
+        model = _from_file(model)
+    options = told.network.options
+    make = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else partial(model, **options)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return rebuild(told.network, inputs, len(told.classes), make)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"the model cannot be made ({type(error).__name__}: {error}): mend it.") from error
+
+
+def _from_file(text: str) -> Make:
+    """What my_net.py:Net names."""
+    file, _, name = text.partition(":")
+    path = Path(file)
+    if path.suffix != ".py" or not path.is_file() or not name:
+        raise UserError(f"'{text}' is no model: write the file and the name in it, such as my_net.py:Net.")
+    spec = importlib.util.spec_from_file_location(f"unskew_model_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"{path} does not run: {type(error).__name__}: {error}.") from error
+    if not callable(found := getattr(module, name, None)):
+        raise UserError(f"{path} defines no '{name}' that makes a model: check the name.")
+    return cast(Make, found)
 
 
 def _fill(network: nn.Module, tensors: Tensors, told: record.ModelFile, path: Path) -> None:
@@ -381,9 +413,7 @@ def _fill(network: nn.Module, tensors: Tensors, told: record.ModelFile, path: Pa
         for each in (network.state_dict(), tensors)
     )
     if wanted != found:
-        name = next(
-            each for each in dict.fromkeys([*wanted, *found]) if wanted.get(each) != found.get(each)
-        )
+        name = next(each for each in dict.fromkeys([*wanted, *found]) if wanted.get(each) != found.get(each))
         raise UserError(
             f"{path} does not hold the weights of a {told.network.name} ('{name}' differs): give the network "
             "that it was trained with, or another run."

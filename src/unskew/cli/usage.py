@@ -23,6 +23,8 @@ COMMANDS = {
     "run": "Train one method and show every class.",
     "compare": "Train several methods under the same conditions.",
     "resume": "Go on with a run or compare that was stopped.",
+    "predict": "Say what a trained model makes of a file or folder.",
+    "export": "Write a trained model for other programs.",
     "skew": "Print and draw who holds what.",
     "figure": "Draw what label skew does, for print.",
     "table": "Compare methods over their seeds.",

@@ -103,7 +103,8 @@ class GelaModel:
         module = with_fixed_head(module, classes, self.fixed, vectors)
         require(
             any(parameter.requires_grad for parameter in module.parameters()),
-            "fedgela fixes the only layer this model has, so nothing is left to train: choose a deeper model.",
+            "fedgela fixes the only layer this model has, so nothing is left to train: choose a deeper "
+            "model.",
         )
         return module
 
