@@ -7,15 +7,15 @@ where a `Keeper` keeps these values, a run that was stopped goes on from there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from unskew import engines, metrics
 from unskew.engines.job import Job, Task
 from unskew.errors import UserError
-from unskew.method import Method, Tally, Work
+from unskew.method import Method, Tally, Work, both_made
 from unskew.metrics import BACKWARD, Traffic
 from unskew.record import ClientModel
 from unskew.result import NOTHING_SENT, Result, Round, Stage, State
@@ -44,6 +44,8 @@ class Program:
     base: Method = Method()
     work: Work | None = None
     """What every round computes at a client beyond the base method, where all rounds compute the same."""
+    made: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    """As `Method.made`."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -65,7 +67,7 @@ class Program:
     def __add__(self, other: Method) -> Program:
         if isinstance(other, Program):
             raise UserError("these methods cannot be put together: each trains in stages of its own.")
-        return replace(self, base=self.base + other)
+        return replace(self, base=self.base + other, made=both_made(self.made, other.made))
 
     __radd__ = __add__
 
