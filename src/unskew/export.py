@@ -131,10 +131,12 @@ class ColumnsInside(nn.Module):
 
     def _one(self, at: int, column: Column, x: Tensor) -> Tensor:
         missing = x.isnan()
+        for number in column.unknown:
+            missing = missing | (x == number)
         fill = column.fill if isinstance(column.fill, float) else None
         if column.kind == "category" and column.fill is not None:
-            number = cell_of(str(column.fill))
-            fill = number if isinstance(number, float) else None
+            category = cell_of(str(column.fill))
+            fill = category if isinstance(category, float) else None
         if fill is not None:
             x = torch.where(missing, torch.full_like(x, fill), x)
         if column.kind == "number":

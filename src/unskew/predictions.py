@@ -196,8 +196,8 @@ def _table(model: TrainedModel, path: Path) -> Reading:
         which = "columns" if len(unused) > 1 else "column"
         notes.append(f"the model does not read the {which} {shortened(unused)}.")
     notes += [
-        f"{sum(strange.values())} rows have a category of '{column.name}' that no training row had "
-        f"({shortened(strange)}): they are 0 in all its features."
+        f"'{column.name}' has a category that no training row had in {sum(strange.values())} of {len(rows)} "
+        f"rows ({shortened(strange)}): there all its features are 0."
         for column in columns
         if (strange := column.unseen(rows))
     ]

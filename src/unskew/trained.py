@@ -339,7 +339,10 @@ def _choose(
     names = ", ".join(each.name or str(each.client) for each in clients[:6])
     more = f" and {len(clients) - 6} more" * (len(clients) > 6)
     if wanted is None:
-        raise UserError(f"{path} holds a model of each client: choose one with client ({names}{more}).")
+        raise UserError(
+            f"{path} holds a model of each client: choose one with --client, or client= in "
+            f"Python ({names}{more})."
+        )
     for at, each in enumerate(clients):
         if str(wanted) in ({each.name, str(each.client)} - {""}):
             return at, each
@@ -373,7 +376,7 @@ def _own(
     if model is None:
         raise UserError(
             f"the network of {path} is made by code of your own ({told.network.name}), which no run folder "
-            "chooses: give it yourself, with model."
+            "chooses: give it yourself, with --model, or model= in Python."
         )
     if isinstance(model, str):
         model = _from_file(model)

@@ -107,6 +107,8 @@ class Column:
     """What a missing value is taken for; where it is None, a missing value that is not flagged is refused."""
     flagged: bool = False
     """Whether one more number says that the value is missing."""
+    unknown: tuple[float, ...] = ()
+    """Numbers that stand for a value that is missing, such as 0 for a blood pressure."""
 
     @property
     def features(self) -> list[str]:
@@ -118,7 +120,7 @@ class Column:
     def apply(self, rows: Rows) -> Floats:
         """What this column of the rows becomes, [n, features]."""
         cells = rows.column(self.name)
-        missing = np.array([is_missing(cell) for cell in cells], np.bool_)
+        missing = np.array([is_missing(cell) or cell in self.unknown for cell in cells], np.bool_)
         if missing.any() and self.fill is None and not self.flagged:
             raise rows.mistake(int(missing.argmax()), self.name, FILL_IT)
         if self.kind == "number":
