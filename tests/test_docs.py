@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/logging.md", "docs/own-method.md", "docs/python.md"]
+PAGES = ["README.md", "docs/logging.md", "docs/own-method.md", "docs/python.md", "docs/using-the-model.md"]
 
 
 def examples():

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from unskew.data.columns import Column, Columns, cell_of
+from unskew.data.columns import Columns, cell_of
 from unskew.errors import UserError, unknown
 from unskew.files import replacing
 from unskew.record import to_json
@@ -104,19 +104,45 @@ class ColumnsInside(nn.Module):
     def __init__(self, columns: Columns) -> None:
         super().__init__()
         self.columns = tuple(columns)
-        for at, column in enumerate(self.columns):
-            numbers = [cell_of(each) for each in column.categories]
-            self.register_buffer(f"categories_{at}", torch.tensor(numbers, dtype=torch.float64))
+        for name, values in self._by_feature().items():
+            self.register_buffer(name, values)
+        fills = [cell_of(str(column.fill)) for column in columns]
+        nan = float("nan")
+        self.fill: Tensor
+        self.register_buffer("fill", _numbers([each if isinstance(each, float) else nan for each in fills]))
+        most = max(len(column.unknown) for column in columns)
+        unknown = [[*column.unknown, *[nan] * (most - len(column.unknown))] for column in columns]
+        self.unknown: Tensor
+        self.register_buffer("unknown", _numbers(unknown))
+
+    def _by_feature(self) -> dict[str, Tensor]:
+        """Of every feature the column it comes from, its kind, scale and category."""
+        rows = [
+            (at, kind, column.mean, column.scale, category)
+            for at, column in enumerate(self.columns)
+            for kind, category in (
+                *([(NUMBER, 0.0)] if column.kind == "number" else ()),
+                *((CATEGORY, cell_of(each)) for each in column.categories),
+                *([(FLAG, 0.0)] if column.flagged else ()),
+            )
+        ]
+        source, kind, mean, scale, category = (_numbers(values) for values in zip(*rows, strict=True))
+        whole = {"source": source.long(), "kind": kind.long()}
+        return {**whole, "mean": mean, "scale": scale, "category": category}
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat(
-            [self._one(at, column, x[:, at]) for at, column in enumerate(self.columns)], 1
-        ).float()
+        source, kind = self.get_buffer("source"), self.get_buffer("kind")
+        missing = x.isnan() | (x[:, :, None] == self.unknown).any(dim=2)
+        x = torch.where(missing & ~self.fill.isnan(), self.fill, x)[:, source]
+        number = (x - self.get_buffer("mean")) / self.get_buffer("scale")
+        own = (x == self.get_buffer("category")).double()
+        flag = missing[:, source].double()
+        return torch.where(kind == NUMBER, number, torch.where(kind == CATEGORY, own, flag)).float()
 
     def undo(self, features: Tensor) -> Tensor:
         """The numbers that became these features; NaN where a value is flagged as missing."""
         parts, start = list[Tensor](), 0
-        for at, column in enumerate(self.columns):
+        for column in self.columns:
             x = features[:, start : start + len(column.features)].double()
             start += len(column.features)
             missing = x[:, -1] == 1 if column.flagged else torch.zeros(len(x), dtype=torch.bool)
@@ -124,26 +150,18 @@ class ColumnsInside(nn.Module):
                 value = x[:, 0] * column.scale + column.mean
             else:
                 hot = x[:, : len(column.categories)]
-                value = self.get_buffer(f"categories_{at}")[hot.argmax(dim=1)]
+                value = _numbers([cell_of(each) for each in column.categories])[hot.argmax(dim=1)]
                 missing = missing | (hot.sum(dim=1) == 0)
             parts.append(torch.where(missing, torch.full_like(value, torch.nan), value))
         return torch.stack(parts, dim=1)
 
-    def _one(self, at: int, column: Column, x: Tensor) -> Tensor:
-        missing = x.isnan()
-        for number in column.unknown:
-            missing = missing | (x == number)
-        fill = column.fill if isinstance(column.fill, float) else None
-        if column.kind == "category" and column.fill is not None:
-            category = cell_of(str(column.fill))
-            fill = category if isinstance(category, float) else None
-        if fill is not None:
-            x = torch.where(missing, torch.full_like(x, fill), x)
-        if column.kind == "number":
-            parts = [((x - column.mean) / column.scale)[:, None]]
-        else:
-            parts = [(x[:, None] == self.get_buffer(f"categories_{at}")).double()]
-        return torch.cat([*parts, *([missing[:, None].double()] if column.flagged else [])], 1)
+
+NUMBER, CATEGORY, FLAG = range(3)
+"""What a feature is: a scaled number, whether a value is of a category, whether it is missing."""
+
+
+def _numbers(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 class MeanOfEmbeddings(nn.Module):

@@ -422,3 +422,4 @@ def _fill(network: nn.Module, tensors: Tensors, told: record.ModelFile, path: Pa
             "that it was trained with, or another run."
         )
     network.load_state_dict(tensors, assign=True)
+    network.requires_grad_(False)

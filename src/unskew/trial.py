@@ -292,7 +292,9 @@ class Trial:
         """What the model is made of."""
         options = dict(self.model_options)
         if isinstance(self.model, str):
-            told = Network(name=self.model, norm=self.norm, options=options)
+            known = models.MODELS[self.model]
+            options = {name: options.get(name, value) for name, value in known.defaults.items()}
+            told = Network(name=self.model, norm=self.norm or known.norms[0], options=options)
         elif isinstance(self.model, Told):
             told = self.model.network
         else:
