@@ -287,6 +287,7 @@ class Trial:
     @cached_property
     def _normed(self) -> bool:
         return models.has_batch_norm(self.build())
+
     @property
     def network(self) -> Network:
         """What the model is made of."""
