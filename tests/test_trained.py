@@ -198,6 +198,37 @@ def test_patients_are_predicted_from_a_table_as_hospitals_write_it(unskew, tmp_p
     assert "the model reads tables: give a .csv" in unskew("predict", "run", "out").err
 
 
+def test_each_site_may_have_a_scale_of_its_own(unskew, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [
+        f"{n % 2 + rng.normal() / 4 + shift:.3f},{site},{'yn'[n % 2]}\n"
+        for site, shift in (("north", 0), ("south", 50))
+        for n in range(40)
+    ]
+    Path("all.csv").write_text("".join(["a,site,kind\n", *lines]))
+    spec = "csv:all.csv,label=kind,site=site,scale=site"
+    assert unskew("run", "--dataset", spec, "--skew", "natural", *BRIEF, "--out", "run").code == 0
+    by_column = unskew("predict", "run", "all.csv")
+    assert (by_column.code, by_column.err) == (0, "note: the model does not read the column kind.\n")
+    Path("south.csv").write_text("".join(["a\n", *(f"{line.split(',')[0]}\n" for line in lines[40:])]))
+    by_option = rows_of(unskew("predict", "run", "south.csv", "--site", "south").out)
+    probabilities = [float(row["probability:y"]) for row in by_option]
+    assert [float(row["probability:y"]) for row in rows_of(by_column.out)[40:]] == pytest.approx(
+        probabilities
+    )
+    raw = [{"a": line.split(",")[0], "site": "south"} for line in lines[40:]]
+    model = load_model("run", site="south")
+    assert load_model("run").probabilities(raw)[:, 1].numpy() == pytest.approx(probabilities)
+    assert model.probabilities(np.array([[50.5]])).shape == (1, 2)
+    assert "unknown site 'east'" in unskew("predict", "run", "south.csv", "--site", "east").err
+    Path("one.csv").write_text("a\n50.5\n")
+    assert "give at least 10 rows of it at once" in unskew("predict", "run", "one.csv").err
+    assert unskew("export", "run", "--to", "torch-export", "--out", "m.pt2", "--site", "south").code == 0
+    numbers = torch.tensor([[50.5], [49.0]], dtype=torch.float64)
+    logits = torch.export.load("m.pt2").module()(numbers)[0]
+    assert logits.numpy() == pytest.approx(model(numbers).numpy(), abs=1e-6)
+
+
 def test_each_client_has_a_model_of_its_own(unskew, tmp_path: Path) -> None:
     data = ["--dataset", "heart-disease", "--skew", "natural", "--method", "local-only"]
     assert unskew("run", *data, *BRIEF, "--out", "run").code == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from unskew.data.columns import Columns, cell_of
+from unskew.data.columns import Column, cell_of
 from unskew.errors import UserError, unknown
 from unskew.files import replacing
 from unskew.record import to_json
@@ -48,8 +48,10 @@ def export(model: TrainedModel, to: str, path: Path, samples: Tensor) -> Exporte
     inputs = whole.raw(samples)
     # Of another size than it was traced with, so that it is seen to read any.
     batches = [inputs[:2], inputs[2:]]
-    with torch.no_grad():
-        wanted = torch.cat([model(batch) for batch in batches])
+    with torch.no_grad():  # of features where the columns of a table stay outside
+        wanted = torch.cat(
+            [model.core(batch).logits if inputs is samples else model(batch) for batch in batches]
+        )
     with replacing(path) as partial:
         with _silence():
             run = WRITERS[to](whole, inputs, partial, model)
@@ -70,7 +72,7 @@ class Exportable(nn.Module):
     def __init__(self, model: TrainedModel) -> None:
         super().__init__()
         self.core = model.core
-        shape, columns = model.told.inputs.shape, model.columns
+        shape, columns = model.told.inputs.shape, model.scaled_columns
         self.columns: nn.Module = nn.Identity()
         size = ", ".join(map(str, shape))
         match model.told.inputs.kind:
@@ -82,7 +84,7 @@ class Exportable(nn.Module):
                 self.reads = f"float32 features [n, {size}]"
                 if columns is not None and all_numbers(columns):
                     self.columns = ColumnsInside(columns)
-                    self.reads = f"float64 [n, {len(columns.names)}], NaN where a value is missing"
+                    self.reads = f"float64 [n, {len(columns)}], NaN where a value is missing"
 
     def raw(self, samples: Tensor) -> Tensor:
         """What these samples were before the columns of a table became features."""
@@ -93,7 +95,7 @@ class Exportable(nn.Module):
         return logits, logits.softmax(dim=1)
 
 
-def all_numbers(columns: Columns) -> bool:
+def all_numbers(columns: Sequence[Column]) -> bool:
     """Whether a table's cells are all numbers, categories too, so that a graph of tensors can read them."""
     return all(isinstance(cell_of(each), float) for column in columns for each in column.categories)
 
@@ -101,7 +103,7 @@ def all_numbers(columns: Columns) -> bool:
 class ColumnsInside(nn.Module):
     """What `Columns.apply` does, in tensors: float64 [n, columns] to float32 [n, features]."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Sequence[Column]) -> None:
         super().__init__()
         self.columns = tuple(columns)
         for name, values in self._by_feature().items():

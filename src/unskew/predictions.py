@@ -18,7 +18,7 @@ from torch import Tensor
 from unskew.data.bounded import DAMAGED, TooLargeError, check_regular, read_npz
 from unskew.data.images import SUFFIXES, has_size, list_images, read_images
 from unskew.data.own import shortened
-from unskew.data.tables import read_columns, read_texts
+from unskew.data.tables import read_like, read_texts
 from unskew.errors import UserError
 from unskew.report.table import escape_csv
 from unskew.trained import TrainedModel
@@ -190,9 +190,10 @@ def _table(model: TrainedModel, path: Path) -> Reading:
             f"the model was trained on arrays, whose columns have no names: give {path.name} as an .npz file "
             "with x."
         )
-    table = read_columns(path, columns.names)
+    table = read_like(path, columns, site=model.site)
     notes, rows = [], table.rows
-    if unused := [name for name in table.header if name not in columns.names]:
+    used = {*columns.names, *([columns.site] if rows.sites is not None else [])}
+    if unused := [name for name in table.header if name not in used]:
         which = "columns" if len(unused) > 1 else "column"
         notes.append(f"the model does not read the {which} {shortened(unused)}.")
     notes += [

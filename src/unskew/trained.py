@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from unskew import models, record
 from unskew.data.bounded import check_regular
-from unskew.data.columns import Cell, Columns, Rows, cell_of
+from unskew.data.columns import Cell, Column, Columns, Rows, cell_of
 from unskew.data.own import Array, to_array, to_bytes
 from unskew.data.words import Words, tokenise
-from unskew.errors import UserError
+from unskew.errors import UserError, unknown
 from unskew.parts.architecture import Make, rebuild
 from unskew.types import Inputs, Out, Tensors
 
@@ -73,10 +73,13 @@ class TrainedModel(nn.Module):
         columns: Columns | None,
         words: Words | None,
         client: record.ClientModel | None = None,
+        site: str | None = None,
     ) -> None:
         super().__init__()
         self.core = core
         self.told, self.columns, self.words, self.client = told, columns, words, client
+        self.site = site
+        """Whose rows it reads, where each site has a scale of its own; None: they say it themselves."""
         self.classes = tuple(told.classes)
         self.eval()
 
@@ -167,13 +170,15 @@ class TrainedModel(nn.Module):
         return self.features_of(self._cells(raw, self.columns))
 
     def _cells(self, raw: Raw, columns: Columns) -> Rows:
-        names = columns.names
+        names, owner, sites = columns.names, columns.site, None
         if not isinstance(raw, Tensor | np.ndarray) and all(isinstance(row, Mapping) for row in raw):
             rows = [row for row in raw if isinstance(row, Mapping)]
             for at, row in enumerate(rows):
                 if lacking := [name for name in names if name not in row]:
                     raise UserError(f"row {at} lacks the column '{lacking[0]}': give it, or None in it.")
             cells = [[_cell(row[name]) for name in names] for row in rows]
+            if columns.scale == "site" and owner is not None and all(owner in row for row in rows):
+                sites = [str(row[owner]).strip() for row in rows]
         else:
             array = _numbers(raw)
             if array.shape[1:] != (len(names),):
@@ -182,7 +187,17 @@ class TrainedModel(nn.Module):
                     "give them in the order of model.columns.names, or each row as a dictionary."
                 )
             cells = [[_cell(value) for value in row] for row in array.tolist()]
-        return Rows(names, cells, [Path("the input")] * len(cells), list(range(len(cells))))
+        if self.site is not None:
+            sites = [self.site] * len(cells)
+        return Rows(names, cells, [Path("the input")] * len(cells), list(range(len(cells))), sites)
+
+    @property
+    def scaled_columns(self) -> tuple[Column, ...] | None:
+        """How the columns of every row become features; None where that depends on the row's site, or there
+        are no columns."""
+        if self.columns is None or self.columns.scale != "site":
+            return None if self.columns is None else self.columns.columns
+        return None if self.site is None else self.columns.sites[self.site]
 
     def features_of(self, rows: Rows) -> Tensor:
         """The features of a table's rows, scaled as in training."""
@@ -225,12 +240,18 @@ def _cell(value: object) -> Cell:
 
 
 def load_model(
-    run: Path | str, *, client: int | str | None = None, model: str | Make | nn.Module | None = None
+    run: Path | str,
+    *,
+    client: int | str | None = None,
+    site: str | None = None,
+    model: str | Make | nn.Module | None = None,
 ) -> TrainedModel:
     """The model of a run, in evaluation mode, for raw inputs.
 
     run: a run folder, or its model.safetensors alone.
     client: whose model, by number or name, where a run has one for each client, as local-only.
+    site: whose rows it is going to read, where tables were scaled by each site for itself; without it the
+    column that named the site says it, and rows of a new site are scaled by themselves.
     model: for a network of one's own code, that code: a module, or a function or class that makes one. A run
     folder never chooses it."""
     told, tensors, path = read_model(Path(run))
@@ -238,6 +259,11 @@ def load_model(
     words = None if told.words is None else _inside(path, Words.from_json, told.words)
     inputs = Inputs(told.inputs.kind, tuple(told.inputs.shape), told.inputs.vocabulary)
     _check(told, columns, words, path)
+    if site is not None and (columns is None or site not in columns.sites):
+        known = [] if columns is None else list(columns.sites)
+        if not known:
+            raise UserError(f"{path} has no scale for each site: leave site out.")
+        raise unknown("site", site, known)
     whose = None
     if told.network.clients is not None or client is not None:
         at, whose = _choose(told.network.clients or [], client, path)
@@ -246,7 +272,7 @@ def load_model(
     _fill(network, tensors, told, path)
     if told.network.statistics == "local":
         models.batch_statistics(network)
-    return TrainedModel(Core(network, told), told, columns, words, whose)
+    return TrainedModel(Core(network, told), told, columns, words, whose, site)
 
 
 def read_model(run: Path) -> tuple[record.ModelFile, Tensors, Path]:
@@ -324,6 +350,10 @@ def _check(told: record.ModelFile, columns: Columns | None, words: Words | None,
         raise _damaged(path, "mean and std do not fit the channels")
     if columns is not None and (kind != "table" or [len(columns.features)] != shape):
         raise _damaged(path, "the columns do not make the features")
+    if columns is not None:
+        same = [(each.name, each.features) for each in columns]
+        if any([(each.name, each.features) for each in own] != same for own in columns.sites.values()):
+            raise _damaged(path, "the columns of a site are not those of all")
     if words is not None and (kind, [words.length], words.ids) != ("text", shape, told.inputs.vocabulary):
         raise _damaged(path, "the words do not make the tokens")
     if len(told.classes) < 2:

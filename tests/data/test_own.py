@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from unskew.data import Dataset, federate, join, load
 from unskew.data.columns import Columns
 from unskew.data.own import distinct_names, from_arrays, from_folder, from_npz, from_torch, stratified
-from unskew.data.tables import from_csv, read_columns
+from unskew.data.tables import from_csv, read_rows
 from unskew.errors import UserError
 
 Y = np.arange(20) % 2
@@ -641,7 +641,7 @@ def test_what_was_learnt_of_a_table_can_be_kept_and_used_again(tmp_path: Path) -
     assert data.columns is not None
     again = Columns.from_json(json.loads(json.dumps(data.columns.to_json())))
     assert again == data.columns
-    rows = read_columns(tmp_path / "t.csv", again.names).rows
+    rows = read_rows(tmp_path / "t.csv", again)
     assert torch.equal(torch.tensor(again.apply(rows), dtype=torch.float32), data.test.inputs)
     with pytest.raises(UserError, match="not as they were written"):
         Columns.from_json({"version": 1, "columns": [{"name": 3}]})

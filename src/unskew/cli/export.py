@@ -34,13 +34,14 @@ def export(
     ] = None,
     data: options.Data = None,
     client: options.WhoseModel = None,
+    site: options.WhoseRows = None,
     model: options.OwnModel = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """Write a trained model for other programs, and check it against the original on real inputs."""
     options.check_output(out, overwrite)
-    trained = load_model(run, client=client, model=model)
+    trained = load_model(run, client=client, site=site, model=model)
     samples = _own_samples(trained, run, data) if check is None else _given_samples(trained, check)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -144,6 +144,10 @@ WhoseModel = Annotated[
     str | None,
     option("--client", "NUMBER|NAME", "Whose model, where a run has one for each client (local-only)."),
 ]
+WhoseRows = Annotated[
+    str | None,
+    option("--site", "NAME", "Whose rows these are, where each site has a scale of its own (scale=site)."),
+]
 OwnModel = Annotated[
     str | None,
     option("--model", "FILE:NAME", "The code of a model of your own, such as my_net.py:Net; it runs."),

@@ -31,6 +31,7 @@ def predict(
         options.option("--out", "PATH", "Write the table to this .csv file; -: to standard output.", "-"),
     ] = STDOUT,
     client: options.WhoseModel = None,
+    site: options.WhoseRows = None,
     model: options.OwnModel = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
@@ -38,7 +39,7 @@ def predict(
     """Say what a trained model makes of a file or folder: of every sample its class, and the probability of
     every class."""
     options.check_output(out, overwrite)
-    trained = load_model(run, client=client, model=model)
+    trained = load_model(run, client=client, site=site, model=model)
     found = predictions_of(trained, data)
     if out != STDOUT:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -240,14 +240,15 @@ def _features(columns: tuple[Column, ...], rows: Rows) -> Floats:
 
 def _own_scale(column: Column, rows: Rows) -> Column:
     """A column as one site scales and fills it. A column of which the site has no value is 0 there."""
-    present = [cell for cell in rows.column(column.name) if not is_missing(cell)]
+    cells = rows.column(column.name)
+    present = [cell for cell in cells if not is_missing(cell) and cell not in column.unknown]
     if column.kind == "category":
         if column.fill is None or not present:
             return column
         found = Counter(map(category_of, present))
         return replace(column, fill=min(found, key=lambda each: (-found[each], each)))
     values = numbers_in(rows, column.name)
-    values = values[~np.isnan(values)]
+    values = values[~np.isnan(values) & ~np.isin(values, column.unknown)]
     if not len(values):
         return column
     mean, std = float(values.mean()), float(values.std())

@@ -293,9 +293,14 @@ def read_table(path: Path, choice: Choice, *, is_test: bool = False) -> Table:
         return chosen(path, header, lines, choice, is_test=is_test)
 
 
-def read_rows(path: Path, columns: Columns, *, site: str | None = None) -> Table:
-    """The rows of a file for which `columns` was learnt, or of one like it, whose columns may be in another
-    order and more. It needs no label. Who owns them, where their scale goes by it, is said by `site`, for all
+def read_rows(path: Path, columns: Columns, *, site: str | None = None) -> Rows:
+    """The rows of a file for which `columns` was learnt, or of one like it; see `read_like`."""
+    return read_like(path, columns, site=site).rows
+
+
+def read_like(path: Path, columns: Columns, *, site: str | None = None) -> Table:
+    """A file like that for which `columns` was learnt, with its columns in any order, and more. It needs no
+    label. Who owns them, where their scale goes by it, is said by `site`, for all
     of them, or by the column that named it before, where the file has it."""
     owner = columns.site if columns.scale == "site" and site is None else None
     with _opened(path) as (header, lines):
