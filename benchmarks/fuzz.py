@@ -52,7 +52,8 @@ import tomli_w
 import torch
 from hypothesis import strategies as st
 from PIL import Image
-from safetensors.torch import save
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
 from tests.data import layouts
 
 import unskew
@@ -64,11 +65,13 @@ from unskew.cli.reading import read as read_runs
 from unskew.data.augment import Augment
 from unskew.data.importers import flbench_dataset
 from unskew.experiment import Experiment, assign, load_data, partition, prepare, read
+from unskew.predictions import predict
 from unskew.report.page import embed, page_data
 from unskew.report.read import coming
 from unskew.report.table import WRITERS, tabulate
 from unskew.search import parse_over
 from unskew.testing import hard_trial
+from unskew.trained import load_model
 
 LONGEST = 5.0
 """Seconds that an answer may take."""
@@ -415,6 +418,33 @@ def model_features(place: Path) -> None:
     final_features(read_runs([place]))
 
 
+def described_model(folder: Path) -> Target:
+    """What is told of a model beside its weights, edited as a value."""
+    shutil.copytree(real_runs(), folder / "compare")
+    run = next(path for path in sorted((folder / "compare").iterdir()) if path.is_dir())
+    tensors = load_safetensors((run / "model.safetensors").read_bytes())
+
+    def read(_: int, content: bytes) -> None:
+        path = run / "model.safetensors"
+        path.write_bytes(save_safetensors(tensors, {"unskew": content.decode(errors="replace")}))
+        load_model(path)(digits().test.inputs[:2])
+
+    return Target([((run / "model.json").read_bytes(), "json")], read, folder)
+
+
+def predicted_table(folder: Path) -> Target:
+    """A table of rows for a model that was trained on another."""
+    path = folder / "rows.csv"
+    (folder / "train.csv").write_text(SITES)
+    spec = f"csv:{folder / 'train.csv'},label=kind,site=site,missing=column,categorical=b"
+    federation = unskew.federate(unskew.load(spec), "natural", clients=0, seed=1)
+    trial = unskew.Trial(federation, "logistic", budget=unskew.Budget(rounds=1, epochs=1), engine="loop")
+    unskew.train(trial).save(folder / "run")
+    path.write_text(SITES)
+    model = load_model(folder / "run")
+    return in_files(folder, {path: "text"}, lambda: predict(model, path).to_csv())
+
+
 # ---- The kinds of input
 
 CIFAR = {
@@ -471,7 +501,7 @@ def logistic_weights() -> dict[str, torch.Tensor]:
 
 
 def write_safetensors(path: Path) -> None:
-    path.write_bytes(save(logistic_weights()))
+    path.write_bytes(save_safetensors(logistic_weights()))
 
 
 def write_torch(path: Path) -> None:
@@ -676,6 +706,9 @@ KINDS: dict[str, tuple[float, Make]] = {
     "report": (0.3, records(*RECORDS, read=write_report)),
     **{f"figure-{name}": (0.1, records(*RECORDS, read=draw(name))) for name in FIGURES},
     "model": (1, records("model.safetensors", read=model_features)),
+    "model-description": (2, records("model.json", read=model_features)),
+    "model-metadata": (3, described_model),
+    "predict-csv": (2, predicted_table),
     "checkpoint": (1, checkpoint("file")),
     "checkpoint-body": (2, checkpoint("body")),
     "checkpoint-value": (3, checkpoint("value")),

@@ -13,6 +13,7 @@ PAGES = [
     "docs/own-method.md",
     "docs/python.md",
     "docs/skew.md",
+    "docs/using-the-model.md",
 ]
 
 

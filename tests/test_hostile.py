@@ -17,8 +17,9 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -345,9 +346,60 @@ def test_a_model_is_what_its_experiment_says(unskew, real_run: Path, here: Path)
     for content in wrong:
         model.write_bytes(content)
         assert "is damaged" in unskew("figure", "tsne", "run").err
-    save_file({name: value.double() for name, value in tensors.items()}, model)
-    assert "is not the" in unskew("figure", "tsne", "run").err
+        assert "is damaged" in unskew("predict", "run", "x.npz").err
+    told = (run / "model.json").read_text()
+    save_file({name: value.double() for name, value in tensors.items()}, model, {"unskew": told})
+    assert "does not hold the weights of a mlp-small" in unskew("figure", "tsne", "run").err
     assert not (here / "tsne.png").exists()
+
+
+def described(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Write another description of a run's model, both where it stands alone and beside the weights."""
+    told = json.loads((run / "model.json").read_text())
+    change(told)
+    (run / "model.json").write_text(json.dumps(told))
+    tensors = load_tensors((run / "model.safetensors").read_bytes())
+    save_file(tensors, run / "model.safetensors", {"unskew": json.dumps(told)})
+
+
+DESCRIPTIONS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a network as large as a planet": lambda told: told["network"]["options"].update(hidden=[10**9, 10**9]),
+    "as many networks as grains of sand": lambda told: told["network"].update(side_by_side=10**15),
+    "a method in the place of a network": lambda told: told["network"].update(name="os.system"),
+    "an option that is a program": lambda told: told["network"]["options"].update(hidden="__import__('os')"),
+    "images of a negative size": lambda told: told["inputs"].update(shape=[1, -8, 8]),
+    "an image as wide as the world": lambda told: told["inputs"].update(shape=[1, 1 << 62, 1 << 62]),
+    "no deviation": lambda told: told.update(std=[0.0]),
+    "words for pixels": lambda told: told.update(words={"words": ["a"], "length": 3}),
+    "columns of nothing": lambda told: told.update(columns={"columns": []}),
+    "a million clients": lambda told: told["network"].update(
+        clients=[{"client": n, "name": ""} for n in range(1000)]
+    ),
+    "another version": lambda told: told.update(version=2),
+    "one class": lambda told: told.update(classes=["0"]),
+    "code of one's own": lambda told: told["network"].update(name="owned.py:Net", own=True),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_a_description_builds_no_more_than_its_weights(unskew, real_run: Path, here: Path, name: str) -> None:
+    (here / "owned.py").write_text("import os\nos.system('touch owned')\n")
+    np.savez(here / "x.npz", x=np.zeros((2, 8, 8), np.uint8))
+    run = copied(real_run, here / "run")
+    described(run, DESCRIPTIONS[name])
+    answer = unskew("predict", "run", "x.npz")
+    (here / "owned.py").unlink()
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, '{"a":' * 50_000, "9" * 5000, "NaN", '"\\ud800"'])
+def test_a_description_of_any_depth_is_answered(unskew, real_run: Path, here: Path, value: str) -> None:
+    run = copied(real_run, here / "run")
+    (run / "model.json").write_text(f'{{"version": 1, "round": {value}}}')
+    answer = unskew("predict", "run", "x.npz")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "model.json is damaged" in answer.err
 
 
 # ---- Settings and records

@@ -31,6 +31,7 @@ FILES = {
     "partition.json",
     "rounds.jsonl",
     "summary.json",
+    "model.json",
     "model.safetensors",
 }
 
@@ -58,7 +59,7 @@ def run(unskew):
     return start
 
 
-def test_a_run_leaves_its_six_files_and_nothing_else(run):
+def test_a_run_leaves_its_seven_files_and_nothing_else(run):
     folder, summary, rounds = run("--rounds", "12", "--clients", "5", "--cohort", "3", "--seed", "2")
     assert {path.name for path in folder.iterdir()} == FILES
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unskew.program import Program
     from unskew.result import Result, Round
     from unskew.train import train
+    from unskew.trained import TrainedModel, load_model
     from unskew.trial import Budget, Evaluation, Faults, Probe, Stop, Trial
 
 __all__ = [
@@ -33,11 +34,13 @@ __all__ = [
     "Result",
     "Round",
     "Stop",
+    "TrainedModel",
     "Trial",
     "UserError",
     "data",
     "federate",
     "load",
+    "load_model",
     "losses",
     "methods",
     "metrics",
@@ -54,6 +57,7 @@ _MODULES = {
     "program": ("Program",),
     "result": ("Result", "Round"),
     "train": ("train",),
+    "trained": ("TrainedModel", "load_model"),
     "trial": ("Budget", "Evaluation", "Faults", "Probe", "Stop", "Trial"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -240,11 +240,17 @@ def brief_skew(recipe: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """An experiment whose every default is written out, and what it takes to run it."""
+class Resolved:
+    """An experiment whose every default is written out, and its trial."""
 
     experiment: Experiment
     trial: Trial
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared(Resolved):
+    """All that it takes to run an experiment."""
+
     method: Method | Program
 
 

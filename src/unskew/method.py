@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -118,6 +118,9 @@ class Method:
     work: Work | Callable[[Trial], Work | None] | None = None
     """What a client computes beyond plain training, for the cost of a run. A method that changes nothing at
     the client need not say it; of others None means that nobody has counted."""
+    made: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    """The names of the methods that it was put together of, each with the hyperparameters that were given;
+    empty where it has no name."""
 
     def __post_init__(self) -> None:
         check_functions("Method", {"loss": self.loss, "transform": self.transform})
@@ -186,7 +189,19 @@ class Method:
             needs_sgd=self.needs_sgd or other.needs_sgd,
             tallies=self.tallies + other.tallies,
             work=_both_works(self, other),
+            made=both_made(self.made, other.made),
         )
+
+
+OWN = "own"
+"""What a method without a name is called beside others."""
+
+
+def both_made(
+    first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, Mapping[str, Any]]:
+    """What two methods together were made of; nothing where neither has a name."""
+    return {**(first or {OWN: {}}), **(second or {OWN: {}})} if first or second else {}
 
 
 DRIFT = "state that corrects the clients' drift"

@@ -7,16 +7,17 @@ where a `Keeper` keeps these values, a run that was stopped goes on from there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from unskew import engines, metrics
 from unskew.engines.job import Job, Task
 from unskew.errors import UserError
-from unskew.method import Method, Tally, Work
+from unskew.method import Method, Tally, Work, both_made
 from unskew.metrics import BACKWARD, Assessment, ProbabilityScores, Traffic
+from unskew.record import ClientModel
 from unskew.result import NOTHING_SENT, Choice, Result, Round, Stage, State, Validation
 from unskew.rounds import (
     OnRound,
@@ -43,6 +44,8 @@ class Program:
     base: Method = Method()
     work: Work | None = None
     """What every round computes at a client beyond the base method, where all rounds compute the same."""
+    made: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    """As `Method.made`."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -64,7 +67,7 @@ class Program:
     def __add__(self, other: Method) -> Program:
         if isinstance(other, Program):
             raise UserError("these methods cannot be put together: each trains in stages of its own.")
-        return replace(self, base=self.base + other)
+        return replace(self, base=self.base + other, made=both_made(self.made, other.made))
 
     __radd__ = __add__
 
@@ -228,7 +231,7 @@ class Run:
         """Train all rounds in one stage, as a run that has no other: for plain methods, and for programs that
         change the model."""
         trained = self.train("training", method, trial, start=start)
-        return self.result(trained.weights, trained.state, trained.rounds)
+        return self.result(trained.weights, trained.state, trained.rounds, trial=trial)
 
     def ask(
         self,
@@ -348,15 +351,19 @@ class Run:
         state: State,
         rounds: Iterable[Round],
         *,
+        trial: Trial | None = None,
+        owners: Sequence[ClientModel] | None = None,
         notes: Sequence[str] = (),
         traffic: Traffic = NOTHING_SENT,
         final: Assessment | None = None,
         validated: Assessment | None = None,
         scores: ProbabilityScores | None = None,
     ) -> Result:
-        """The run as a whole. `traffic` is what was sent beside rounds and stages. `final` and `validated`
-        are for a model that is no round's: how it does on the test set and on what validates. `scores` are
-        for one that is not of the form of the trial's."""
+        """The run as a whole. `trial` is the one whose model the weights are, by default the run's own;
+        `owners` says whose they are where they hold a model of each, stacked on the first axis. `traffic` is
+        what was sent beside rounds and stages. `final` and `validated` are for a model that is no round's:
+        how it does on the test set and on what validates. `scores` are for one that is not of the form of the
+        trial's."""
         federation = self.trial.federation
         costs = [stage.cost for stage in self.stages]
         known = [cost for cost in costs if cost is not None]
@@ -367,6 +374,7 @@ class Run:
         trained = dict.fromkeys([*rounds, *(round for stage in self.stages for round in stage.rounds)])
         return Result(
             weights=weights,
+            network=replace((trial or self.trial).network, clients=None if owners is None else list(owners)),
             rounds=rounds,
             classes=federation.dataset.classes,
             counts=federation.counts.numpy(),

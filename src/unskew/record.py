@@ -413,6 +413,100 @@ class Summary:
 
 
 @_DECLARED
+@dataclass(frozen=True)
+class FixedHead:
+    """A last layer that is never trained, and how the features before it are normalised."""
+
+    normalise: Literal["batch", "l2", "none"]
+    length: float
+    """Of every feature vector, where they are normalised by l2."""
+
+
+@_DECLARED
+@dataclass(frozen=True)
+class ClientModel:
+    """Whose model one of several is."""
+
+    client: int
+    name: str
+    """Such as the site's; empty where clients have no names."""
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Which part of a model was trained, as `unskew.models.Tuning`: adapters are parts of it since."""
+
+    freeze: list[str] = field(default_factory=list)
+    train_only: list[str] = field(default_factory=list)
+    lora: Annotated[int, Field(ge=0)] = 0
+    lora_alpha: float = 0.0
+    lora_layers: list[str] = field(default_factory=list)
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """What a model is made of: all it takes to build it again but its weights."""
+
+    name: str
+    """Of `unskew.models.MODELS`; where it is one's own, the file and the class, or its name in Python."""
+    own: bool = False
+    """Whether it is built by one's own code, which is run only where somebody asks for it."""
+    norm: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    statistics: Literal["average", "local", "batch"] = "average"
+    """What becomes of BatchNorm statistics: with local and batch every batch is normalised by its own."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    tuning: Tuning | None = None
+    """None: all of it was trained."""
+    fixed_head: FixedHead | None = None
+    """What a method has put in the place of the last layer."""
+    side_by_side: Annotated[int, Field(ge=1)] | None = None
+    """How many such networks stand side by side, under one last layer."""
+    clients: list[ClientModel] | None = None
+    """Whose models these are, where there are several, one on top of the other in every tensor."""
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class ModelInputs:
+    """What one sample looks like to a model before it is normalised."""
+
+    kind: Literal["image", "table", "text"]
+    shape: list[Annotated[int, Field(ge=1)]]
+    """image: channels, height, width; table: features; text: tokens."""
+    vocabulary: Annotated[int, Field(ge=0)] = 0
+    """text only: how many token ids there are."""
+
+
+@_DECLARED
+@dataclass(frozen=True, kw_only=True)
+class ModelFile:
+    """What model.json and the metadata of model.safetensors hold: all it takes to use the model."""
+
+    version: Literal[1]
+    """Of this format."""
+    network: Network
+    inputs: ModelInputs
+    classes: list[str]
+    mean: list[float]
+    """By channel, of pixels divided by 255; empty: they are not normalised."""
+    std: list[Annotated[float, Field(gt=0)]]
+    columns: dict[str, Any] | None = None
+    """How the columns of a table become features: `unskew.data.columns.Columns`."""
+    words: dict[str, Any] | None = None
+    """How texts become token ids: `unskew.data.words.Words`."""
+    method: str
+    dataset: str
+    seed: int
+    round: int
+    """After which the model was this, counted from 1."""
+    identity: str
+    """Of `Experiment.identity`."""
+
+
+@_DECLARED
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """Where and when something began."""
@@ -605,6 +699,7 @@ ROUND: Format[Round] = Format(
 PROBE: Format[Probe] = Format(Probe)
 SUMMARY: Format[Summary] = Format(Summary)
 ENVIRONMENT: Format[Environment] = Format(Environment)
+MODEL: Format[ModelFile] = Format(ModelFile)
 FAILURE: Format[Failure] = Format(Failure)
 PLAN: Format[Plan] = Format(Plan)
 EXPERIMENT: Format[Experiment] = Format(Experiment)

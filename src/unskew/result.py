@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unskew import metrics
 from unskew.client_tensors import ClientTensors
-from unskew.method import Tally
+from unskew.method import Tally, Work
 from unskew.metrics import Assessment, ProbabilityScores, SiteResult, Spread, Traffic
 from unskew.probe import Findings
-from unskew.record import Fault
+from unskew.record import Fault, Network
 from unskew.sites import Sites
-from unskew.trial import Stop, StopMetric
+from unskew.trial import Stop, StopMetric, Trial
 from unskew.types import ServerState, Tensors, Weights
 
 NOTHING_SENT = Traffic(up=0, down=0)
@@ -148,6 +150,8 @@ class Result:
     weights: Weights
     """The served model of the round that validation chose, or of the last one where nothing validates; its
     buffers have the frozen parameters too."""
+    network: Network
+    """What the model is made of."""
     rounds: list[Round]
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
@@ -171,6 +175,20 @@ class Result:
     """What the tallies of the rounds count."""
     owners: Sites | None = None
     """Who owns the test samples, where the data tell."""
+    trial: Trial | None = None
+    """The conditions; None where the result has come from another machine."""
+    made: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The method, as `Method.made`."""
+    work: Work | None = None
+    """What a client computed in every round; None where rounds differ or nobody has counted."""
+
+    def save(self, folder: Path | str, *, method: str = "") -> Path:
+        """Write a run folder, as `unskew run` does: for `unskew table`, `figure`, `report`, `predict` and
+        `export`, and for `unskew.load_model`. `method` is what the method is called there, where it is not
+        one of unskew's own. Returns the folder."""
+        from unskew.saving import save
+
+        return save(self, Path(folder), method)
 
     @property
     def accuracy(self) -> dict[str, float]:

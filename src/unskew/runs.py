@@ -22,12 +22,12 @@ from safetensors.torch import save
 from unskew import metrics, record
 from unskew.clock import Clock
 from unskew.errors import UserError
-from unskew.experiment import Experiment, Prepared, brief_skew, read
+from unskew.experiment import Experiment, Resolved, brief_skew, read
 from unskew.files import sync_file, write_file
 from unskew.lock import NAME as LOCK
 from unskew.machine import machine
 from unskew.metrics import Assessment, Stages, Traffic
-from unskew.notation import flatten
+from unskew.notation import flatten, write_method
 from unskew.probe import Findings
 from unskew.record import to_json
 from unskew.result import Result, Round, Validation
@@ -44,7 +44,7 @@ class RunFolder:
     a run that is stopped keeps all rounds it finished. A folder that holds the same experiment unfinished is
     gone on with: what is there stays."""
 
-    def __init__(self, path: Path, prepared: Prepared) -> None:
+    def __init__(self, path: Path, resolved: Resolved) -> None:
         self.path, self.notes = path, list[str]()
         found = claim(path)
         if found == FINISHED:
@@ -54,34 +54,34 @@ class RunFolder:
         if found == UNFINISHED:
             if not (path / "experiment.toml").exists():
                 raise UserError(f"the output folder {path} holds a compare: choose another with --out.")
-            check_same(path, prepared.experiment)
+            check_same(path, resolved.experiment)
         for left in path.glob(".*.part"):  # by a crash, of a file that was being written
             left.unlink(missing_ok=True)
-        where = environment(prepared)
-        self._keep("experiment.toml", prepared.experiment.toml())
-        self._keep_partition(prepared)
+        where = environment(resolved)
+        self._keep("experiment.toml", resolved.experiment.toml())
+        self._keep_partition(resolved)
         if (path / "environment.json").exists():
             self.notes += self._other_versions(where)
             self._add_line("resumed.jsonl", where)
         else:
             write_whole(path / "environment.json", to_json(where))
         self._rounds = self._whole_lines("rounds.jsonl", record.ROUND)
-        self._probes = self._whole_lines("probes.jsonl", record.PROBE) if prepared.trial.probe.every else []
+        self._probes = self._whole_lines("probes.jsonl", record.PROBE) if resolved.trial.probe.every else []
         with writing(path):
             (path / "error.json").unlink(missing_ok=True)
-        dataset = prepared.trial.federation.dataset
+        dataset = resolved.trial.federation.dataset
         tested = np.bincount(dataset.test.labels.numpy(), minlength=len(dataset.classes)) > 0
-        self._shares = metrics.group_shares(prepared.trial.federation.counts.numpy(), tested)
+        self._shares = metrics.group_shares(resolved.trial.federation.counts.numpy(), tested)
         self._domains = dataset.domains
-        self._sites = prepared.trial.federation.sites
+        self._sites = resolved.trial.federation.sites
 
     def _keep(self, name: str, content: str) -> None:
         if not (self.path / name).exists():
             write_whole(self.path / name, content)
 
-    def _keep_partition(self, prepared: Prepared) -> None:
+    def _keep_partition(self, resolved: Resolved) -> None:
         """Write who holds what, or check that it is as it was."""
-        federation, path = prepared.trial.federation, self.path / "partition.json"
+        federation, path = resolved.trial.federation, self.path / "partition.json"
         if not path.exists():
             federation.save(path)
             return
@@ -205,7 +205,7 @@ class RunFolder:
             validation=None if round.validation is None else record.Validated(**_validated(round.validation)),
         )
 
-    def finish(self, prepared: Prepared, result: Result, time: Callable[[], record.Time]) -> record.Summary:
+    def finish(self, resolved: Resolved, result: Result, time: Callable[[], record.Time]) -> record.Summary:
         """Write the model, then the summary, with the time until then; return the summary."""
         weights = result.weights
         tensors = {
@@ -215,24 +215,46 @@ class RunFolder:
             if (self.path / name).exists():
                 with writing(self.path / name) as file:
                     sync_file(file)  # before the summary says that the run is finished
+        told = model_file(resolved, result)
         # One entry alone: of several, safetensors writes now one first, now another.
-        content = save(tensors, metadata={"format": "pt"})
+        content = save(tensors, metadata={"unskew": to_json(told, indent=None)})
+        write_whole(self.path / "model.json", to_json(told))
         write_whole(self.path / "model.safetensors", content)
         if result.owners is not None and len(result.sites) > record.MOST_SITES:
             lines = (to_json(site_record(site), indent=None) + "\n" for site in result.sites)
             write_whole(self.path / "sites.jsonl", "".join(lines))
-        summary = summarise(prepared, result, time(), self.path)
+        summary = summarise(resolved, result, time(), self.path)
         write_whole(self.path / "summary.json", to_json(summary))
         return summary
 
 
-def summarise(prepared: Prepared, result: Result, time: record.Time, path: Path) -> record.Summary:
+def model_file(resolved: Resolved, result: Result) -> record.ModelFile:
+    """All it takes to use the model of a run beside its weights."""
+    experiment, dataset = resolved.experiment, resolved.trial.federation.dataset
+    inputs = dataset.inputs
+    return record.ModelFile(
+        version=1,
+        network=result.network,
+        inputs=record.ModelInputs(kind=inputs.kind, shape=list(inputs.shape), vocabulary=inputs.vocabulary),
+        classes=list(dataset.classes),
+        mean=list(dataset.mean),
+        std=list(dataset.std),
+        columns=None if dataset.columns is None else dataset.columns.to_json(),
+        words=None if dataset.words is None else dataset.words.to_json(),
+        method=write_method(experiment.method.model_dump()),
+        dataset=experiment.data.name,
+        seed=experiment.seed,
+        round=result.rounds[-1].number if result.validation is None else result.validation.round,
+        identity=experiment.identity(),
+    )
+
+
+def summarise(resolved: Resolved, result: Result, time: record.Time, path: Path) -> record.Summary:
     """What `--json` prints and `summary.json` holds."""
-    experiment, trial = prepared.experiment, prepared.trial
+    experiment, trial = resolved.experiment, resolved.trial
     final = result.final
     by_class = metrics.class_accuracy(final.confusion)
     worst = metrics.worst_class(by_class)
-    work = prepared.method.work_in(trial)
     assert isinstance(experiment.skew.clients, int)  # resolved, as the seed is
     assert experiment.skew.seed is not None
     summary = record.Summary(
@@ -263,7 +285,7 @@ def summarise(prepared: Prepared, result: Result, time: record.Time, path: Path)
         seconds=result.seconds,
         probe_seconds=result.probe_seconds,
         traffic=_traffic(result.traffic),
-        passes=None if work is None else record.Passes(**asdict(work.passes(trial.epochs))),
+        passes=None if result.work is None else record.Passes(**asdict(result.work.passes(trial.epochs))),
         cost=result.cost,
         tallies={tally.name: record.Tally(tally.of, _shares(result, tally.name)) for tally in result.tallies},
         weights_sha256=weights_sha256(result.weights.params),
@@ -526,7 +548,7 @@ def writing(path: Path) -> Iterator[Path]:
         raise UserError(f"cannot write to {path} ({error.strerror}): {todo}.") from None
 
 
-def environment(prepared: Prepared) -> record.Environment:
+def environment(resolved: Resolved) -> record.Environment:
     """Where a run runs, and which one it is."""
-    where = machine(prepared.trial.pick_device())
-    return record.Environment(**vars(where), identity=prepared.experiment.identity())
+    where = machine(resolved.trial.pick_device())
+    return record.Environment(**vars(where), identity=resolved.experiment.identity())

@@ -23,7 +23,7 @@ from unskew.engines.ray.engine import for_worker
 from unskew.engines.ray.fleet import RemoteCall, fleet_for
 from unskew.engines.ray.payload import Payload, pack, pack_code, unpack
 from unskew.errors import Interrupted, UserError
-from unskew.experiment import Prepared
+from unskew.experiment import Prepared, Resolved
 from unskew.lock import NAME as LOCK
 from unskew.lock import locked
 from unskew.loggers import Log
@@ -134,7 +134,7 @@ def execute(
     fails, which writes down why. The clock, by default one from now on, tells the summary where the time
     went. Where it is not the `last` of several, it is interrupted also when it has just ended."""
     clock = clock or Clock()
-    with _run_folder(path, prepared) as folder:
+    with run_folder(path, prepared) as folder:
         try:
             watch.say([*_beforehand(prepared), *folder.notes])
             with _loggers(log, prepared, path, watch) as loggers:
@@ -153,7 +153,7 @@ def execute(
 
 
 @contextmanager
-def _run_folder(path: Path, prepared: Prepared) -> Iterator[RunFolder]:
+def run_folder(path: Path, resolved: Resolved) -> Iterator[RunFolder]:
     """The folder of a run, which nobody else writes to meanwhile. Where it cannot be made a run's, what was
     empty is left empty, and what is new is taken away."""
     new = not path.exists()
@@ -162,7 +162,7 @@ def _run_folder(path: Path, prepared: Prepared) -> Iterator[RunFolder]:
         with locked(path):
             empty = claim(path) == EMPTY  # asked again, since nobody else changes it from here on
             try:
-                folder = RunFolder(path, prepared)
+                folder = RunFolder(path, resolved)
             except BaseException as error:
                 for each in path.iterdir() if empty else ():
                     if each.name != LOCK:
@@ -431,7 +431,7 @@ def _reachable_checkpoints(
 
 def _brief(result: Result) -> Result:
     """What the clients remember may be many times as large as the model, and nobody asks for it here."""
-    return replace(result, state=State(result.state.server))
+    return replace(result, state=State(result.state.server), trial=None)
 
 
 def _note_where(path: Path, where: record.Environment) -> None:

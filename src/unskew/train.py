@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.program import Keeper, Program, Run
@@ -23,6 +25,7 @@ def train(
     `keeper`, such as `unskew.Checkpoints`, keeps what training has come to: given again, training goes on
     from there, tells the rounds from before again, and its result has them all."""
     method = method or Method()
+    asked = method
     if isinstance(method, Method):
 
         def all_rounds(run: Run) -> Result:
@@ -33,4 +36,6 @@ def train(
         raise UserError("train needs a method, such as unskew.methods.fedprox(): call its function first.")
     elif start is not None:
         raise UserError("a method in stages begins at its beginning: leave start out.")
-    return method.train_in_stages(trial, on_round, keeper)
+    result = method.train_in_stages(trial, on_round, keeper)
+    made = {"fedavg": {}} if asked == Method() else asked.made
+    return replace(result, trial=trial, made=made, work=asked.work_in(trial))

@@ -6,7 +6,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,18 +16,21 @@ import torch
 from pydantic import AfterValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
-from unskew import metrics, models
+from unskew import metrics, models, record
 from unskew.attacks import Attack
 from unskew.client_tensors import machine_memory
 from unskew.data.augment import Augment
 from unskew.data.federation import Federation
 from unskew.errors import UserError, unknown, whole_number
 from unskew.notation import items
+from unskew.parts.architecture import Told
 from unskew.parts.optimizers import OptimizerChoice
 from unskew.parts.schedules import Schedule
 from unskew.randomness import Purpose, draw_seed
+from unskew.record import Network
 from unskew.spec import Spec
 from unskew.types import Optimizer, Weights
+from unskew.user_code import split_name
 
 MOST_THREADS = 256
 """More make no sum faster, and where the system refuses to make them, the process ends without a word."""
@@ -370,6 +373,22 @@ class Trial:
     def _normed(self) -> bool:
         return bool(models.moving_norms(self.build()))
 
+    @property
+    def network(self) -> Network:
+        """What the model is made of."""
+        options = dict(self.model_options)
+        if isinstance(self.model, str):
+            known = models.MODELS[self.model]
+            options = {name: options.get(name, value) for name, value in known.defaults.items()}
+            told = Network(name=self.model, norm=self.norm or known.norms[0], options=options)
+        elif isinstance(self.model, Told):
+            told = self.model.network
+        else:
+            told = _own_network(self.model, options)
+        if self.tuning:
+            told = replace(told, tuning=record.Tuning(**_lists(asdict(self.tuning))))
+        return replace(told, statistics=self.statistics, precision=self.precision)
+
     def build(self, *, adapted: bool = True) -> nn.Module:
         """The model with its initial weights: the same for every method under this trial. `adapted` says that
         it returns features and logits, as all of MODELS do."""
@@ -419,6 +438,19 @@ class Trial:
         if device.type not in ("cpu", "cuda") or wanted.startswith("cpu:"):
             raise UserError(f"device '{wanted}' is not supported: choose auto, cpu, cuda or cuda:N.")
         return device
+
+
+def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, Any]) -> Network:
+    """A network that is made by the user's own code."""
+    if isinstance(model, models.OwnModel):
+        file, name = split_name(model.name)
+        return Network(name=f"{file.name}:{name}", own=True, options=models.told_options(model))
+    maker = type(model) if isinstance(model, nn.Module) else model
+    return Network(name=getattr(maker, "__qualname__", type(maker).__qualname__), own=True, options=options)
+
+
+def _lists(told: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
 
 
 def _check_room(name: str, make: Callable[[], nn.Module]) -> None:

@@ -667,7 +667,7 @@ def test_ag_news_vocabulary_is_capped_and_rare_words_are_unknown(tmp_path: Path)
 
 
 def test_ag_news_words_are_freed_of_the_files_escapes() -> None:
-    from unskew.data.sources.ag_news import tokenise
+    from unskew.data.words import tokenise
 
     assert tokenise(r"A rocket\launch for #36;10: Sun#39;s, don't &lt;b&gt;") == [
         *("a", "rocket", "launch", "for", "10", "sun's", "don't", "b"),

@@ -397,7 +397,7 @@ def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
                     }
         return found
 
-    assert len(files("ray")) == 6 * 6  # six files of six runs
+    assert len(files("ray")) == 7 * 6  # seven files of six runs
     assert files("ray") == files("loop")
     ran = json.loads((tmp_path / "by-ray/fedavg-seed1/environment.json").read_text())
     assert ran["command"][:2] == ["unskew", "compare"]

@@ -32,11 +32,12 @@ from unskew.methods import (
     moon,
 )
 from unskew.methods.assemble import assemble
-from unskew.methods.fedgela import simplex, with_fixed_head
+from unskew.methods.fedgela import GelaModel, simplex
 from unskew.methods.fpl import prototype_loss
 from unskew.parts.finch import cluster_means, finch
 from unskew.parts.prototypes import class_means
 from unskew.program import Program
+from unskew.record import FixedHead
 from unskew.testing import check_method
 from unskew.types import Memory, Out, Scope, ServerState, Updates, View, Weights
 
@@ -678,7 +679,7 @@ def test_fedgela_clips_what_other_methods_make_of_a_gradient(digits):
     """Put together with FedSAM: the gradient uphill is scaled, and the step is as long as the bound."""
     rows = of_class(digits, 0, n=24) + of_class(digits, 1, n=8)
     trial = Trial(split(digits, rows), "mlp-small", budget=one_step())
-    start = with_fixed_head(trial, normalise="none", e_h=1.0)
+    start = GelaModel(trial, FixedHead("none", 1.0))()
     moves = {}
     for clip in (0.0, 0.01):
         method = fedgela(normalise="none", clip=clip) + fedsam(rho=0.5)
@@ -699,11 +700,11 @@ def test_the_classifier_of_fedgela_never_moves_and_follows_the_seed(digits):
     results = [unskew.train(replace(trial, seed=seed), fedgela()) for seed in (1, 2)]
     heads = [result.weights.buffers["head.weight"] for result in results]
     for seed, head in zip((1, 2), heads, strict=True):
-        start = with_fixed_head(replace(trial, seed=seed), normalise="batch", e_h=1.0)
+        start = GelaModel(replace(trial, seed=seed), FixedHead("batch", 1.0))()
         assert torch.equal(head, start.head.weight)
         assert "head.weight" not in results[0].weights.params
     assert not torch.allclose(heads[0], heads[1])
-    same_body = with_fixed_head(trial, normalise="none", e_h=1.0).body.body
+    same_body = GelaModel(trial, FixedHead("none", 1.0))().body.body
     for name, value in trial.build().body.named_parameters():
         assert torch.equal(value, dict(same_body.named_parameters())[name])
 
@@ -712,7 +713,7 @@ def test_a_balanced_client_of_fedgela_trains_what_is_tested(digits):
     """Equal class shares scale nothing, so the loss at temperature 1 is that of the global logits."""
     rows = of_class(digits, *range(10), n=6)
     trial = Trial(split(digits, rows), "mlp-small", budget=one_step())
-    fixed = replace(trial, model=partial(with_fixed_head, trial, normalise="l2", e_h=1.0))
+    fixed = replace(trial, model=GelaModel(trial, FixedHead("l2", 1.0)))
     scaled = unskew.train(trial, fedgela(temperature=1.0, normalise="l2"))
     plain = unskew.train(fixed)
     assert_same_weights(scaled, with_weights(fixed.build(), plain.weights))
@@ -728,7 +729,7 @@ def test_fedgela_is_tested_without_the_clients_scales(digits):
     rows = of_class(digits, 0, n=24) + of_class(digits, 1, n=8)
     trial = Trial(split(digits, rows), "mlp-small", budget=one_step())
     result = unskew.train(trial, fedgela(normalise="none"))
-    model = with_weights(with_fixed_head(trial, normalise="none", e_h=1.0), result.weights).eval()
+    model = with_weights(GelaModel(trial, FixedHead("none", 1.0))(), result.weights).eval()
     x = normalise(digits.test.inputs, digits.mean, digits.std)
     with torch.no_grad():
         h = model.body(x)

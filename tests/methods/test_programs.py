@@ -29,7 +29,7 @@ from unskew.method import Tally, plain_loss
 from unskew.methods import METHODS, ccvr, centralised, fedavgm, fedconcat, fedprox, local_only, pkd
 from unskew.methods.assemble import assemble
 from unskew.methods.ccvr import merge, moments, virtual_features
-from unskew.methods.fedconcat import cluster, concatenation, label_counts
+from unskew.methods.fedconcat import ConcatModel, cluster, label_counts
 from unskew.methods.pkd import (
     class_statistics,
     only_classes,
@@ -666,7 +666,7 @@ def test_the_summed_logits_of_the_clusters(skewed):
         members = [mine if kinds[k] == kind else [] for k, mine in enumerate(skewed.partition.indices)]
         weights = unskew.train(replace(trial, federation=split(skewed.dataset, *members))).weights
         alone.append(filled(trial, weights)(x).logits)
-    whole = filled(replace(trial, model=lambda: concatenation(trial, 2)), result.weights)
+    whole = filled(replace(trial, model=ConcatModel(trial, 2)), result.weights)
     torch.testing.assert_close(whole(x).logits, alone[0] + alone[1])
     right = (
         whole(inputs_of(skewed.dataset.test, skewed.dataset)).logits.argmax(1)
@@ -742,7 +742,7 @@ def test_a_round_of_the_new_head_by_hand(digits):
     budget = Budget(rounds=2, epochs=1, batch_size=1000, lr=0.5, momentum=0, weight_decay=0)
     trial = Trial(split(digits, *parts), "mlp-small", budget)
     result = unskew.train(trial, fedconcat(clusters=2, encoder_rounds=1, batches=0))
-    whole = replace(trial, model=lambda: concatenation(trial, 2))
+    whole = replace(trial, model=ConcatModel(trial, 2))
     start = whole.build().head
     features = filled(whole, result.weights)(inputs_of(digits.train, digits)).features.detach()
     steps = []
@@ -812,7 +812,7 @@ def test_encoders_are_frozen_and_tests_are_of_the_whole_model(noise):
     short = unskew.train(trial, fedconcat(clusters=2, encoder_rounds=1))
     result = unskew.train(trial, fedconcat(clusters=2, encoder_rounds=1, head="concatenated"))
     assert all(torch.equal(short.weights.buffers[n], v) for n, v in result.weights.buffers.items())
-    whole = engines.start(replace(trial, model=lambda: concatenation(trial, 2), norm=None))
+    whole = engines.start(replace(trial, model=ConcatModel(trial, 2), norm=None))
     test = whole.evaluate(result.weights).result()
     assert np.array_equal(test.confusion, result.final.confusion)
     assert test.loss == pytest.approx(result.final.loss, rel=1e-5)

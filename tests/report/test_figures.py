@@ -628,7 +628,7 @@ def test_a_model_that_is_not_there_or_does_not_fit(unskew, compared):
     other = compared.parent / "other"
     assert unskew("run", *BRIEF, "--model", "mlp", "--out", "other").code == 0
     model.write_bytes((other / "model.safetensors").read_bytes())
-    assert "is not the mlp-small of its experiment" in unskew("figure", "tsne", "cmp").err
+    assert "are of two models" in unskew("figure", "tsne", "cmp").err
 
 
 DOCS = Path(__file__).parents[2] / "docs"

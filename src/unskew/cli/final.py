@@ -8,20 +8,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load
 
 from unskew.data import Dataset, federate
-from unskew.data.augment import normalise
-from unskew.engines.network import Network
 from unskew.errors import UserError, unknown
-from unskew.experiment import Experiment, Prepared, load_data, prepare
+from unskew.experiment import Experiment, load_data
 from unskew.report.figures import Features
 from unskew.report.figures.tsne import MOST_CLASSES
 from unskew.report.figures.words import finished
 from unskew.report.read import Run, by_method, same_classes
-from unskew.trial import weights_of
-from unskew.types import Weights
+from unskew.trained import load_model, read_model
 from unskew.user_code import is_code
 
 MOST_SAMPLES = 1500
@@ -44,9 +39,10 @@ def final_features(
         if source not in loaded:
             loaded[source] = load_data(experiment)
         dataset = loaded[source]
-        federation = federate(dataset, f"file:{members[0].path / 'partition.json'}", clients=0, seed=0)
+        # Which says so where the data are not those of the run.
+        federate(dataset, f"file:{members[0].path / 'partition.json'}", clients=0, seed=0)
         rows = _sample(dataset.test.labels.numpy(), chosen)
-        values = _features(members[0], prepare(experiment, dataset, federation), rows)
+        values = _features(members[0], experiment, dataset, rows)
         found.append(Features(name, values, dataset.test.labels.numpy()[rows]))
     return found
 
@@ -87,36 +83,15 @@ def _sample(labels: NDArray[np.int64], chosen: Sequence[int]) -> NDArray[np.int6
 
 
 @torch.no_grad()
-def _features(run: Run, prepared: Prepared, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    trial = prepared.trial
-    dataset, network = trial.federation.dataset, Network(trial, torch.device("cpu"))
-    weights = _weights(run, weights_of(network.student).with_frozen(network.frozen_tensors))
-    batches = torch.split(torch.from_numpy(rows), trial.evaluation.batch_size)
-    parts = [
-        network.test(weights, normalise(dataset.test.inputs[batch], dataset.mean, dataset.std)).features
-        for batch in batches
-    ]
-    return np.asarray(torch.cat(parts).float().numpy())
-
-
-def _weights(run: Run, like: Weights) -> Weights:
+def _features(
+    run: Run, experiment: Experiment, dataset: Dataset, rows: NDArray[np.int64]
+) -> NDArray[np.float32]:
     finished(run)
-    path = run.path / "model.safetensors"
-    try:
-        tensors = load(path.read_bytes())  # not mapped: a file may be cut short while it is
-    except FileNotFoundError:
-        raise UserError(f"{run.path} lacks model.safetensors: give another run, or run it again.") from None
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is damaged ({error}): give another run, or run it again.") from None
-    wanted = like.params | like.buffers
-    kinds, wanted_kinds = (
-        {name: (value.shape, value.dtype) for name, value in each.items()} for each in (tensors, wanted)
-    )
-    if kinds != wanted_kinds:
-        raise UserError(
-            f"{path} is not the {run.experiment['model']['name']} of its experiment, as where a method such "
-            "as fedconcat builds its own model: leave this run out."
-        )
-    return Weights(
-        {name: tensors[name] for name in like.params}, {name: tensors[name] for name in like.buffers}
-    )
+    if read_model(run.path)[0].network.clients is not None:
+        raise UserError(f"{run.path} has a model of each client and none for all: leave this run out.")
+    model = load_model(run.path)
+    if dataset.inputs.shape != tuple(model.told.inputs.shape):
+        raise UserError(f"{run.path} has a model for other data than its own: leave this run out.")
+    batches = torch.split(torch.from_numpy(rows), experiment.evaluation.batch_size)
+    parts = [model.core(dataset.test.inputs[batch]).features for batch in batches]
+    return np.asarray(torch.cat(parts).numpy())

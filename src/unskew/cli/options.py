@@ -163,6 +163,31 @@ Set = Annotated[
     option("--set", "KEY=VALUE", "Any setting of an experiment file, such as budget.lr=0.1."),
 ]
 
+TrainedRun = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run folder, or its model.safetensors alone.")
+]
+WhoseModel = Annotated[
+    str | None,
+    option("--client", "NUMBER|NAME", "Whose model, where a run has one for each client (local-only)."),
+]
+WhoseRows = Annotated[
+    str | None,
+    option("--site", "NAME", "Whose rows these are, where each site has a scale of its own (scale=site)."),
+]
+OwnModel = Annotated[
+    str | None,
+    option("--model", "FILE:NAME", "The code of a model of your own, such as my_net.py:Net; it runs."),
+]
+
+
+def check_output(path: Path, overwrite: bool) -> None:
+    """Refuse to write over a file, unless that is asked for."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: name a file with --out.")
+    if path.exists() and not overwrite:
+        raise UserError(f"{path} is there already: choose another file with --out, or give --overwrite.")
+
+
 PATHS = {
     "method": "method",
     "dataset": "data.name",

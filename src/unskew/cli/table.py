@@ -47,8 +47,7 @@ def table(
     for path in out or []:
         if path.suffix.lower() not in WRITERS:
             raise UserError(f"cannot write a table to '{path}': end its name in .md, .csv or .tex.")
-        if path.exists() and not overwrite:
-            raise UserError(f"{path} is there already: choose another file with --out, or give --overwrite.")
+        options.check_output(path, overwrite)
     goal = None if target is None else _fraction(target)
     found = read_tested(runs)
     made = tabulate(found, metric=metric, target=goal)

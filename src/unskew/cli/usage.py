@@ -24,6 +24,8 @@ COMMANDS = {
     "compare": "Train several methods under the same conditions.",
     "tune": "Search hyperparameters on validation data.",
     "resume": "Go on with a run, compare or search that was stopped.",
+    "predict": "Say what a trained model makes of a file or folder.",
+    "export": "Write a trained model for other programs.",
     "skew": "Print and draw who holds what.",
     "figure": "Draw what label skew does, for print.",
     "table": "Compare methods over their seeds.",

@@ -107,6 +107,8 @@ class Column:
     """What a missing value is taken for; where it is None, a missing value that is not flagged is refused."""
     flagged: bool = False
     """Whether one more number says that the value is missing."""
+    unknown: tuple[float, ...] = ()
+    """Numbers that stand for a value that is missing, such as 0 for a blood pressure."""
 
     @property
     def features(self) -> list[str]:
@@ -118,7 +120,7 @@ class Column:
     def apply(self, rows: Rows) -> Floats:
         """What this column of the rows becomes, [n, features]."""
         cells = rows.column(self.name)
-        missing = np.array([is_missing(cell) for cell in cells], np.bool_)
+        missing = np.array([is_missing(cell) or cell in self.unknown for cell in cells], np.bool_)
         if missing.any() and self.fill is None and not self.flagged:
             raise rows.mistake(int(missing.argmax()), self.name, FILL_IT)
         if self.kind == "number":
@@ -238,14 +240,15 @@ def _features(columns: tuple[Column, ...], rows: Rows) -> Floats:
 
 def _own_scale(column: Column, rows: Rows) -> Column:
     """A column as one site scales and fills it. A column of which the site has no value is 0 there."""
-    present = [cell for cell in rows.column(column.name) if not is_missing(cell)]
+    cells = rows.column(column.name)
+    present = [cell for cell in cells if not is_missing(cell) and cell not in column.unknown]
     if column.kind == "category":
         if column.fill is None or not present:
             return column
         found = Counter(map(category_of, present))
         return replace(column, fill=min(found, key=lambda each: (-found[each], each)))
     values = numbers_in(rows, column.name)
-    values = values[~np.isnan(values)]
+    values = values[~np.isnan(values) & ~np.isin(values, column.unknown)]
     if not len(values):
         return column
     mean, std = float(values.mean()), float(values.std())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.columns import Columns
+from unskew.data.words import Words
 from unskew.errors import UserError
 from unskew.types import Inputs
 
@@ -73,6 +74,8 @@ class Dataset:
     order."""
     columns: Columns | None = None
     """How the columns of a table became features (tables read from files only)."""
+    words: Words | None = None
+    """How texts became token ids (texts only)."""
     notes: tuple[str, ...] = ()
     """What was decided when the data were read, one sentence each."""
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from unskew.data.dataset import Dataset, Split
 from unskew.data.manifest import Partition, cite, save
 from unskew.data.partitions import Skew, partition
-from unskew.data.validation import from_dataset, hold_out, parse, read_validation, validation_split
+from unskew.data.validation import NONE, from_dataset, hold_out, parse, read_validation, validation_split
 from unskew.errors import UserError
 from unskew.sites import Sites
 from unskew.types import Population
@@ -54,6 +54,9 @@ class Federation:
     validation: Split | None = None
     """Samples on which rounds are chosen and nobody trains. Where they are the clients' own, their `owners`
     are the clients' numbers."""
+    validated_on: str = NONE
+    """Where these come from, as it was typed: a share of each client's samples, or a dataset; a type's name
+    for samples that were given as such."""
 
     def __repr__(self) -> str:
         """Who shares what, in one line."""
@@ -166,13 +169,15 @@ def federate(
         raise UserError("federate needs a dataset: load one with unskew.load(name).")
     made = partition(dataset, skew, clients, seed)
     given = parse(validation) if isinstance(validation, str) else validation
+    source = NONE if given is None else given if isinstance(given, str) else type(given).__name__
     if isinstance(given, Dataset):
         given = from_dataset(given, dataset)
     elif isinstance(given, str):
         given = read_validation(given, dataset)
     if isinstance(given, Split):
         replace(dataset, test=given)  # which checks it
-        return Federation(dataset, made, given)
+        return Federation(dataset, made, given, source)
     if isinstance(given, int | float):
         made = hold_out(made, dataset, given, seed if made.seed is None else made.seed)
-    return Federation(dataset, made, validation_split(dataset, made))
+        source = repr(float(given))
+    return Federation(dataset, made, validation_split(dataset, made), source)

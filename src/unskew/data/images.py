@@ -47,9 +47,13 @@ def list_images(folder: Path) -> list[Path]:
     return [Path(path) for path in sorted(found)]
 
 
-def pixels(image: Image.Image, channels: int | None = None, size: int | None = None) -> Pixels:
+Size = int | tuple[int, int]
+"""Of a square, or width and height."""
+
+
+def pixels(image: Image.Image, channels: int | None = None, size: Size | None = None) -> Pixels:
     """One Pillow image as [channels, height, width]. `channels`: 1 or 3; None keeps grey images grey and
-    makes all others RGB. `size`: resized to size x size (bilinear, antialiased)."""
+    makes all others RGB. `size`: what it is resized to (bilinear, antialiased)."""
     if image.mode.startswith(DEEP):
         raise UserError(
             f"an image of mode '{image.mode}' has more than 8 bits per pixel: convert it to 8 bits."
@@ -58,13 +62,14 @@ def pixels(image: Image.Image, channels: int | None = None, size: int | None = N
         image = image.convert("RGBA")
     grey = channels == 1 or (channels is None and image.mode in GREY)
     image = image.convert("L" if grey else "RGB")
-    if size is not None and image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    wanted = (size, size) if isinstance(size, int) else size
+    if wanted is not None and image.size != wanted:
+        image = image.resize(wanted, Image.Resampling.BILINEAR)
     array = np.asarray(image)
     return array[None] if grey else array.transpose(2, 0, 1)
 
 
-def read_image(path: Path, channels: int | None = None, size: int | None = None) -> Pixels:
+def read_image(path: Path, channels: int | None = None, size: Size | None = None) -> Pixels:
     """An image file as [channels, height, width]; see `pixels`."""
     try:
         with Image.open(path, formats=FORMATS) as image:
@@ -90,20 +95,29 @@ def read_image(path: Path, channels: int | None = None, size: int | None = None)
         raise UserError(f"{path} cannot be read as an image: replace or remove it.") from error
 
 
+def has_size(path: Path, size: tuple[int, int]) -> bool:
+    """Whether an image file is of this width and height; of one that cannot be read, `read_image` tells."""
+    try:
+        with warnings.catch_warnings(), Image.open(path, formats=FORMATS) as image:
+            return image.size == size
+    except Exception:
+        return True
+
+
 def check_size(image: Image.Image) -> None:
     """Before any pixel is decoded."""
     if math.prod(image.size) > MOST_PIXELS:
         raise UserError(f"an image of {image.width}x{image.height} pixels is too large: make it smaller.")
 
 
-def read_images(files: Sequence[Path], channels: int | None = None, size: int | None = None) -> Pixels:
+def read_images(files: Sequence[Path], channels: int | None = None, size: Size | None = None) -> Pixels:
     """Image files, decoded by several threads, as [n, channels, height, width]. All must be of one shape."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, of damage that it reads over
         return _read_images(files, channels, size)
 
 
-def _read_images(files: Sequence[Path], channels: int | None, size: int | None) -> Pixels:
+def _read_images(files: Sequence[Path], channels: int | None, size: Size | None) -> Pixels:
     first = read_image(files[0], channels, size)
     out = np.empty((len(files), *first.shape), np.uint8)
 

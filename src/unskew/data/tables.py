@@ -294,11 +294,46 @@ def read_table(path: Path, choice: Choice, *, is_test: bool = False) -> Table:
 
 
 def read_rows(path: Path, columns: Columns, *, site: str | None = None) -> Rows:
-    """The rows of a file for which `columns` was learnt, or of one like it. It needs no label. Who owns them
-    is said by `site`, for all of them, or by the column that named it before, where the file has it."""
+    """The rows of a file for which `columns` was learnt, or of one like it; see `read_like`."""
+    return read_like(path, columns, site=site).rows
+
+
+def read_like(path: Path, columns: Columns, *, site: str | None = None) -> Table:
+    """A file like that for which `columns` was learnt, with its columns in any order, and more. It needs no
+    label. Who owns them, where their scale goes by it, is said by `site`, for all
+    of them, or by the column that named it before, where the file has it."""
+    owner = columns.site if columns.scale == "site" and site is None else None
     with _opened(path) as (header, lines):
-        table = chosen(path, header, lines, Choice(None, columns.site, columns.names, ()), is_test=True)
-    return replace(table.rows, sites=table.sites if site is None else [site] * len(table.rows))
+        if lacking := [name for name in columns.names if name not in header]:
+            raise UserError(
+                f"{path} lacks {'the columns' if len(lacking) > 1 else 'the column'} {shortened(lacking)}: "
+                "add what is missing."
+            )
+        table = chosen(path, header, lines, Choice(None, owner, columns.names, ()), is_test=True)
+    sites = table.sites if site is None else [site] * len(table.rows)
+    return replace(table, rows=replace(table.rows, sites=sites))
+
+
+def read_texts(path: Path, columns: Sequence[str], other: str) -> tuple[list[str], list[int]]:
+    """The text of every row, which stands in these columns or all of it in the other one, and its number."""
+    with _opened(path) as (header, lines):
+        named = columns if columns and set(columns) <= set(header) else (other,)
+        if not set(named) <= set(header):
+            wanted = " and ".join(f"'{name}'" for name in columns)
+            either = f", or {wanted}" if columns else ""
+            raise UserError(f"{path} lacks the column '{other}'{either}: name the texts so.")
+        texts, numbers = list[str](), list[int]()
+        for number, cells in lines:
+            if cells and len(cells) != len(header):
+                raise UserError(
+                    f"{path} has {len(cells)} cells in row {number} but {len(header)} columns: mend it."
+                )
+            if cells:
+                texts.append(" ".join(cells[header.index(name)] for name in named))
+                numbers.append(number)
+    if not texts:
+        raise UserError(f"{path} has no rows below its header: add some.")
+    return texts, numbers
 
 
 Lines = Iterator[tuple[int, Sequence[str]]]

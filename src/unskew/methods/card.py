@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import TypeVar, cast
 
 from unskew.method import Method
 from unskew.program import Program
@@ -74,13 +75,24 @@ def card(
     traffic: str = "none",
     sends: str = "nothing",
 ) -> Callable[[M], M]:
-    """Write a card for a constructor, which stays as it is. One that goes by two names has two cards."""
+    """Write a card for a constructor, whose methods then know how they were made. One that goes by two names
+    has two cards."""
 
     def write(make: M) -> M:
-        _WRITTEN.append(Card(name, make, passes, memory, traffic, sends))
-        return make
+        known = make if any(each.make is make for each in _WRITTEN) else _naming(make, name)
+        _WRITTEN.append(Card(name, known, passes, memory, traffic, sends))
+        return known
 
     return write
+
+
+def _naming(make: M, name: str) -> M:
+    @wraps(make)
+    def named(**options: Option) -> Method | Program:
+        method = make(**options)
+        return replace(method, made={name: options}) if isinstance(method, Method | Program) else method
+
+    return cast(M, named)
 
 
 def written() -> dict[str, Card]:

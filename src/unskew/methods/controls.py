@@ -42,7 +42,7 @@ from unskew.method import Work
 from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic, mean_scores
 from unskew.program import Program, Run
-from unskew.record import Fault
+from unskew.record import ClientModel, Fault
 from unskew.result import NOTHING_SENT, Result, Round, Stage, State
 from unskew.rounds import recall, rounds_cost, store_of
 from unskew.sites import Sites
@@ -121,7 +121,9 @@ def local_only() -> Program:
         )
         state = State(ServerState(all_models(stage), {}, len(stage.rounds)), memories)
         scores = mean_scores([engine.probability_scores(model) for model in unstacked(weights)])
-        return run.result(weights, state, stage.rounds, notes=notes, scores=scores)
+        names = federation.names
+        owners = [ClientModel(client, names[client] if names else "") for client in clients or [0]]
+        return run.result(weights, state, stage.rounds, notes=notes, scores=scores, owners=owners)
 
     return Program(run, work=Work())
 

@@ -41,14 +41,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from unskew.data.augment import Augment
 from unskew.data.dataset import Split
@@ -60,15 +60,17 @@ from unskew.faults import require_enough
 from unskew.method import Method
 from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic
+from unskew.parts.architecture import Concatenation
 from unskew.parts.heads import Head, find_head
 from unskew.parts.servers import combine_equally
 from unskew.probe import merge
 from unskew.program import Program, Run
 from unskew.randomness import Purpose, stream
+from unskew.record import Network
 from unskew.result import Result, Round, Stage, State
 from unskew.rounds import begin, rounds_cost, sample_cohort, step
 from unskew.trial import Stop, Trial
-from unskew.types import Look, Out, Scope, Server, ServerState, Tensors, Weights
+from unskew.types import Look, Scope, Server, ServerState, Tensors, Weights
 
 HeadStart = Literal["random", "concatenated"]
 
@@ -112,7 +114,7 @@ def fedconcat(
         kinds = cluster(trial, sent, clusters, capacity)
         K = int(kinds.max(initial=0)) + 1
         whole = replace(
-            trial.with_model(partial(concatenation, trial, K)),  # an engine may send a partial elsewhere
+            trial.with_model(ConcatModel(trial, K)),
             statistics="average" if trial.statistics == "average" else "batch",
             augment=Augment(),
         )
@@ -127,29 +129,26 @@ def fedconcat(
             told += heads.rounds
         state = State(ServerState(weights, {}, told[-1].number))
         scores = run.engine(whole).probability_scores(weights)
-        return run.result(weights, state, told, notes=list(_notes(kinds, clusters, last)), scores=scores)
+        notes = list(_notes(kinds, clusters, last))
+        return run.result(weights, state, told, trial=whole, notes=notes, scores=scores)
 
     return Program(run)
 
 
-class Concatenation(nn.Module):
-    """Networks that are not trained any more, side by side, and one last layer on the features of all."""
+@dataclass(frozen=True)
+class ConcatModel:
+    """Makes as many of the trial's models side by side, under a fresh last layer."""
 
-    def __init__(self, nets: Sequence[nn.Module], features: int, classes: int) -> None:
-        super().__init__()
-        self.nets = nn.ModuleList(nets).requires_grad_(False)
-        self.head = nn.Linear(features, classes)
+    trial: Trial
+    nets: int
 
-    def forward(self, x: Tensor) -> Out:
-        features = torch.cat([net(x).features for net in self.nets], dim=1)
-        return Out(features, self.head(features))
+    @property
+    def network(self) -> Network:
+        return replace(self.trial.network, side_by_side=self.nets)
 
-
-def concatenation(trial: Trial, nets: int) -> Concatenation:
-    """As many of the trial's models side by side, under a fresh last layer."""
-    models = [trial.build() for _ in range(nets)]
-    classes = len(trial.federation.dataset.classes)
-    return Concatenation(models, nets * find_head(models[0], classes).features, classes)
+    def __call__(self) -> Concatenation:
+        classes = len(self.trial.federation.dataset.classes)
+        return Concatenation.of([self.trial.build() for _ in range(self.nets)], classes)
 
 
 # Stage 1

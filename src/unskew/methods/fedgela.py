@@ -24,8 +24,7 @@ Deviations:
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -35,12 +34,12 @@ from torch.nn.functional import cross_entropy
 from unskew.errors import require, unknown
 from unskew.method import Method, Work
 from unskew.methods.card import card
-from unskew.models.net import Net, chain
+from unskew.parts.architecture import with_fixed_head
 from unskew.parts.clipping import clipped
-from unskew.parts.directions import directions
 from unskew.parts.heads import find_head
 from unskew.program import Program, Run
 from unskew.randomness import Purpose, draw_seed
+from unskew.record import FixedHead, Network
 from unskew.result import Result
 from unskew.trial import Trial
 from unskew.types import View
@@ -65,8 +64,7 @@ def fedgela(
         return cross_entropy(phi * view.out.logits / temperature, view.labels)
 
     def run(run: Run) -> Result:
-        # A partial, because an engine may send the trial to another process.
-        model = partial(with_fixed_head, run.trial, normalise=normalise, e_h=e_h)
+        model = GelaModel(run.trial, FixedHead(normalise, math.sqrt(e_h)))
         method = replace(run.base, transform=clipped(run.base.transform, clip)) if clip else run.base
         return run.train_all(method, run.trial.with_model(model))
 
@@ -77,34 +75,34 @@ def fedgela(
     return Program(run, Method(loss=loss, notes=(note,), work=Work()), work=Work())
 
 
-def with_fixed_head(trial: Trial, *, normalise: Normalise, e_h: float) -> nn.Module:
-    """The trial's model, its last linear layer replaced by a normalisation and a fixed simplex."""
-    classes = len(trial.federation.dataset.classes)
-    module = trial.build(adapted=False)
-    head = find_head(module, classes)
-    name, d = head.weight.removesuffix("weight").removesuffix("."), head.features
-    require(
-        d >= classes,
-        f"fedgela needs at least as many features as classes, and the model has {d} for {classes}: choose a "
-        "wider one.",
-    )
-    norm = {"batch": nn.BatchNorm1d(d), "l2": Sphere(math.sqrt(e_h)), "none": nn.Identity()}[normalise]
-    fixed = nn.Linear(d, classes, bias=False)
-    fixed.weight = nn.Parameter(
-        simplex(d, classes, draw_seed(trial.seed, Purpose.INITIAL_WEIGHTS, 1)), requires_grad=False
-    )
-    if isinstance(module, Net):
-        module.body, module.head = chain(body=module.body, norm=norm), fixed
-    elif name:
-        module.set_submodule(name, chain(norm=norm, fixed=fixed))
-    else:
-        module = chain(norm=norm, fixed=fixed)
-    require(
-        any(parameter.requires_grad for parameter in module.parameters()),
-        "fedgela fixes the only layer of this model that is trained: choose a deeper model, or train more of "
-        "it.",
-    )
-    return module
+@dataclass(frozen=True)
+class GelaModel:
+    """Makes the trial's model with a normalisation and a fixed simplex in the place of its last layer."""
+
+    trial: Trial
+    fixed: FixedHead
+
+    @property
+    def network(self) -> Network:
+        return replace(self.trial.network, fixed_head=self.fixed)
+
+    def __call__(self) -> nn.Module:
+        trial, classes = self.trial, len(self.trial.federation.dataset.classes)
+        module = trial.build(adapted=False)
+        d = find_head(module, classes).features
+        require(
+            d >= classes,
+            f"fedgela needs at least as many features as classes, and the model has {d} for {classes}: "
+            "choose a wider one.",
+        )
+        vectors = simplex(d, classes, draw_seed(trial.seed, Purpose.INITIAL_WEIGHTS, 1))
+        module = with_fixed_head(module, classes, self.fixed, vectors)
+        require(
+            any(parameter.requires_grad for parameter in module.parameters()),
+            "fedgela fixes the only layer of this model that is trained: choose a deeper model, or train "
+            "more of it.",
+        )
+        return module
 
 
 def simplex(d: int, classes: int, seed: int) -> Tensor:
@@ -114,14 +112,3 @@ def simplex(d: int, classes: int, seed: int) -> Tensor:
     centring = torch.eye(classes, dtype=torch.float64) - 1 / classes
     vectors: Tensor = math.sqrt(classes / (classes - 1)) * (basis @ centring).T
     return vectors.float()
-
-
-class Sphere(nn.Module):
-    """Gives every feature vector the same length."""
-
-    def __init__(self, length: float) -> None:
-        super().__init__()
-        self.length = length
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.length * directions(x)

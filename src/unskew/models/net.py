@@ -130,9 +130,15 @@ def batch_statistics(module: nn.Module) -> nn.Module:
     statistics, and with them the buffers, are gone. Changes the module itself."""
     for part in module.modules():
         if isinstance(part, BATCH_NORMS):
-            part.track_running_stats = False
-            part.running_mean = part.running_var = part.num_batches_tracked = None
+            forget_statistics(part)
     return module
+
+
+def forget_statistics(norm: nn.Module) -> None:
+    """Make a BatchNorm normalise by the batch it sees, in evaluation too."""
+    assert isinstance(norm, BATCH_NORMS)
+    norm.track_running_stats = False
+    norm.running_mean = norm.running_var = norm.num_batches_tracked = None
 
 
 def _side(value: int | str | tuple[int, ...]) -> int:

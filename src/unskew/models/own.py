@@ -49,12 +49,14 @@ class OwnModel:
         return made
 
 
-def own_model(name: str, inputs: Inputs, classes: int, given: Mapping[str, Any]) -> OwnModel:
+def own_model(
+    name: str, inputs: Inputs, classes: int, given: Mapping[str, Any], make: Any = None
+) -> OwnModel:
     """The model that a text such as my_net.py:Net names: an nn.Module class, or a function that returns a
     module. It is given what its parameters ask for: the shape of a sample (`inputs` or `shape`), the number
     of classes (`classes` or `num_classes`), or both as the only two that have no default; and the options
-    in `given`, by name."""
-    make = find_name(name, "model")
+    in `given`, by name. `make` is what the name means, where that is known already."""
+    make = find_name(name, "model") if make is None else make
     if isinstance(make, nn.Module):
         if given:
             raise UserError(f"'{name}' is a module that is made already: leave out {', '.join(given)}.")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,12 +12,11 @@ import torch
 
 from unskew.data.dataset import Dataset, Split
 from unskew.data.sources.files import check_labels, damaged, find_file, read
+from unskew.data.words import Words, tokenise
 from unskew.errors import UserError
 
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
-PADDING, UNKNOWN = 0, 1
-ENTITY = re.compile(r"&?#(\d+);")  # the files hold "#39;" where "&#39;" was meant
-WORD = re.compile(r"\w+(?:'\w+)?")
+COLUMNS = ("title", "description")
 
 
 def ag_news(folder: Path, *, vocabulary: int = 20_000, length: int = 64, min_count: int = 2) -> Dataset:
@@ -34,21 +31,15 @@ def ag_news(folder: Path, *, vocabulary: int = 20_000, length: int = 64, min_cou
     test, test_labels = read_csv(find_file(folder, "test.csv"))
     counts = Counter(word for words in train for word in words)
     frequent = sorted((-n, word) for word, n in counts.items() if n >= min_count)[: vocabulary - 2]
-    ids = {word: i for i, (_, word) in enumerate(frequent, start=UNKNOWN + 1)}
+    words = Words(tuple(word for _, word in frequent), length, COLUMNS)
     return Dataset(
         "ag_news",
-        Split(encode(train, ids, length), train_labels),
-        Split(encode(test, ids, length), test_labels),
+        Split(words.encode(train), train_labels),
+        Split(words.encode(test), test_labels),
         CLASSES,
-        vocabulary=len(ids) + 2,
+        vocabulary=words.ids,
+        words=words,
     )
-
-
-def tokenise(text: str) -> list[str]:
-    """Lower-case words. The files write line breaks as a backslash, and HTML entities without their "&"."""
-    if "#" in text or "&" in text:
-        text = html.unescape(ENTITY.sub(r"&#\1;", text))
-    return WORD.findall(text.replace("\\", " ").lower())
 
 
 def read_csv(path: Path) -> tuple[list[list[str]], torch.Tensor]:
@@ -65,11 +56,3 @@ def read_csv(path: Path) -> tuple[list[list[str]], torch.Tensor]:
             path, f"is not a table of class, title and description in row {len(labels) + 1}"
         ) from error
     return texts, torch.from_numpy(check_labels(np.array(labels), 4, path, first=1))
-
-
-def encode(texts: list[list[str]], ids: dict[str, int], length: int) -> torch.Tensor:
-    out = np.full((len(texts), length), PADDING, np.int32)
-    for row, words in zip(out, texts, strict=True):
-        tokens = [ids.get(word, UNKNOWN) for word in words[:length]]
-        row[: len(tokens)] = tokens
-    return torch.from_numpy(out)

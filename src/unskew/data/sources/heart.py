@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from unskew.data.columns import Cell, Scale
+from unskew.data.columns import Cell, Column, Scale
 from unskew.data.dataset import Dataset
 from unskew.data.sources.files import read
 from unskew.data.tables import Choice, Table, chosen, dataset_of, owned
@@ -48,6 +48,13 @@ def heart_disease(*, task: Literal["binary", "grades"] = "binary", scale: Scale 
         categorical=CATEGORICAL,
         missing="column",
     )
+    assert dataset.columns is not None
+    columns = replace(
+        dataset.columns,
+        columns=_never_zero(dataset.columns.columns),
+        sites={name: _never_zero(own) for name, own in dataset.columns.sites.items()},
+    )
+    dataset = replace(dataset, columns=columns)
     if task == "binary":
         return dataset
     note = (
@@ -56,6 +63,12 @@ def heart_disease(*, task: Literal["binary", "grades"] = "binary", scale: Scale 
         "tells healthy from diseased, which means the same in all hospitals."
     )
     return replace(dataset, notes=(note, *dataset.notes))
+
+
+def _never_zero(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    return tuple(
+        replace(column, unknown=(0.0,)) if column.name in NEVER_ZERO else column for column in columns
+    )
 
 
 def _hospital(name: str, file: str, task: str) -> Table:

@@ -1,0 +1,72 @@
+"""`unskew predict`: what a trained model says of samples in files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unskew.cli import options
+from unskew.cli.show import say
+from unskew.predictions import predict as predictions_of
+from unskew.record import to_json
+from unskew.runs import write_whole
+from unskew.trained import load_model
+
+STDOUT = Path("-")
+
+
+def predict(
+    run: options.TrainedRun,
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA", help="A .csv, .parquet, .npz or .txt file, an image, or a folder of images."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        options.option("--out", "PATH", "Write the table to this .csv file; -: to standard output.", "-"),
+    ] = STDOUT,
+    client: options.WhoseModel = None,
+    site: options.WhoseRows = None,
+    model: options.OwnModel = None,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """Say what a trained model makes of a file or folder: of every sample its class, and the probability of
+    every class."""
+    options.check_output(out, overwrite)
+    trained = load_model(run, client=client, site=site, model=model)
+    found = predictions_of(trained, data)
+    if out != STDOUT:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(out, found.to_csv())
+    elif not json:
+        sys.stdout.write(found.to_csv())
+    for note in found.notes:
+        say(f"note: {note}")
+    if json:
+        print(
+            to_json(
+                {
+                    "run": str(run),
+                    "method": trained.method,
+                    "round": trained.round,
+                    "client": None if trained.client is None else trained.client.client,
+                    "data": str(data),
+                    "samples": len(found.names),
+                    "classes": list(found.classes),
+                    "counts": found.counts,
+                    "out": None if out == STDOUT else str(out),
+                    "notes": list(found.notes),
+                },
+                indent=None,
+            )
+        )
+    elif out != STDOUT:
+        counts = ", ".join(f"{name} {n}" for name, n in found.counts.items() if n)
+        say(f"{len(found.names)} samples: {counts}")
+        say(f"written: {out}")

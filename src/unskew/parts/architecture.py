@@ -1,0 +1,100 @@
+"""Models that methods change, and any model built again from what `record.Network` tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from unskew import models
+from unskew.models.net import Net, chain
+from unskew.parts.directions import directions
+from unskew.parts.heads import find_head
+from unskew.record import FixedHead, Network
+from unskew.types import Inputs, Out
+
+Make = Callable[[], nn.Module]
+
+
+@runtime_checkable
+class Told(Protocol):
+    """A function that makes a model, and tells what that is made of."""
+
+    @property
+    def network(self) -> Network: ...
+
+    def __call__(self) -> nn.Module: ...
+
+
+def rebuild(network: Network, inputs: Inputs, classes: int, own: Make | None = None) -> nn.Module:
+    """A model of this kind with any weights. `own` makes what the network's own code would."""
+
+    def plain() -> nn.Module:
+        if own is not None:
+            module = own()
+        else:
+            module = models.build(network.name, inputs, classes, norm=network.norm, **network.options)
+        if network.tuning is not None:
+            models.Tuning.of(asdict(network.tuning)).apply(module, classes)
+        return module
+
+    if network.fixed_head is not None:
+        module = with_fixed_head(plain(), classes, network.fixed_head)
+    elif network.side_by_side is not None:
+        nets = [models.adapt(plain(), classes) for _ in range(network.side_by_side)]
+        module = Concatenation.of(nets, classes)
+    else:
+        module = plain()
+    models.adapt(module, classes)
+    return models.batch_statistics(module) if network.statistics == "batch" else module
+
+
+def with_fixed_head(
+    module: nn.Module, classes: int, fixed: FixedHead, vectors: Tensor | None = None
+) -> nn.Module:
+    """The module, its last linear layer replaced by a normalisation and one that is never trained, of these
+    vectors [C, d]."""
+    head = find_head(module, classes)
+    name, d = head.weight.removesuffix("weight").removesuffix("."), head.features
+    norms = {"batch": nn.BatchNorm1d(d), "l2": Sphere(fixed.length), "none": nn.Identity()}
+    norm, last = norms[fixed.normalise], nn.Linear(d, classes, bias=False)
+    last.weight = nn.Parameter(last.weight.detach() if vectors is None else vectors, requires_grad=False)
+    if isinstance(module, Net):
+        module.body, module.head = chain(body=module.body, norm=norm), last
+    elif name:
+        module.set_submodule(name, chain(norm=norm, fixed=last))
+    else:
+        module = chain(norm=norm, fixed=last)
+    return module
+
+
+class Sphere(nn.Module):
+    """Gives every feature vector the same length."""
+
+    def __init__(self, length: float) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.length * directions(x)
+
+
+class Concatenation(nn.Module):
+    """Networks that are not trained any more, side by side, and one last layer on the features of all."""
+
+    def __init__(self, nets: Sequence[nn.Module], features: int, classes: int) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets).requires_grad_(False)
+        self.head = nn.Linear(features, classes)
+
+    @classmethod
+    def of(cls, nets: Sequence[nn.Module], classes: int) -> Concatenation:
+        """These networks under a fresh last layer."""
+        return cls(nets, len(nets) * find_head(nets[0], classes).features, classes)
+
+    def forward(self, x: Tensor) -> Out:
+        features = torch.cat([net(x).features for net in self.nets], dim=1)
+        return Out(features, self.head(features))

@@ -1,0 +1,99 @@
+"""What was trained in Python, as a run folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from unskew import engines, models, record
+from unskew.errors import UserError
+from unskew.experiment import DataSpec, Experiment, MethodSpec, ModelSpec, Resolved, SkewSpec
+from unskew.method import OWN
+from unskew.methods import METHODS
+from unskew.result import Result
+from unskew.runs import EMPTY, claim
+from unskew.sweep import run_folder
+from unskew.trial import Trial
+
+
+def save(result: Result, path: Path, method: str) -> Path:
+    """Write a run folder of a result; see `Result.save`."""
+    if result.trial is None:
+        raise UserError("this result does not know its trial: save what unskew.train returned.")
+    if claim(path) != EMPTY:
+        raise UserError(f"the folder {path} holds a run already: choose another.")
+    made = {
+        method if method and name == OWN else name: each for name, each in (result.made or {OWN: {}}).items()
+    }
+    resolved = Resolved(experiment_of(result.trial, made), result.trial)
+    first, *others = [round.seconds for round in result.rounds]
+    end = max(0.0, result.seconds - first - sum(others))
+    time = record.Time(result.seconds, {}, first, sum(others), end)
+    with run_folder(path, resolved) as folder:
+        for round in result.rounds:
+            folder.append(round)
+        folder.finish(resolved, result, lambda: time)
+    return path
+
+
+ELSEWHERE = {
+    "engine",
+    "device",
+    "client_memory",
+    "attack",
+    "data",
+    "skew",
+    "model",
+    "method",
+    "checkpoint",
+    "validation",
+    "stop",
+}
+"""Settings of an experiment that a trial has in another form."""
+
+
+def experiment_of(trial: Trial, made: dict[str, Any]) -> Experiment:
+    """The experiment that a trial comes from, or would come from if its data, model and method had names."""
+    alike = {name: getattr(trial, name) for name in Experiment.model_fields if name not in ELSEWHERE}
+    federation = trial.federation
+    seed = federation.partition.seed
+    return Experiment(
+        **alike,
+        engine=engines.choose(trial),
+        device=str(trial.pick_device()),
+        client_memory="auto" if trial.client_memory is None else trial.client_memory,
+        attack=str(trial.attack),
+        validation=federation.validated_on,
+        stop=str(trial.stop),
+        data=DataSpec(name=federation.dataset.name, augment=str(trial.augment)),
+        skew=SkewSpec(
+            recipe=federation.partition.recipe,
+            clients=federation.clients,
+            seed=trial.seed if seed is None else seed,
+        ),
+        model=_model_of(trial),
+        method=_method_of(made),
+    )
+
+
+def _model_of(trial: Trial) -> ModelSpec:
+    network = trial.network
+    kept: dict[str, Any] = {"statistics": trial.statistics, "teacher": trial.teacher}
+    if network.tuning is not None:
+        kept |= asdict(network.tuning)
+    if isinstance(trial.init, models.TrainedWeights):
+        kept["init"] = trial.init.source
+    if network.own:
+        return ModelSpec(name=network.name, **kept)
+    known = models.MODELS[network.name]
+    norm: Any = network.norm or known.norms[0]
+    return ModelSpec(name=network.name, norm=norm, **kept, **{**known.defaults, **network.options})
+
+
+def _method_of(made: dict[str, Any]) -> MethodSpec:
+    options = {
+        name: {**(METHODS[name].options if name in METHODS else {}), **given} for name, given in made.items()
+    }
+    own = next(iter(options.values())) if len(options) == 1 else options
+    return MethodSpec(name="+".join(options), **own)
