@@ -137,8 +137,9 @@ def test_a_profile_names_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     text = profiled(1, 50, tmp_path / "rounds.md", monkeypatch)
     assert text.startswith("## digits: fedavg, loop, fp32, 3 rounds of 1 epoch\n")
     (row,) = (line for line in text.splitlines() if line.startswith("| `aten::addmm` | "))
-    # Forward passes of two layers: 10 clients, 3 batches each, 3 rounds; and the test after the last.
-    assert int(row.split(" | ")[1].replace(",", "")) == 10 * 3 * 3 * 2 + 2
+    # Forward passes of two layers: 10 clients, 3 batches each, 3 rounds; the test after the last, and again
+    # for the final model's probabilities.
+    assert int(row.split(" | ")[1].replace(",", "")) == 10 * 3 * 3 * 2 + 2 * 2
 
 
 def test_a_long_round_is_profiled_by_a_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The documentation's Python runs as it stands."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,12 @@ def test_example(code, tmp_path, monkeypatch):
     exec(compile(code, "example", "exec"), {"__name__": "example"})
 
 
-def test_the_page_on_four_sites_runs_from_top_to_bottom(unskew):
+@pytest.mark.parametrize(
+    ("page", "ends_with"), [("four-sites", "sites.html"), ("fair-comparison", "compared.html")]
+)
+def test_a_walk_through_runs_from_top_to_bottom(unskew, page, ends_with):
     """Its Python, its settings and its commands, in one folder."""
-    text = (ROOT / "docs/four-sites.md").read_text()
+    text = (ROOT / f"docs/{page}.md").read_text()
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     names = {"__name__": "example"}
     said: list[list[str]] = []
@@ -43,14 +47,14 @@ def test_the_page_on_four_sites_runs_from_top_to_bottom(unskew):
             Path("sites.toml").write_text(f'engine = "loop"\n{block}')  # for one core
         elif kind == "sh":
             for line in block.splitlines():
-                answer = unskew(*line.split()[1:])
+                answer = unskew(*shlex.split(line)[1:])
                 assert answer.code == 0, answer.err
                 said += [words for line in answer.out.splitlines() if (words := line.split())]
         else:
             heads, *rows = block.splitlines()
             assert heads.split() in said
             assert {row.split()[0] for row in rows} <= {words[0] for words in said}
-    assert Path("sites.html").exists()
+    assert Path(ends_with).exists()
 
 
 def test_the_experiment_page_shows_the_defaults():

@@ -22,6 +22,7 @@ from unskew import Budget, Dataset, Federation, Method, Result, Trial, UserError
 from unskew.data.own import from_arrays
 from unskew.methods import METHODS
 from unskew.methods.assemble import assemble
+from unskew.models import Tuning
 from unskew.trained import TrainedModel
 
 pytestmark = pytest.mark.usefixtures("no_workers")
@@ -136,6 +137,70 @@ def test_code_of_ones_own_runs_only_when_it_is_given(method: str, small: Federat
     assert (confusion(load_model(folder, model=make), small.dataset) == result.final.confusion).all()
     with pytest.raises(UserError, match="does not hold the weights"):
         load_model(folder, model=Mine)
+
+
+TUNINGS = {
+    "lora": Tuning(lora=2, lora_alpha=3.0),
+    "lora and the head": Tuning(lora=2, train_only=("head",)),
+    "frozen body": Tuning(freeze=("body",)),
+}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedconcat", "local-only"])
+@pytest.mark.parametrize("tuning", TUNINGS)
+def test_what_was_tuned_in_parts_is_loaded_whole(
+    tuning: str, method: str, small: Federation, tmp_path: Path
+) -> None:
+    trial = Trial(
+        small, "mlp-small", budget=Budget(rounds=2, epochs=1), engine="loop", tuning=TUNINGS[tuning]
+    )
+    result = train(trial, METHODS[method]())
+    folder = result.save(tmp_path / "run")
+    assert (whole_confusion(folder, small.dataset) == result.final.confusion).all()
+
+
+@pytest.mark.parametrize("statistics", ["average", "local", "batch"])
+def test_a_frozen_batch_norm_is_as_in_the_test(statistics: str, small: Federation, tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 10)
+        )
+
+    tuning = Tuning(train_only=("4",))
+    result = train(Trial(small, make, budget=ONE, engine="loop", statistics=statistics, tuning=tuning))
+    model = load_model(result.save(tmp_path / "run"), model=make)
+    order = torch.arange(len(small.dataset.test))
+    if statistics == "batch":  # as the evaluator takes them: mixed, all in one batch
+        order = torch.randperm(len(order), generator=torch.Generator().manual_seed(0))
+    found = model(small.dataset.test.inputs[order]).argmax(dim=1)
+    confused = np.zeros((10, 10), np.int64)
+    np.add.at(confused, (small.dataset.test.labels[order].numpy(), found.numpy()), 1)
+    assert (confused == result.final.confusion).all()
+
+
+def test_the_round_that_validation_chose_is_loaded(unskew, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\n\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, inputs, classes, width=12):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, classes))\n"
+    )
+    flags = ["--model", "net.py:Net", "--set", "model.width=9", "--validation", "0.2", "--lr", "0.5"]
+    flags += ["--clients", "3", "--skew", "dirichlet:0.1", "--rounds", "5", *BRIEF[2:]]
+    answer = unskew("run", *flags, "--out", "run")
+    assert answer.code == 0, answer.err
+    told = json.loads(answer.out)
+    model = load_model("run", model="net.py:Net")
+    assert (model.round, model.told.network.name) == (told["validation"]["round"], "net.py:Net")
+    assert confusion(model, toolkit.load("digits")).tolist() == told["confusion"]
+    trial = Trial(
+        toolkit.federate(toolkit.load("digits"), "dirichlet:0.1", clients=3, seed=1, validation=0.2),
+        "mlp-small", budget=ONE, engine="loop", stop=toolkit.Stop(metric="macro-f1"),
+    )  # fmt: skip
+    train(trial).save("mine")
+    again = unskew("run", "mine/experiment.toml", "--quiet", "--json", "--out", "theirs")
+    assert again.code == 0, again.err
+    assert Path("mine/model.safetensors").read_bytes() == Path("theirs/model.safetensors").read_bytes()
 
 
 # ---- Tables, folders and texts, from the command line

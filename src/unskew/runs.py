@@ -208,8 +208,10 @@ class RunFolder:
     def finish(self, resolved: Resolved, result: Result, time: Callable[[], record.Time]) -> record.Summary:
         """Write the model, then the summary, with the time until then; return the summary."""
         weights = result.weights
+        # Copies, since safetensors refuses tensors that share memory, as frozen ones of models side by side.
         tensors = {
-            name: value.cpu().contiguous() for name, value in (weights.params | weights.buffers).items()
+            name: value.cpu().contiguous().clone()
+            for name, value in (weights.params | weights.buffers).items()
         }
         for name in ("rounds.jsonl", "probes.jsonl"):
             if (self.path / name).exists():

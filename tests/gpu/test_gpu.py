@@ -51,6 +51,7 @@ def assert_fast_stays_close(trial) -> None:
     assert (plain - fast).norm() < (0.01 if trial.precision == "fp32" else 0.1) * (plain - start).norm()
 
 
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize(("fast", "statistics"), [(False, "average"), (False, "batch"), (True, "average")])
 def test_what_is_answered_on_the_samples_of_sites_equals_the_loop(fast, statistics):
     """Also where test samples are mixed before they become batches, and where the test is compiled."""

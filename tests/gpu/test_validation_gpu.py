@@ -76,6 +76,7 @@ def test_a_run_goes_on_with_the_same_choice(images, tmp_path, name, precision):
     assert_same(whole, train(trial, MADE[name](), keeper=Checkpoints(tmp_path / "kept", trial, "it")))
 
 
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 def test_a_compiled_test_validates_too(images):
     """Enough tests that compiling them may pay."""
     trial = validated(images, "cnn", engine="graphs", fast=True)
