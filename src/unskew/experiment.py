@@ -45,6 +45,7 @@ from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
+from unskew.models.tuning import MOST_RANK
 from unskew.notation import named, write_method
 from unskew.program import Program
 from unskew.rounds import check_optimizer
@@ -107,7 +108,7 @@ class ModelSpec(Spec):
     """Parameters that stay as they are and are not sent: parts or patterns, such as body or *.bias."""
     train_only: Patterns = ()
     """Parameters that alone are trained and sent."""
-    lora: int = Field(default=0, ge=0)
+    lora: int = Field(default=0, ge=0, le=MOST_RANK)
     """The rank of LoRA adapters, which are trained and sent in the place of their layers; 0: none."""
     lora_alpha: float = Field(default=0.0, ge=0)
     """What adapters are multiplied by, times their rank; 0: the rank."""

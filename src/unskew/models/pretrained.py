@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,12 +118,16 @@ def read_weights(source: str | Path) -> Tensors:
 
 def _read_torch(path: Path) -> Tensors:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a damaged file seems to be
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(
             f"{path} holds more than tensors, which could run code: save the model's state_dict() alone, as "
             ".safetensors."
         ) from None
+    except Exception as error:  # whatever the reader makes of a damaged file
+        raise ValueError(error) from None
     for key in ("state_dict", "model"):  # as training scripts keep them
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]

@@ -13,6 +13,9 @@ from unskew.errors import UserError
 from unskew.models.lora import add_adapter, can_adapt
 from unskew.models.net import last_linear
 
+MOST_RANK = 4096
+"""Of an adapter: few layers are as wide, and a wider adapter would be larger than its layer."""
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -31,8 +34,10 @@ class Tuning:
     """The layers that get an adapter; none: every linear layer and convolution but the last layer."""
 
     def __post_init__(self) -> None:
-        if self.lora < 0:
-            raise UserError(f"lora is {self.lora} but should be a rank of 1 or more, or 0 for none.")
+        if not 0 <= self.lora <= MOST_RANK:
+            raise UserError(
+                f"lora is {self.lora} but should be a rank of 1 to {MOST_RANK}, or 0 for none."
+            )
         if not 0 <= self.lora_alpha < float("inf"):
             raise UserError(f"lora_alpha is {self.lora_alpha} but should be 0 or more.")
         if self.lora_layers and not self.lora:
