@@ -409,6 +409,19 @@ def test_a_tables_columns_are_inside_what_is_exported(unskew, tmp_path: Path) ->
     assert onnx_logits(Path("m.onnx"), numbers) == pytest.approx(expected, abs=1e-5)
 
 
+def test_numbers_that_are_missing_are_inside_what_is_exported(unskew, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    draw = np.random.default_rng(0)
+    rows = [[f"{x:.3f}" if draw.random() > 0.2 else "" for x in draw.normal(size=3)] for _ in range(80)]
+    lines = ["a,b,c,label", *(",".join([*row, f"k{n % 2}"]) for n, row in enumerate(rows))]
+    (tmp_path / "all.csv").write_text("\n".join(lines))
+    for missing in ("fill", "column"):
+        dataset = f"csv:all.csv,label=label,missing={missing}"
+        assert unskew("run", "--dataset", dataset, "--clients", "2", *BRIEF, "--out", missing).code == 0
+        answer = unskew("export", missing, "--to", "onnx", "--out", f"{missing}.onnx")
+        assert answer.code == 0, answer.err
+
+
 @pytest.mark.parametrize(("method", "client"), [("fedconcat", None), ("local-only", "1")])
 def test_models_that_methods_stack_are_exported(
     unskew, small: Federation, tmp_path: Path, method: str, client: str | None

@@ -89,6 +89,9 @@ def test_a_killed_search_goes_on_as_if_it_had_not_been(unskew, tmp_path):
     other = unskew("tune", "fedprox", "--over", "mu=0.1..1", "--trials", "5", *BRIEF, "--out", "whole")
     assert other.code == 2
     assert "holds another search (methods, at_once differ)" in other.err
+    refused = unskew(*command[:4], "--trials", "9", "--at-once", "2", *BRIEF, "--lr", "1", "--out", "whole")
+    assert refused.code == 2
+    assert json.loads((tmp_path / "whole/search.json").read_text())["trials"] == 5  # as it was
 
 
 def test_a_trial_that_fails_does_not_stop_the_search(unskew, tmp_path):
@@ -111,7 +114,48 @@ def test_a_trial_that_fails_does_not_stop_the_search(unskew, tmp_path):
     assert "two is too wide" in lines[1]["errors"][0]
     all_failed = unskew("tune", "fragile.py", "--over", "width=2", *flags, "--out", "none")
     assert all_failed.code == 2
-    assert "all trials of fragile.py failed" in all_failed.err
+    assert "no trial of fragile.py came to a score" in all_failed.err
+    code = (tmp_path / "fragile.py").read_text()
+    (tmp_path / "fragile.py").write_text(code.replace("width == 2", "width == 9"))  # mended
+    again = unskew("resume", "out", "--method", "fragile.py", "--quiet")
+    assert again.code == 0, again.err
+    lines = [json.loads(line) for line in (tmp_path / "out/trials.jsonl").read_text().splitlines()]
+    assert all(line["score"] is not None and not line["errors"] for line in lines)
+    file = "out/best/fragile.py.toml"
+    assert "whose code would run" in unskew("compare", file, "--quiet").err
+    assert unskew("compare", file, "--method", "fragile.py", "--quiet").code == 0
+
+
+def test_a_search_without_a_finite_score_says_so(unskew, tmp_path):
+    command = ["tune", "fedavg", "--over", "budget.lr=1e20..1e20", "--stop", "metric=loss", "--trials", "1"]
+    brief = [*BRIEF, "--model", "mlp-small", "--batch-size", "5000"]
+    answer = unskew(*command, *brief, "--out", "out")
+    assert answer.code == 2
+    assert "no trial of fedavg came to a score" in answer.err
+    assert "unskew compare" not in answer.out
+
+
+def test_experiment_files_are_compared_under_the_same_conditions_alone(unskew, tmp_path):
+    flags = [*BRIEF, "--json"]
+    assert unskew("run", *flags, "--out", "one").code == 0
+    assert unskew("run", *flags, "--clients", "4", "--lr", "0.5", "--out", "other").code == 0
+    (tmp_path / "one.toml").write_text((tmp_path / "one/experiment.toml").read_text())
+    (tmp_path / "other.toml").write_text((tmp_path / "other/experiment.toml").read_text())
+    answer = unskew("compare", "one.toml", "other.toml", "--out", "out")
+    assert answer.code == 2
+    assert (
+        "would be compared under other conditions (skew.clients is 4 for other and 3 for one)" in answer.err
+    )
+    assert unskew("compare", "one.toml", "other.toml", "--clients", "3", "--quiet", "--out", "out").code == 0
+    assert "keep one" in unskew("compare", "one.toml", "--experiment", "other.toml").err
+
+
+def test_the_first_trial_is_what_runs_without_a_search(unskew, tmp_path):
+    command = ["tune", "fedavg", "--over", "budget.lr=0.01..1:log", "--lr", "0.2", "--trials", "1", *BRIEF]
+    assert unskew(*command, "--out", "out").code == 0
+    line = json.loads((tmp_path / "out/trials.jsonl").read_text())
+    assert line["values"] == {"budget.lr": 0.2}
+    assert "seed" not in tomllib.loads((tmp_path / "out/best/fedavg.toml").read_text())["skew"]
 
 
 def test_values_follow_from_the_trials_before_alone():
@@ -178,7 +222,7 @@ def test_a_part_of_a_method_is_searched():
         ("budget.rounds=1..3", "budget.rounds cannot be searched: every method gets the same rounds"),
         ("budget.lrr=1..3", "unknown setting of budget 'lrr'"),
         ("skew.seed=1..3", "skew.seed cannot be searched: it changes what is compared"),
-        ("budget.schedule=1..3", "schedule"),
+        ("budget.lr=1..x", "'x' is not a number"),
     ],
 )
 def test_ranges_that_make_no_sense(text, said):
@@ -198,6 +242,7 @@ def test_ranges_that_make_no_sense(text, said):
         (["fedprox", "--over", "mu=1|2", "--sampler", "grid", "--trials", "3"], "leave out --trials"),
         (["fedprox", "--over", "mu=0.1..1", "--validation", "none"], "a search needs validation data"),
         (["fedprox", "fedprox", "--over", "mu=0.1..1"], "a method is named twice"),
+        (["fedprox", "--over", "mu=0.1..1", "--set", "method.mu=7"], "does not say for which method"),
         (["fedprox", "--over", "mu=0.1..1", "--trials", "0"], "--trials is 0 but should be at least 1"),
     ],
 )

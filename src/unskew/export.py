@@ -112,7 +112,8 @@ class ColumnsInside(nn.Module):
         nan = float("nan")
         self.fill: Tensor
         self.register_buffer("fill", _numbers([each if isinstance(each, float) else nan for each in fills]))
-        most = max(len(column.unknown) for column in columns)
+        # At least one, which no value equals: ONNX has no largest of none.
+        most = max(1, *(len(column.unknown) for column in columns))
         unknown = [[*column.unknown, *[nan] * (most - len(column.unknown))] for column in columns]
         self.unknown: Tensor
         self.register_buffer("unknown", _numbers(unknown))

@@ -81,14 +81,14 @@ class Over:
         return min(here - low, high - here) < 0.01 * (high - low)
 
 
-def parse_over(text: str, method: Mapping[str, Any]) -> Over:
+def parse_over(text: str, method: Mapping[str, Any], experiment: Experiment | None = None) -> Over:
     """Read SETTING=LOW..HIGH, with :log behind it where orders of magnitude matter, or SETTING=A|B|C. The
     setting is a hyperparameter of the method, of the table it has in an experiment, or one such as
-    budget.lr."""
+    budget.lr, whose value without a search is that of the experiment."""
     key, sign, said = (part.strip() for part in text.partition("="))
     if not (key and sign and said):
         raise UserError(f"--over is '{text}' but should be such as mu=0.001..1:log or beta=1|2|3.")
-    setting, default = _setting(key, method)
+    setting, default = _setting(key, method, experiment or Experiment())
     if ".." not in said:
         choices = tuple(_value(part) for part in said.split("|"))
         if len(set(choices)) < len(choices):
@@ -102,15 +102,17 @@ def parse_over(text: str, method: Mapping[str, Any]) -> Over:
         raise UserError(f"--over {text} goes downwards: write {key}={high:g}..{low:g}.")
     if scale and low <= 0:
         raise UserError(f"--over {text} begins at {low:g}, which has no logarithm: begin above 0.")
-    whole = isinstance(default, int) and not isinstance(default, bool)
+    whole = isinstance(default, int)
+    if isinstance(default, str):  # such as auto, in the place of a number
+        whole = all(part.strip().isdecimal() for part in span.split(".."))
+    if isinstance(default, bool):
+        raise UserError(f"{key} is {default} by default and no number: write {key}=true|false.")
     if whole and not (low.is_integer() and high.is_integer()):
         raise UserError(f"--over {text} is not between whole numbers, and {key} is one: write whole numbers.")
-    if isinstance(default, bool | str):
-        raise UserError(f"{key} is {default!r} by default and no number: write values such as {key}=a|b.")
     return Over(setting, low, high, bool(scale), whole, default=default)
 
 
-def _setting(key: str, method: Mapping[str, Any]) -> tuple[str, Value | None]:
+def _setting(key: str, method: Mapping[str, Any], experiment: Experiment) -> tuple[str, Value | None]:
     """Where a setting stands in an experiment, and its value there."""
     table, _, inner = key.partition(".")
     if table in Experiment.model_fields and inner:
@@ -121,13 +123,15 @@ def _setting(key: str, method: Mapping[str, Any]) -> tuple[str, Value | None]:
                 f"{key} cannot be searched: it changes what is compared; search hyperparameters of methods, "
                 "budget or model."
             )
-        fields: Any = getattr(Experiment(), table)
+        fields: Any = getattr(experiment, table)
         if table == "budget" and inner not in type(fields).model_fields:
             raise unknown("setting of budget", inner, type(fields).model_fields)
         return key, getattr(fields, inner, None)
     parts = [part.strip() for part in str(method["name"]).split("+")]
     if len(parts) == 1:
         options = find(parts[0]).options
+        if not options:
+            raise UserError(f"{parts[0]} has no hyperparameters: search settings such as budget.lr for it.")
         if key not in options:
             raise unknown(f"hyperparameter of {parts[0]}", key, options)
         return f"method.{key}", method.get(key, options[key])
@@ -188,6 +192,8 @@ class Search:
     """How many trials of a method are chosen before the first of them is known."""
     experiment: dict[str, Any]
     """The settings that all trials share."""
+    data_sha256: str = ""
+    """Of the dataset; filled in."""
     version: int = 1
 
     @property

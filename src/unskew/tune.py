@@ -9,8 +9,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import tomli_w
+
 from unskew.errors import UserError
-from unskew.experiment import Experiment, Prepared, assign
+from unskew.experiment import Experiment, Prepared, assign, read
 from unskew.record import DamagedError, Failure, to_json
 from unskew.report.read import Run
 from unskew.runs import slug, write_whole
@@ -93,6 +95,25 @@ def run_search(
     and what is searched. The trials of all methods with the same numbers run together, side by side where
     the engine is a Ray cluster."""
     done = read_trials(folder, search)
+
+    def run(trials: Sequence[tuple[str, int, dict[str, Value]]]) -> Iterator[TrialLine]:
+        runs = [(name, number, values, seed) for name, number, values in trials for seed in search.seeds]
+        prepared = prepare([experiment_of(search, methods[run[0]][0], *run[2:]) for run in runs])
+        folders = [f"{slug(name)}/trial-{number:03d}-seed{seed}" for name, number, _, seed in runs]
+        cells = [
+            SweepRun(each.replace("/", " "), folder / each, mine)
+            for each, mine in zip(folders, prepared, strict=True)
+        ]
+        ends = sweep(cells, watch)
+        for place, (name, number, values) in enumerate(trials):
+            own = slice(place * len(search.seeds), (place + 1) * len(search.seeds))
+            yield _line(name, number, values, folders[own], ends[own])
+
+    # What failed before is tried again, with the same values: a disk may have been full.
+    for line in run(
+        [(line.method, line.number, line.values) for each in done.values() for line in each if line.errors]
+    ):
+        done[line.method][line.number] = line
     _write_trials(folder, done)
     planned = {name: trials_of(search, overs) for name, (_, overs) in methods.items()}
     while any(len(done[name]) < planned[name] for name in methods):
@@ -101,17 +122,8 @@ def run_search(
             for name, (_, overs) in methods.items()
             for number, values in _next(search, overs, done[name], planned[name])
         ]
-        runs = [(name, number, values, seed) for name, number, values in chosen for seed in search.seeds]
-        prepared = prepare([experiment_of(search, methods[run[0]][0], *run[2:]) for run in runs])
-        folders = [f"{slug(name)}/trial-{number:03d}-seed{seed}" for name, number, _, seed in runs]
-        cells = [
-            SweepRun(each.replace("/", " "), folder / each, mine)
-            for each, mine in zip(folders, prepared, strict=True)
-        ]
-        ends = sweep(cells, watch)
-        for place, (name, number, values) in enumerate(chosen):
-            own = slice(place * len(search.seeds), (place + 1) * len(search.seeds))
-            done[name].append(_line(name, number, values, folders[own], ends[own]))
+        for line in run(chosen):
+            done[line.method].append(line)
         _write_trials(folder, done)
     return done
 
@@ -187,7 +199,10 @@ def winners(
             continue
         path = folder / "best" / f"{slug(name)}.toml"
         path.parent.mkdir(exist_ok=True)
-        write_whole(path, (folder / won.folders[0] / "experiment.toml").read_text())
+        settings = read(folder / won.folders[0] / "experiment.toml")
+        if search.experiment.get("skew", {}).get("seed") is None:  # it follows the run's
+            settings["skew"].pop("seed", None)
+        write_whole(path, tomli_w.dumps(settings))
         default = default_values(overs)
         plain = next((line for line in done[name] if line.values == default), None)
         edges = [each.setting for each in overs if each.at_edge(won.values[each.setting])]

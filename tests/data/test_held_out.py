@@ -227,3 +227,13 @@ def test_data_that_cannot_validate_is_refused(digits: Dataset, tmp_path: Path) -
 
 def test_a_federation_made_by_hand_has_none(digits: Dataset) -> None:
     assert Federation(digits, partition_of([[0, 1]], digits, recipe="r")).validation is None
+
+
+def test_the_test_set_does_not_validate(digits: Dataset) -> None:
+    for given in ("digits", digits, digits.test):
+        with pytest.raises(UserError, match="most samples of the test set are among those that validate"):
+            federate(digits, "iid", clients=2, seed=1, validation=given)
+    with pytest.raises(UserError, match="validation is of type list: give a share"):
+        federate(digits, "iid", clients=2, seed=1, validation=[0.1])
+    share = federate(digits, "iid", clients=2, seed=1, validation=np.float32(0.25))
+    assert share.validated_on == "0.25"

@@ -240,6 +240,12 @@ def test_counts_of_the_wrong_length_are_named() -> None:
         losses.calibrated_cross_entropy(torch.zeros(1, 3), torch.tensor([0]), [1, 2])
 
 
+@pytest.mark.parametrize("counts", [[float("nan"), 1.0, 2.0], [float("inf"), 1.0, 2.0], [-1.0, 1.0, 2.0]])
+def test_counts_are_numbers_of_samples(counts) -> None:
+    with pytest.raises(UserError, match="counts are negative or not finite"):
+        losses.calibrated_cross_entropy(torch.zeros(1, 3), torch.tensor([1]), counts)
+
+
 # ------------------------------------------------------------------------------ on a GPU
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -164,6 +164,18 @@ def test_runs_under_different_conditions_stand_in_blocks_of_their_own():
     assert data["methods"] == ["fedavg (A)", "fedvls (A)", "fedavg (B)", "fedvls (B)"]
 
 
+def test_what_was_tuned_for_each_method_is_no_other_condition():
+    def with_lr(run, lr):
+        return replace(run, experiment=run.experiment | {"budget": {**run.experiment["budget"], "lr": lr}})
+
+    tuned = [with_lr(made("fedavg"), 0.1), with_lr(made("fedvls", accuracy=0.7), 0.5)]
+    [block] = page_data(tuned)["blocks"]
+    assert "fedvls ends at 70.0" in block["sentence"]
+    assert "budget.lr was chosen for each method: 0.1 for fedavg, 0.5 for fedvls." in block["notes"]
+    twice = page_data([*tuned, with_lr(made("fedavg", accuracy=0.5), 0.5)])
+    assert len(twice["blocks"]) == 2  # of one method, it is a condition
+
+
 def test_the_best_is_marked_only_among_runs_at_the_same_round():
     done = page_data([made("fedavg"), made("fedvls", accuracy=0.7)])
     assert [row["cells"][0] for row in done["blocks"][0]["rows"]] == [["60.0", False], ["70.0", True]]

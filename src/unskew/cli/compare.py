@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +25,7 @@ from unskew.comparison import comparison, summary_of
 from unskew.errors import Interrupted, UserError
 from unskew.experiment import Experiment, Prepared
 from unskew.lock import locked
+from unskew.notation import flatten
 from unskew.record import (
     COMPARE,
     PLAN,
@@ -39,6 +40,7 @@ from unskew.record import (
 )
 from unskew.report.read import Run
 from unskew.runs import EMPTY, FINISHED, claim, differences, free_folder, slug, write_whole
+from unskew.search import FIXED
 from unskew.sweep import SweepRun, how_to_go_on, is_finished, sweep
 
 
@@ -71,6 +73,10 @@ def compare(
     attack: options.Attack = None,
     validation: options.Validation = None,
     stop: options.Stop = None,
+    trusted: Annotated[
+        list[str] | None,
+        options.option("--method", "NAME", "Of experiment files with a method of one's own: its file."),
+    ] = None,
     seeds: Annotated[str | None, options.option("--seeds", "NUMBERS", "Such as 1,2,3 or 1-3.")] = None,
     engine: options.Engine = None,
     device: options.Device = None,
@@ -94,16 +100,10 @@ def compare(
     names = {Path(method).stem if method.endswith(".toml") else method: method for method in methods}
     if len(set(map(slug, names))) < len(methods):
         raise UserError("a method is named twice: name each once, or give it different hyperparameters.")
-    for assignment in set_ or []:
-        setting = assignment.partition("=")[0].partition(".")[0].strip()
-        if setting == "method":
-            raise UserError(
-                f"'{assignment}' does not say for which method: write hyperparameters after a method's name, "
-                "such as fedprox:mu=0.1."
-            )
-        if setting == "seed" and seeds is not None:
-            raise UserError(f"'{assignment}' and --seeds are both given: keep one.")
-    flags = {
+    options.refuse_unshared(set_, seeds)
+    if experiment is not None and any(method.endswith(".toml") for method in methods):
+        raise UserError("--experiment and experiment files in the place of methods are both given: keep one.")
+    flags: dict[str, Any] = {
         "dataset": dataset,
         "augment": augment,
         "attack": attack,
@@ -131,7 +131,7 @@ def compare(
         "on_fault": on_fault,
     }
     base = {
-        name: options.settings(Path(method), set_, method=None, **flags)
+        name: options.settings(Path(method), set_, trusted=trusted or [], method=None, **flags)
         if method.endswith(".toml")
         else options.settings(experiment, set_, **flags) | {"method": options.method_table(method)}
         for name, method in names.items()
@@ -145,6 +145,8 @@ def compare(
         for name, settings in base.items()
     )
     cells = set_up(specs, clock, quiet=quiet)
+    if any(method.endswith(".toml") for method in methods):
+        _refuse_other_conditions(cells)
     settings = cells[0][1].experiment
     folder = out or free_folder("-".join(["compare", *settings.words()[1:-1]]))
     if claim(folder) == FINISHED and not _failed_before(folder):
@@ -153,6 +155,32 @@ def compare(
             "choose another with --out."
         )
     finish(folder, cells, clock, loggers, json=json, quiet=quiet, table=table)
+
+
+def _refuse_other_conditions(cells: Cells) -> None:
+    """Refuse experiments that differ in more than method, model and how clients take their steps."""
+    (first, prepared), *_ = cells
+    for name, other in cells:
+        if other.experiment.seed == prepared.experiment.seed:
+            mine, theirs = (_conditions(each.experiment) for each in (other, prepared))
+            differing = [key for key in dict.fromkeys([*mine, *theirs]) if mine.get(key) != theirs.get(key)]
+            if differing:
+                key = differing[0]
+                raise UserError(
+                    f"{name} and {first} would be compared under other conditions ({key} is "
+                    f"{mine.get(key)!r} for {name} and {theirs.get(key)!r} for {first}): give both the same."
+                )
+
+
+def _conditions(experiment: Experiment) -> dict[str, object]:
+    """What has to be the same for methods that are compared, by the names of settings."""
+    told = dict(flatten(experiment.told()))
+    return {
+        key: value
+        for key, value in told.items()
+        if key.partition(".")[0] not in ("method", "model")
+        and not (key.startswith("budget.") and key.removeprefix("budget.") not in FIXED)
+    }
 
 
 def finish(

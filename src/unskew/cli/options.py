@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -231,14 +232,31 @@ REPLACES = {
 """Settings of the budget that exclude each other: one of the command line takes the place of a file's."""
 
 
-def settings(file: Path | None, assignments: list[str] | None, **flags: Any) -> dict[str, Any]:
+def refuse_unshared(assignments: list[str] | None, seeds: str | None) -> None:
+    """Refuse what --set says of one method where there are several, and of the seed where --seeds does."""
+    for assignment in assignments or []:
+        setting = assignment.partition("=")[0].partition(".")[0].strip()
+        if setting == "method":
+            raise UserError(
+                f"'{assignment}' does not say for which method: write hyperparameters after a method's name, "
+                "such as fedprox:mu=0.1."
+            )
+        if setting == "seed" and seeds is not None:
+            raise UserError(f"'{assignment}' and --seeds are both given: keep one.")
+
+
+def settings(
+    file: Path | None, assignments: list[str] | None, *, trusted: Sequence[str] = (), **flags: Any
+) -> dict[str, Any]:
     """The experiment file, then the flags that were given, then --set: later ones win. Numbers in flags are
-    left to be read with the setting, so that a flag, --set and a file get the same answer."""
+    left to be read with the setting, so that a flag, --set and a file get the same answer. `trusted` are
+    methods whose code the file may name."""
     base = read(file) if file else {}
     if file and not base:
         raise UserError(f"the experiment file {file} is empty: write settings into it, or leave it out.")
     if file:
-        _refuse_code_of(base, file, [each.partition("=")[0].strip() for each in assignments or []], flags)
+        assigned = [each.partition("=")[0].strip() for each in assignments or []]
+        _refuse_code_of(base, file, assigned, flags, trusted)
     given, held = assign(changed({}, **flags), assignments or []).get("budget"), base.get("budget")
     if isinstance(given, dict) and isinstance(held, dict):
         for key, other in REPLACES.items():
@@ -247,14 +265,16 @@ def settings(file: Path | None, assignments: list[str] | None, **flags: Any) -> 
     return assign(changed(base, file, **flags), assignments or [])
 
 
-def _refuse_code_of(base: dict[str, Any], file: Path, assigned: list[str], flags: dict[str, Any]) -> None:
+def _refuse_code_of(
+    base: dict[str, Any], file: Path, assigned: list[str], flags: dict[str, Any], methods: Sequence[str]
+) -> None:
     """Refuse the code that a file chooses, but for what is named here in its place and what will not run."""
 
     def trusted(flag: str, nothing: Any) -> Any:
         here = flags.get(flag) is not None or PATHS[flag] in assigned or f"{PATHS[flag]}.name" in assigned
         return None if here or flag not in flags else nothing
 
-    refuse_code(base, file, trusted("method", ()), trusted("model", ""), trusted("skew", ""))
+    refuse_code(base, file, trusted("method", methods), trusted("model", ""), trusted("skew", ""))
 
 
 def changed(base: dict[str, Any], file: Path | None = None, **flags: Any) -> dict[str, Any]:

@@ -113,7 +113,15 @@ def tune(
     schedule: options.Schedule = None,
     optimizer: options.Optimizer = None,
     augment: options.Augment = None,
-    validation: options.Validation = None,
+    validation: Annotated[
+        str | None,
+        options.option(
+            "--validation",
+            "SHARE|DATA",
+            "Compare trials on a share of each client's samples, or on csv:, npz:, ... data.",
+            DEFAULT_SHARE,
+        ),
+    ] = None,
     stop: options.Stop = None,
     seeds: Annotated[
         str | None, options.option("--seeds", "NUMBERS", "Of each trial, whose score is their mean: 1-3.")
@@ -129,9 +137,10 @@ def tune(
     set_: options.Set = None,
 ) -> None:
     """Search hyperparameters of methods on validation data, each with the same number of trials, and write
-    the winners' experiment files. The test set has no part in it."""
+    the winners' experiment files. The test set has no part in the choice."""
     clock = Clock(process_age())
     clock.mark("imports")
+    options.refuse_unshared(set_, seeds)
     places = context.meta[PLACES]
     texts: list[list[str]] = [[] for _ in range(len(methods) + 1)]
     for place, text in zip(places, over or [], strict=True):
@@ -171,10 +180,9 @@ def tune(
         data=data,
     )
     base.pop("method", None)
-    base.setdefault("validation", DEFAULT_SHARE)
+    if "validation" not in base and not str(base.get("skew", {}).get("recipe", "")).startswith("file:"):
+        base["validation"] = DEFAULT_SHARE  # a partition in a file may bring its own
     first = Experiment(**base)
-    if first.validation == "none":
-        raise UserError("a search needs validation data: give --validation 0.1, or leave it out.")
     search = Search(
         methods=[
             Searched(method, [*texts[0], *own], _table(method))
@@ -202,7 +210,11 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
 
     # A value that a method refuses is known before anything is written.
     first, *_ = prepare(_extremes(search, methods))
-    search = replace(search, experiment=_with_whole_paths(search.experiment, first.experiment))
+    federation = first.trial.federation
+    if federation.validation is None:
+        raise UserError("a search needs validation data: give --validation 0.1.")
+    settings = _with_whole_paths(search.experiment, first.experiment)
+    search = replace(search, experiment=settings, data_sha256=federation.dataset.sha256)
     folder = folder or free_folder("-".join(["tune", *methods]))
     found = claim(folder)
     with locked(folder):
@@ -226,8 +238,9 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
     if not quiet:
         say(f"time: {clock.total:.1f} s")
     if missing := [name for name in methods if name not in {each.method for each in won}]:
-        errors = [error for line in done[missing[0]] for error in line.errors]
-        raise UserError(f"all trials of {missing[0]} failed ({errors[0].removesuffix('.')}): see {folder}.")
+        errors = [error.removesuffix(".") for line in done[missing[0]] for error in line.errors]
+        why = errors[0] if errors else f"no {search.metric} is a finite number"
+        raise UserError(f"no trial of {missing[0]} came to a score ({why}): see {folder}.")
 
 
 def _table(method: str) -> dict[str, Any]:
@@ -249,9 +262,9 @@ def _with_whole_paths(settings: dict[str, Any], resolved: Experiment) -> dict[st
 
 def _methods(search: Search) -> dict[str, tuple[dict[str, Any], list[Over]]]:
     """Of each method its table in an experiment and what is searched."""
-    found = {}
+    found, settings = {}, Experiment(**search.experiment)
     for each in search.methods:
-        overs = [parse_over(text, each.table) for text in each.over]
+        overs = [parse_over(text, each.table, settings) for text in each.over]
         if not overs:
             raise UserError(
                 f"{each.method} has nothing to search: write --over behind it, such as --over "
@@ -287,14 +300,15 @@ def _agree(folder: Path, found: str, search: Search) -> None:
     there, asked = (record.plain(each) for each in (read_search(folder), search))
     for each in (there, asked):
         each["experiment"] = Experiment(**each["experiment"]).told()
-    if asked["trials"] > there["trials"]:  # more of the same search
-        write_whole(folder / "search.json", to_json(search))
-        there["trials"] = asked["trials"]
+    more = asked["trials"] > there["trials"]
+    there["trials"] = asked["trials"] if more else there["trials"]
     if differing := [key for key in asked if asked[key] != there[key]]:
         raise UserError(
             f"the output folder {folder} holds another search ({', '.join(differing)} differ): choose "
             "another with --out, or ask for the same."
         )
+    if more:
+        write_whole(folder / "search.json", to_json(search))
 
 
 def _told(
@@ -303,7 +317,7 @@ def _told(
     """What tune.json holds."""
     return {
         "metric": search.metric,
-        "trials": search.trials,
+        "trials": {name: len(lines) for name, lines in done.items()},
         "seeds": search.seeds,
         "sampler": search.sampler,
         "winners": [
@@ -312,7 +326,7 @@ def _told(
                 "values": each.trial.values,
                 "score": each.trial.score,
                 "default_score": each.default and each.default.score,
-                "trial": each.trial.number,
+                "trial": each.trial.number + 1,
                 "experiment": str(each.experiment),
                 "at_edge": each.at_edge,
             }
@@ -346,9 +360,18 @@ def _show(search: Search, won: list[Winner], done: dict[str, list[TrialLine]], f
         screen.print(f"\nnote: {note}")
     files = " ".join(shlex.quote(str(each.experiment)) for each in won)
     seed = max(search.seeds) + 1
+    if not won:
+        return
     screen.print("\nthe winners on the test set, with seeds that the search has not seen:")
-    screen.print(f"  unskew compare {files} --seeds {seed}-{seed + 2}", soft_wrap=True)
+    own = [f" --method {shlex.quote(name)}" for name in dict.fromkeys(_code(search))]
+    screen.print(f"  unskew compare {files}{''.join(own)} --seeds {seed}-{seed + 2}", soft_wrap=True)
     screen.print(f"\nsearch: {folder}", soft_wrap=True)
+
+
+def _code(search: Search) -> Iterator[str]:
+    """The files of methods of one's own, whose code a command has to name."""
+    for each in search.methods:
+        yield from (part for part in each.table["name"].split("+") if part.endswith(".py"))
 
 
 def _notes(won: list[Winner]) -> Iterator[str]:

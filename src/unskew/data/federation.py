@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,15 @@ from torch import Tensor
 from unskew.data.dataset import Dataset, Split
 from unskew.data.manifest import Partition, cite, save
 from unskew.data.partitions import Skew, partition
-from unskew.data.validation import NONE, from_dataset, hold_out, parse, read_validation, validation_split
+from unskew.data.validation import (
+    NONE,
+    from_dataset,
+    hold_out,
+    parse,
+    read_validation,
+    refuse_test_samples,
+    validation_split,
+)
 from unskew.errors import UserError
 from unskew.sites import Sites
 from unskew.types import Population
@@ -176,8 +185,13 @@ def federate(
         given = read_validation(given, dataset)
     if isinstance(given, Split):
         replace(dataset, test=given)  # which checks it
+        refuse_test_samples(given, dataset)
         return Federation(dataset, made, given, source)
-    if isinstance(given, int | float):
-        made = hold_out(made, dataset, given, seed if made.seed is None else made.seed)
+    if given is not None:
+        if not isinstance(given, Real):
+            raise UserError(
+                f"validation is of type {type(given).__name__}: give a share, a dataset or its name."
+            )
+        made = hold_out(made, dataset, float(given), seed if made.seed is None else made.seed)
         source = repr(float(given))
     return Federation(dataset, made, validation_split(dataset, made), source)

@@ -105,6 +105,9 @@ def counts_tensor(counts: Counts) -> Tensor:
     """As int64, or in the floating type they came in (at least float32)."""
     if not isinstance(counts, Tensor):
         counts = _numbers(counts)
+    known = counts.is_floating_point() and counts.device.type == "cpu" and not _is_traced(counts)
+    if known and not bool((counts.isfinite() & (counts >= 0)).all()):
+        raise UserError("counts are negative or not finite: pass the number of samples of each class.")
     return upcast(counts) if counts.is_floating_point() else counts.long()
 
 

@@ -64,24 +64,6 @@ def dp(*, clip: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5)
     def run(run: Run) -> Result:
         trial, base = run.trial, run.base
         _refuse_what_is_unprotected(trial, base, has_buffers=bool(run.engine().initial.buffers))
-        cohort, clients, rounds = trial.cohort, trial.federation.clients, trial.budget.rounds
-        note = "dp: noise_multiplier is 0, so there is no privacy: updates were clipped and nothing else."
-        if noise_multiplier:
-            spent = epsilon(
-                noise_multiplier=noise_multiplier,
-                rounds=rounds,
-                cohort=cohort,
-                clients=clients,
-                delta=delta,
-                amplified=_keeps_nothing(trial, base),
-            )
-            who = f"all {clients}" if cohort == clients else f"{cohort} of {clients}"
-            drawn = "" if cohort == clients else ", drawn without replacement"
-            note = (
-                f"dp: ε = {spent:.4g} at δ = {delta:g} for any one client's data replaced by others, over "
-                f"{rounds} rounds of {who} clients{drawn}; it covers the global models, not the training "
-                "losses, tallies and probes of the run folder, and not against someone who knows the seed."
-            )
 
         def protected(state: ServerState, updates: Updates) -> Updates:
             if updates.reported:
@@ -103,9 +85,33 @@ def dp(*, clip: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5)
 
         method = base + Method(server=Server(revise=protected))
         trained = run.train("training", method)
+        note = _note(trial, base, noise_multiplier=noise_multiplier, delta=delta, rounds=len(trained.rounds))
         return run.result(trained.weights, trained.state, trained.rounds, notes=[note])
 
     return Program(run, Method(server=Server(combine=combine_equally)), work=Work())
+
+
+def _note(trial: Trial, base: Method, *, noise_multiplier: float, delta: float, rounds: int) -> str:
+    """What these rounds have cost in privacy."""
+    if not noise_multiplier:
+        return "dp: noise_multiplier is 0, so there is no privacy: updates were clipped and nothing else."
+    cohort, clients = trial.cohort, trial.federation.clients
+    spent = epsilon(
+        noise_multiplier=noise_multiplier,
+        rounds=rounds,
+        cohort=cohort,
+        clients=clients,
+        delta=delta,
+        amplified=_keeps_nothing(trial, base),
+    )
+    who = f"all {clients}" if cohort == clients else f"{cohort} of {clients}"
+    drawn = "" if cohort == clients else ", drawn without replacement"
+    chosen = ", nor which of them validation chose" if trial.federation.validation is not None else ""
+    return (
+        f"dp: ε = {spent:.4g} at δ = {delta:g} for any one client's data replaced by others, over "
+        f"{rounds} rounds of {who} clients{drawn}; it covers the global models, not the training "
+        f"losses, tallies and probes of the run folder{chosen}, and not against someone who knows the seed."
+    )
 
 
 def noisy_mean(updates: Updates, trial: Trial, round: int, *, clip: float, noise_multiplier: float) -> Params:

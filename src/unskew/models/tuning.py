@@ -35,9 +35,7 @@ class Tuning:
 
     def __post_init__(self) -> None:
         if not 0 <= self.lora <= MOST_RANK:
-            raise UserError(
-                f"lora is {self.lora} but should be a rank of 1 to {MOST_RANK}, or 0 for none."
-            )
+            raise UserError(f"lora is {self.lora} but should be a rank of 1 to {MOST_RANK}, or 0 for none.")
         if not 0 <= self.lora_alpha < float("inf"):
             raise UserError(f"lora_alpha is {self.lora_alpha} but should be 0 or more.")
         if self.lora_layers and not self.lora:

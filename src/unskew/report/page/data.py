@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -48,6 +48,11 @@ HELP = {
     "traffic": "between server and clients, up and down, the whole run",
     "cost": "computation in FedAvg rounds",
 }
+TUNED = {
+    f"budget.{name}"
+    for name in ("lr", "schedule", "batch_size", "momentum", "weight_decay", "optimizer", "optimizer_state")
+}
+"""Conditions that are part of a method where each has its own, as after `unskew tune`."""
 COSTS = 4
 """Columns of the table that are costs, its last; the others are the comparison."""
 
@@ -134,15 +139,50 @@ def _faults(run: Run) -> list[str]:
     return fault_notes((round.round, fault) for round in run.rounds for fault in round.faults or ())
 
 
-# Blocks: runs that differ in method and seed alone, so that their numbers compare.
+# Blocks: runs that differ in method, seed and what was tuned for each method alone, so that their numbers
+# compare.
 
 
 def _blocks(runs: Sequence[Run]) -> list[list[Run]]:
-    blocks: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    blocks = _grouped(runs, lambda run: _told(run, tuned=False))
+    return [
+        part
+        for block in blocks
+        for part in ([block] if not _twice(block) else _grouped(block, lambda run: _told(run, tuned=True)))
+    ]
+
+
+def _grouped(runs: Sequence[Run], key: Callable[[Run], dict[str, str]]) -> list[list[Run]]:
+    groups: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
-        key = tuple(sorted((name, str(value)) for name, value in settings(run).items()))
-        blocks.setdefault(key, []).append(run)
-    return list(blocks.values())
+        groups.setdefault(tuple(sorted(key(run).items())), []).append(run)
+    return list(groups.values())
+
+
+def _told(run: Run, *, tuned: bool) -> dict[str, str]:
+    """The conditions of a run as texts, with or without those that may be tuned for a method."""
+    return {name: str(value) for name, value in settings(run).items() if tuned or name not in TUNED}
+
+
+def _tuned(run: Run) -> dict[str, str]:
+    return {name: str(value) for name, value in settings(run).items() if name in TUNED}
+
+
+def _twice(runs: Sequence[Run]) -> bool:
+    """Whether a method ran with several values of what may be tuned: then these are conditions."""
+    return len({run.label for run in runs}) < len({(run.label, str(_tuned(run))) for run in runs})
+
+
+def _tuning_notes(seeds: Mapping[str, Sequence[Run]]) -> list[Json]:
+    """What was tuned for each method, where that differs."""
+    each = {name: _tuned(runs[0]) for name, runs in seeds.items()}
+    names = dict.fromkeys(name for told in each.values() for name in told)
+    notes: list[Json] = []
+    for name in names:
+        if len({told.get(name) for told in each.values()}) > 1:
+            values = ", ".join(f"{told.get(name)} for {who}" for who, told in each.items())
+            notes.append(f"{name} was chosen for each method: {values}.")
+    return notes
 
 
 def letter(block: int) -> str:
@@ -184,7 +224,7 @@ def _block(seeds: Mapping[str, Sequence[Run]], title: str, colours: Sequence[int
     return {
         "title": title,
         "sentence": told.sentence,
-        "notes": list(told.notes),
+        "notes": [*told.notes, *_tuning_notes(seeds)],
         "reference": reference if len(seeds) > 1 else None,
         "heads": heads[:-COSTS],
         "costs": heads[-COSTS:],

@@ -34,7 +34,7 @@ def site_table(seeds: Mapping[str, Sequence[Run]]) -> dict[str, Json] | None:
         for run in runs:
             for site in _each(run) if _last(run) and not _accuracies(run) else ():
                 by_site[site.name].setdefault(method, []).append(site.accuracy)
-    names = list(by_site)
+    names = [name for name in by_site if _in_all(name, by_site[name], seeds)]
     if len(names) > MOST_ROWS:
         names = sorted(names, key=lambda name: _lowest(by_site[name].values()))[:MOST_ROWS]
     classes = next(iter(seeds.values()))[0].classes
@@ -62,6 +62,14 @@ def site_table(seeds: Mapping[str, Sequence[Run]]) -> dict[str, Json] | None:
             for key, title in SPREAD.items()
         ],
     }
+
+
+def _in_all(name: str, values: Mapping[str, Sequence[Number]], seeds: Mapping[str, Sequence[Run]]) -> bool:
+    """Whether every run that tells of sites tells of this one: a mean over some of them says nothing."""
+    return all(
+        len(values.get(method, [])) == sum(_last(run) is not None for run in runs)
+        for method, runs in seeds.items()
+    )
 
 
 def site_classes(run: Run) -> Json:
