@@ -95,6 +95,7 @@ def from_tables(
     if label == site:
         raise UserError(f"the column '{label}' cannot be both label and site: name two.")
     names = distinct_names([part.path for part in parts])
+    columns, drop = ((each,) if isinstance(each, str) else each for each in (columns, drop))
     choice = Choice(label, site, tuple(columns), tuple(drop))
     tables = [read_table(part.path, choice) for part in parts]
     known = {name for table in tables for name in table.header}
@@ -355,6 +356,10 @@ def _opened(path: Path) -> Iterator[tuple[tuple[str, ...], Lines]]:
             header = tuple(name.strip() for name in next(reader, []))
             if not any(header):
                 raise UserError(f"{path} is empty: give it a header and rows.")
+            if len(header) == 1 and (other := {";", "\t", "|"} & set(header[0])):
+                raise UserError(
+                    f"the columns of {path} seem to be separated by {sorted(other)[0]!r}: save it with commas."
+                )
             yield header, enumerate(reader, 2)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give the path of a .csv or .parquet file.") from None

@@ -41,9 +41,10 @@ class Natural:
                 f"{len(owners) - len(kept)} of {len(owners)} owners have fewer than {self.min_size} samples."
             )
         if clients > len(kept) or not len(kept):
+            enough = f"{self.min_size} sample{'s' * (self.min_size > 1)} or more"
             raise UserError(
-                f"{clients} clients are asked for, but {len(kept)} owners have {self.min_size} samples or "
-                f"more: ask for fewer clients{', or lower min_size' if self.min_size > 1 else ''}."
+                f"{clients} clients are asked for, but {len(kept)} owners have {enough}: ask for fewer "
+                f"clients{', or lower min_size' if self.min_size > 1 else ''}."
             )
         groups = np.split(kept, len(kept))
         if 0 < clients < len(kept):
