@@ -358,7 +358,7 @@ def _opened(path: Path) -> Iterator[tuple[tuple[str, ...], Lines]]:
                 raise UserError(f"{path} is empty: give it a header and rows.")
             if len(header) == 1 and (other := {";", "\t", "|"} & set(header[0])):
                 raise UserError(
-                    f"the columns of {path} seem to be separated by {sorted(other)[0]!r}: save it with commas."
+                    f"the columns of {path} seem to be separated by {min(other)!r}: save it with commas."
                 )
             yield header, enumerate(reader, 2)
     except FileNotFoundError:
