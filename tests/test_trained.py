@@ -311,6 +311,34 @@ def test_each_client_has_a_model_of_its_own(unskew, tmp_path: Path) -> None:
     assert (answer.code, len(rows_of(answer.out))) == (0, 3)
 
 
+def test_a_number_means_a_client_and_a_text_must_mean_one(unskew, tmp_path: Path) -> None:
+    rows = [f"{n % 7},{n % 5},{'ab'[n % 2]},{1 + n % 3}" for n in range(60)]
+    (tmp_path / "sites.csv").write_text("\n".join(["x,z,label,site", *rows]))
+    flags = [
+        "--dataset",
+        "csv:sites.csv,label=label,site=site",
+        "--skew",
+        "natural",
+        "--method",
+        "local-only",
+    ]
+    assert unskew("run", *flags, *BRIEF, "--out", "run").code == 0
+    assert [load_model("run", client=number).client.client for number in range(3)] == [0, 1, 2]
+    assert load_model("run", client="3").client.client == 2
+    with pytest.raises(UserError, match="is the name of one client and the number of another"):
+        load_model("run", client="1")
+
+
+def test_class_names_that_are_numbers_stay_as_they_are(unskew, tmp_path: Path) -> None:
+    rows = [f"{n % 7},{n % 5},{(-1) ** n}" for n in range(60)]
+    (tmp_path / "all.csv").write_text("\n".join(["x,z,label", *rows]))
+    flags = ["--dataset", "csv:all.csv,label=label", "--clients", "2", "--skew", "iid"]
+    assert unskew("run", *flags, *BRIEF, "--out", "run").code == 0
+    answer = unskew("predict", "run", "all.csv", "--out", "-")
+    assert answer.code == 0, answer.err
+    assert {row["class"] for row in rows_of(answer.out)} <= {"-1", "1"}
+
+
 def test_a_folder_of_images_is_predicted_flat_or_nested(unskew, tmp_path: Path) -> None:
     for kind, light in (("dark", 40), ("light", 160)):
         for at in range(12):

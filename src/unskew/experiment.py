@@ -431,7 +431,11 @@ def _model(spec: ModelSpec, dataset: Dataset) -> tuple[models.OwnModel | None, M
         options = given if spec.norm == "auto" else given | {"norm": spec.norm}
         own = models.own_model(spec.name, dataset.inputs, len(dataset.classes), options)
         told |= {"name": absolute_name(spec.name), "sha256": _code_sha256(spec.name, spec.sha256, "model")}
-        return own, spec.model_copy(update=told | models.told_options(own) | given)
+        # A parameter that is called as a setting has its default in the code alone.
+        defaults = {
+            key: value for key, value in models.told_options(own).items() if key not in ModelSpec.model_fields
+        }
+        return own, spec.model_copy(update=told | defaults | given)
     if spec.sha256:
         raise UserError(f"model.sha256 is given, but model '{spec.name}' is no file: leave it out.")
     name = models.default_model(dataset.name, dataset.inputs) if spec.name == "auto" else spec.name

@@ -47,9 +47,9 @@ def path_of(text: str) -> Path:
 
 
 def joined(text: str) -> list[str]:
-    """The parts of a text that are joined by plus signs, each before a letter: the sign of 1e+3 belongs to
-    the number, and that of c++/data to the path."""
-    return re.split(r"\+(?=[A-Za-z])", text.strip())
+    """The parts of a text that are joined by plus signs, each before a letter or before the path of a Python
+    file: the sign of 1e+3 belongs to the number, and that of c++/data to the path."""
+    return re.split(r"\+(?=[A-Za-z]|[./~][^+]*\.py:)", text.strip())
 
 
 def named(text: str) -> tuple[str, str | None]:

@@ -89,15 +89,19 @@ def predict(model: TrainedModel, path: Path) -> Predictions:
     reading = read_samples(model, path)
     names, probabilities = list[str](), list[Tensor]()
     for part in reading.parts:
-        for start in range(0, len(part.names), BATCH):
-            found = model.core(part.inputs[start : start + BATCH]).logits.softmax(dim=1)
-            if not bool(found.isfinite().all()):
-                bad = start + int((~found.isfinite()).any(dim=1).nonzero()[0])
-                raise UserError(
-                    f"the model gives no number for {reading.called} {part.names[bad]} of {path}: its values "
-                    "are out of all bounds, or the model's weights are; give others."
-                )
-            probabilities.append(found)
+        # Mixed where a batch is normalised by its own samples: a file may be sorted by class.
+        order = torch.arange(len(part.names))
+        if model.core.by_batch:
+            order = torch.randperm(len(order), generator=torch.Generator().manual_seed(0))
+        logits = torch.cat([model.core(part.inputs[rows]).logits for rows in torch.split(order, BATCH)])
+        found = logits[order.argsort()].softmax(dim=1)
+        if not bool(found.isfinite().all()):
+            bad = int((~found.isfinite()).any(dim=1).nonzero()[0])
+            raise UserError(
+                f"the model gives no number for {reading.called} {part.names[bad]} of {path}: its values "
+                "are out of all bounds, or the model's weights are; give others."
+            )
+        probabilities.append(found)
         names += part.names
     notes = reading.notes
     if model.core.by_batch:
@@ -211,10 +215,10 @@ def _texts(model: TrainedModel, path: Path) -> Reading:
         raise UserError("the model was trained on token ids, whose words are not known: give an .npz file.")
     if path.suffix.lower() == ".txt":
         try:
-            texts = path.read_text(encoding="utf-8").splitlines()
+            texts = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         except (OSError, UnicodeDecodeError):
             raise UserError(f"{path} is not text: write it as UTF-8.") from None
-        if not texts:
+        if texts == [""]:
             raise UserError(f"{path} is empty: give it a text in each line.")
         rows = [str(at) for at in range(1, len(texts) + 1)]
     else:

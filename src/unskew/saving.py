@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from unskew.methods import METHODS
 from unskew.result import Result
 from unskew.runs import EMPTY, claim
 from unskew.sweep import run_folder
+from unskew.tensor_files import dump
 from unskew.trial import Trial
 
 
@@ -83,12 +85,21 @@ def _model_of(trial: Trial) -> ModelSpec:
     if network.tuning is not None:
         kept |= asdict(network.tuning)
     if isinstance(trial.init, models.TrainedWeights):
-        kept["init"] = trial.init.source
+        kept |= _start_of(trial.init)
     if network.own:
         return ModelSpec(name=network.name, **kept)
     known = models.MODELS[network.name]
     norm: Any = network.norm or known.norms[0]
     return ModelSpec(name=network.name, norm=norm, **kept, **{**known.defaults, **network.options})
+
+
+def _start_of(init: models.TrainedWeights) -> dict[str, str]:
+    """Where the weights to start from are, and their hash: of the file, or of tensors that were given."""
+    file = models.weights_file(init.source)
+    if file.is_file():
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        return {"init": str(Path(init.source).resolve()), "init_sha256": digest}
+    return {"init": init.source, "init_sha256": hashlib.sha256(dump(init.tensors)).hexdigest()}
 
 
 def _method_of(made: dict[str, Any]) -> MethodSpec:

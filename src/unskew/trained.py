@@ -207,6 +207,8 @@ class TrainedModel(nn.Module):
 
     def _texts(self, raw: Raw) -> Tensor:
         length = self.told.inputs.shape[0]
+        if isinstance(raw, str):
+            raise UserError("the input is one text: give a list of texts.")
         if not isinstance(raw, Tensor | np.ndarray) and all(isinstance(each, str) for each in raw):
             if self.words is None:
                 raise UserError("the model was trained on token ids, whose words are not known: give such.")
@@ -374,9 +376,17 @@ def _choose(
             f"{path} holds a model of each client: choose one with --client, or client= in "
             f"Python ({names}{more})."
         )
-    for at, each in enumerate(clients):
-        if str(wanted) in ({each.name, str(each.client)} - {""}):
-            return at, each
+    if isinstance(wanted, int):
+        fits = [(at, each) for at, each in enumerate(clients) if each.client == wanted]
+    else:
+        fits = [(at, each) for at, each in enumerate(clients) if wanted in (each.name, str(each.client))]
+    if len(fits) > 1:
+        raise UserError(
+            f"'{wanted}' is the name of one client and the number of another in {path}: give the number as "
+            "client= in Python."
+        )
+    if fits:
+        return fits[0]
     raise UserError(f"{path} holds no model of client '{wanted}': choose one of {names}{more}.")
 
 

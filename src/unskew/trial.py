@@ -92,6 +92,8 @@ class Budget(Spec):
                 values[name] = str(kind.parse(values[name]))
         if str(values.get("optimizer", "sgd")) != "sgd" and values.setdefault("momentum", None) is not None:
             raise UserError("momentum is of the optimizer sgd: leave it out, adam and adamw have betas.")
+        if str(values.get("optimizer", "sgd")) == "sgd" and values.get("momentum", 0.9) is None:
+            values["momentum"] = 0.0
         super().__init__(**values)
         if self.cohort != "all" and self.cohort < 1:
             raise UserError(f"cohort is {self.cohort} but should be at least 1, or 'all'.")

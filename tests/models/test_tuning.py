@@ -178,6 +178,7 @@ def test_training_goes_on_from_trained_weights(skewed, tmp_path):
         ),
         ({"tuning": Tuning(freeze=("*",))}, "the model has nothing to train"),
         ({"tuning": Tuning(lora=2, lora_layers=("head.x",))}, "no layer that can have an adapter"),
+        ({"tuning": Tuning(lora=2, lora_layers=("head",))}, "the last layer, 'head', is trained whole"),
         ({"init": {"other": torch.ones(3)}}, "has no weights for this model"),
         ({"init": {"module.head.weight": torch.ones(10, 64)}}, "rename its tensors without 'module.'"),
         ({"init": {"head.weight": torch.full((10, 64), torch.nan)}}, "values that are not finite"),
@@ -209,3 +210,16 @@ def test_torch_files_are_read_without_running_code(skewed, tmp_path):
     torch.save(module, tmp_path / "whole.pt")
     with pytest.raises(UserError, match="holds more than tensors, which could run code"):
         Trial(skewed, "mlp-small", init=tmp_path / "whole.pt")
+
+
+@pytest.mark.parametrize("tuning", [Tuning(lora=4, lora_alpha=4), Tuning(lora=2, lora_alpha=16), Tuning()])
+def test_weights_with_adapters_do_the_same_whatever_adapters_they_go_on_with(digits, tuning):
+    federation = unskew.federate(digits, "iid", clients=2, seed=1)
+    adapted = Tuning(lora=2, lora_alpha=3)
+    trial = Trial(federation, "mlp-small", Budget(rounds=1, epochs=1), engine="loop", tuning=adapted)
+    result = train(trial)
+    started = replace(trial, init=result.weights.params | result.weights.buffers, tuning=tuning).build()
+    before = trial.build()
+    before.load_state_dict(result.weights.params | result.weights.buffers)
+    x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(started(x).logits, before(x).logits)

@@ -73,15 +73,20 @@ def is_adapter(name: str) -> bool:
 
 
 def merge_adapters(tensors: Tensors, own: Mapping[str, Tensor]) -> Tensors:
-    """Tensors of which the adapters that a model does not have are added to the weights beside them."""
+    """Tensors of which the adapters that a model does not have, or has of another rank, are added to the
+    weights beside them. Those that it has keep what they do, whatever its own scale is."""
     merged = dict(tensors)
     for name in tensors:
         layer = name.removesuffix(".lora_a")
         parts = [f"{layer}.{part}" for part in PARTS]
-        if not name.endswith(".lora_a") or name in own or f"{layer}.weight" not in tensors:
+        if not name.endswith(".lora_a") or f"{layer}.weight" not in tensors:
             continue
         try:
             a, b, scale = (merged.pop(part) for part in parts)
+            if name in own and own[name].shape == a.shape:
+                own_scale = own[f"{layer}.lora_scale"].detach()
+                merged |= dict(zip(parts, (a, b * (scale / own_scale).to(b.dtype), own_scale), strict=True))
+                continue
             weight = tensors[f"{layer}.weight"]
             product = b.flatten(1).double() @ a.flatten(1).double() * scale.double()
             merged[f"{layer}.weight"] = weight + product.view(weight.shape).to(weight.dtype)

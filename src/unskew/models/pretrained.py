@@ -147,7 +147,10 @@ def load_weights(module: nn.Module, tensors: Tensors, source: str) -> Matched:
         given = tensors.get(name)
         if given is None:
             continue
-        if given.shape != value.shape or given.is_complex() or given.is_quantized:
+        plain = given.layout == torch.strided and not (
+            given.is_meta or given.is_complex() or given.is_quantized
+        )
+        if given.shape != value.shape or not plain:
             other_shape.append(name)
             continue
         if not bool(torch.isfinite(given).all()):

@@ -74,6 +74,10 @@ class Tuning:
             chosen = _matching(self.lora_layers, able, "layer that can have an adapter")
         else:
             chosen = {name for name in able if name != head}
+        if head in chosen:
+            raise UserError(
+                f"the last layer, '{head}', is trained whole beside adapters: leave it out of lora_layers."
+            )
         if not chosen:
             raise UserError(
                 "the model has no linear layer or convolution before its last layer for LoRA: leave lora out."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
@@ -263,7 +264,10 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_csv(text: str) -> str:
-    """A spreadsheet takes for a formula what begins like one."""
+    """A spreadsheet takes for a formula what begins like one and is no number."""
+    with contextlib.suppress(ValueError):
+        float(text)
+        return text
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
