@@ -336,3 +336,25 @@ def test_a_partition_by_a_function_in_python(digits):
     assert federation.partition.dropped == 0
     with pytest.raises(UserError, match="divides among 3 clients"):
         federate(digits, lambda labels, clients, rng: [[0], [1], [2]], clients=2, seed=1)
+
+
+def test_what_is_written_of_ones_own_files_can_be_run_again(unskew, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n\n\n"
+        "def halves(labels, clients, rng):\n"
+        "    return np.array_split(rng.permutation(len(labels)), clients)\n"
+    )
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\n\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, inputs, classes, norm='layer'):\n"  # called as a setting of every model
+        "        super().__init__(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    own = ["--skew", "longtail:10+mine.py:halves", "--model", "net.py:Net", "--quiet"]
+    brief = ["--clients", "3", "--rounds", "1", "--epochs", "1", "--engine", "loop"]
+    first = unskew("run", *own, *brief, "--out", "first")
+    assert first.code == 0, first.err
+    again = unskew("run", "first/experiment.toml", *own, "--out", "again")
+    assert again.code == 0, again.err
+    first, again = ((tmp_path / each / "model.safetensors").read_bytes() for each in ("first", "again"))
+    assert first == again
