@@ -277,6 +277,7 @@ def test_each_site_may_have_a_scale_of_its_own(unskew, tmp_path: Path) -> None:
     assert (by_column.code, by_column.err) == (0, "note: the model does not read the column kind.\n")
     Path("south.csv").write_text("".join(["a\n", *(f"{line.split(',')[0]}\n" for line in lines[40:])]))
     by_option = rows_of(unskew("predict", "run", "south.csv", "--site", "south").out)
+    assert "rows that name no site are scaled by themselves" in unskew("predict", "run", "south.csv").err
     probabilities = [float(row["probability:y"]) for row in by_option]
     assert [float(row["probability:y"]) for row in rows_of(by_column.out)[40:]] == pytest.approx(
         probabilities

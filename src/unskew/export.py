@@ -143,7 +143,7 @@ class ColumnsInside(nn.Module):
         return torch.where(kind == NUMBER, number, torch.where(kind == CATEGORY, own, flag)).float()
 
     def undo(self, features: Tensor) -> Tensor:
-        """The numbers that became these features; NaN where a value is flagged as missing."""
+        """Numbers that become these features; NaN where a value is flagged as missing."""
         parts, start = list[Tensor](), 0
         for column in self.columns:
             x = features[:, start : start + len(column.features)].double()
@@ -153,8 +153,9 @@ class ColumnsInside(nn.Module):
                 value = x[:, 0] * column.scale + column.mean
             else:
                 hot = x[:, : len(column.categories)]
-                value = _numbers([cell_of(each) for each in column.categories])[hot.argmax(dim=1)]
-                missing = missing | (hot.sum(dim=1) == 0)
+                known = _numbers([cell_of(each) for each in column.categories])
+                # A number that is no category has the same features as one that no training row had.
+                value = torch.where(hot.sum(dim=1) == 0, known.max() + 1, known[hot.argmax(dim=1)])
             parts.append(torch.where(missing, torch.full_like(value, torch.nan), value))
         return torch.stack(parts, dim=1)
 

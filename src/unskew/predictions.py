@@ -206,6 +206,11 @@ def _table(model: TrainedModel, path: Path) -> Reading:
         for column in columns
         if (strange := column.unseen(rows))
     ]
+    if columns.scale == "site" and model.site is None:
+        others = {site for site in rows.sites or [""] if site not in columns.sites}
+        if others:
+            named = f"of {shortened(sorted(others))}" if rows.sites is not None else "that name no site"
+            notes.append(f"rows {named} are scaled by themselves: what is said of one depends on the others.")
     samples = Samples([str(line) for line in rows.lines], model.features_of(rows))
     return Reading("row", iter([samples]), notes)
 
