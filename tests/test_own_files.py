@@ -358,3 +358,10 @@ def test_what_is_written_of_ones_own_files_can_be_run_again(unskew, tmp_path):
     assert again.code == 0, again.err
     first, again = ((tmp_path / each / "model.safetensors").read_bytes() for each in ("first", "again"))
     assert first == again
+
+
+def test_a_module_that_is_made_already_is_refused(unskew, tmp_path):
+    (tmp_path / "net.py").write_text("from torch import nn\n\nready = nn.Linear(64, 10)\n")
+    answer = unskew("run", "--model", "net.py:ready")
+    assert answer.code == 2
+    assert "is a module that is made already, with weights that no seed sets" in answer.err

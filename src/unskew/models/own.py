@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,13 +24,11 @@ class OwnModel:
 
     name: str
     """As it was written, for errors."""
-    make: Callable[..., Any] | nn.Module
+    make: Callable[..., Any]
     arguments: tuple[Any, ...]
     options: Mapping[str, Any]
 
     def __call__(self) -> nn.Module:
-        if isinstance(self.make, nn.Module):
-            return copy.deepcopy(self.make)
         try:
             made = self.make(*self.arguments, **self.options)
         except UserError:
@@ -58,9 +55,10 @@ def own_model(
     in `given`, by name. `make` is what the name means, where that is known already."""
     make = find_name(name, "model") if make is None else make
     if isinstance(make, nn.Module):
-        if given:
-            raise UserError(f"'{name}' is a module that is made already: leave out {', '.join(given)}.")
-        return OwnModel(name, make, (), {})
+        raise UserError(
+            f"'{name}' is a module that is made already, with weights that no seed sets: name its class, or "
+            "a function that returns it."
+        )
     if not callable(make):
         raise UserError(
             f"'{name}' is of type {type(make).__name__}: let it be an nn.Module class, or a function that "
