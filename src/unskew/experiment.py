@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -335,14 +335,18 @@ def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, An
             (value,) = tomllib.loads(f"value = {text}").values()
         except (ValueError, RecursionError):  # not TOML, or more than one value
             value = text
-        *parents, key = path.strip().split(".")
-        table = settings
-        for parent in parents:
-            table = table.setdefault(parent, {})
-            if not isinstance(table, dict):
-                raise UserError(f"'{path}' is not a setting: {parent} is a value, not a table.")
-        table[key] = value
+        put(settings, path.strip().split("."), value)
     return settings
+
+
+def put(settings: dict[str, Any], path: Sequence[str], value: object) -> None:
+    """Set the value at a path through the tables of settings."""
+    *parents, key = path
+    for parent in parents:
+        settings = settings.setdefault(parent, {})
+        if not isinstance(settings, dict):
+            raise UserError(f"'{'.'.join(path)}' is not a setting: {parent} is a value, not a table.")
+    settings[key] = value
 
 
 def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | None = None) -> Prepared:

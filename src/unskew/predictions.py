@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unskew.data.bounded import DAMAGED, TooLargeError, check_regular, read_npz
+from unskew.data.bounded import check_regular
 from unskew.data.images import SUFFIXES, has_size, list_images, read_images
-from unskew.data.own import shortened
+from unskew.data.own import npz_arrays, shortened
 from unskew.data.tables import read_like, read_texts
 from unskew.errors import UserError
 from unskew.report.table import escape_csv
@@ -165,14 +165,7 @@ def _images(model: TrainedModel, path: Path) -> Reading:
 
 
 def _arrays(model: TrainedModel, path: Path) -> Reading:
-    try:
-        arrays = read_npz(path)
-    except TooLargeError as error:
-        raise UserError(f"{path} {error}: give a smaller one.") from None
-    except DAMAGED as error:
-        raise UserError(
-            f"{path} is not a readable .npz file of plain arrays: write it with numpy.savez."
-        ) from error
+    arrays = npz_arrays(path)
     name = next((each for each in ("x", "x_test", *arrays) if each in arrays), "")
     if not name or (name not in ("x", "x_test") and len(arrays) > 1):
         raise UserError(f"{path} holds {shortened(sorted(arrays)) or 'nothing'}: name its samples x.")

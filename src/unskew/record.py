@@ -437,11 +437,11 @@ class ClientModel:
 class Tuning:
     """Which part of a model was trained, as `unskew.models.Tuning`: adapters are parts of it since."""
 
-    freeze: list[str] = field(default_factory=list)
-    train_only: list[str] = field(default_factory=list)
+    freeze: tuple[str, ...] = ()
+    train_only: tuple[str, ...] = ()
     lora: Annotated[int, Field(ge=0)] = 0
     lora_alpha: float = 0.0
-    lora_layers: list[str] = field(default_factory=list)
+    lora_layers: tuple[str, ...] = ()
 
 
 @_DECLARED
@@ -705,6 +705,16 @@ PLAN: Format[Plan] = Format(Plan)
 EXPERIMENT: Format[Experiment] = Format(Experiment)
 PARTITION: Format[Partition] = Format(Partition)
 COMPARE: Format[Compare] = Format(Compare)
+
+
+SAME_FOR_ALL = ("rounds", "cohort", "epochs", "steps")
+"""Settings of the budget that methods which are compared are given alike."""
+
+
+def is_tunable(setting: str) -> bool:
+    """Whether a setting such as budget.lr may be another for each method that is compared."""
+    table, _, name = setting.partition(".")
+    return table == "budget" and name not in SAME_FOR_ALL
 
 
 FAULTS_TOLD = 3

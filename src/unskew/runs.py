@@ -9,7 +9,7 @@ import json
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -498,11 +498,16 @@ def check_same(path: Path, asked: Experiment) -> None:
 def differences(there: Experiment, asked: Experiment) -> str:
     """The settings that two experiments differ in and that results depend on, as many as fit a sentence."""
     mine, theirs = (dict(flatten(_briefly(each))) for each in (asked, there))
-    found = [key for key in dict.fromkeys([*theirs, *mine]) if mine.get(key) != theirs.get(key)]
+    found = differing_keys(theirs, mine)
     named = [
         f"{key} is {_short(theirs.get(key))} there and {_short(mine.get(key))} here" for key in found[:3]
     ]
     return ", ".join(named) + (f", and {len(found) - 3} more" if len(found) > 3 else "")
+
+
+def differing_keys(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    """The settings whose values differ, by their names."""
+    return [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
 
 
 def _briefly(experiment: Experiment) -> dict[str, Any]:

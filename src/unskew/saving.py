@@ -17,6 +17,7 @@ from unskew.runs import EMPTY, claim
 from unskew.sweep import run_folder
 from unskew.tensor_files import dump
 from unskew.trial import Trial
+from unskew.user_code import sha256_of
 
 
 def save(result: Result, path: Path, method: str) -> Path:
@@ -97,8 +98,7 @@ def _start_of(init: models.TrainedWeights) -> dict[str, str]:
     """Where the weights to start from are, and their hash: of the file, or of tensors that were given."""
     file = models.weights_file(init.source)
     if file.is_file():
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        return {"init": str(Path(init.source).resolve()), "init_sha256": digest}
+        return {"init": str(Path(init.source).resolve()), "init_sha256": sha256_of(file)}
     return {"init": init.source, "init_sha256": hashlib.sha256(dump(init.tensors)).hexdigest()}
 
 

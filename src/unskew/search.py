@@ -16,20 +16,13 @@ from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, assign
 from unskew.methods.assemble import find
 from unskew.randomness import Purpose, draw_seed
-from unskew.record import Format
+from unskew.record import SAME_FOR_ALL, Format
 from unskew.trial import Stop
 
 if TYPE_CHECKING:
     import optuna
 
 SAMPLERS = ("tpe", "random", "grid")
-FIXED = {
-    "rounds": "every method gets the same rounds",
-    "cohort": "every method gets the same clients",
-    "epochs": "every method gets the same local work",
-    "steps": "every method gets the same local work",
-}
-"""Settings of the budget that are the same for all trials, and why."""
 Value = bool | int | float | str
 
 
@@ -116,8 +109,11 @@ def _setting(key: str, method: Mapping[str, Any], experiment: Experiment) -> tup
     """Where a setting stands in an experiment, and its value there."""
     table, _, inner = key.partition(".")
     if table in Experiment.model_fields and inner:
-        if table == "budget" and inner in FIXED:
-            raise UserError(f"{key} cannot be searched: {FIXED[inner]}, so that the comparison is fair.")
+        if table == "budget" and inner in SAME_FOR_ALL:
+            what = {"rounds": "rounds", "cohort": "clients"}.get(inner, "work")
+            raise UserError(
+                f"{key} cannot be searched: every method gets the same {what}, or the comparison is not fair."
+            )
         if table not in ("budget", "model"):
             raise UserError(
                 f"{key} cannot be searched: it changes what is compared; search hyperparameters of methods, "
@@ -240,7 +236,7 @@ def grid(overs: Sequence[Over]) -> list[dict[str, Value]]:
     """All combinations of the values of the settings."""
     for each in overs:
         if not each.choices:
-            name = each.setting.removeprefix("method.")
+            name = called(each.setting)
             raise UserError(f"--sampler grid needs values for {name}: write {name}=A|B|C, no range.")
     return [
         dict(zip([each.setting for each in overs], values, strict=True))
@@ -295,10 +291,14 @@ def best(search: Search, lines: Sequence[TrialLine]) -> TrialLine | None:
     return max(known, key=lambda line: search.sign * (line.score or 0.0), default=None)
 
 
+def called(setting: str) -> str:
+    """A setting as a person writes it behind --over."""
+    return setting.removeprefix("method.")
+
+
 def describe(values: Mapping[str, Value]) -> str:
     """Values as a person writes them."""
-    told = [f"{name.removeprefix('method.')}={_short(value)}" for name, value in values.items()]
-    return ", ".join(told)
+    return ", ".join(f"{called(name)}={_short(value)}" for name, value in values.items())
 
 
 def _short(value: Value) -> str:

@@ -180,9 +180,8 @@ def run_folder(path: Path, resolved: Resolved) -> Iterator[RunFolder]:
 
 def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Log, clock: Clock) -> bool:
     """Train and write everything down; return whether somebody asked to stop when it was too late."""
-    path, experiment = folder.path, prepared.experiment
-    trial = replace(prepared.trial, client_files=path / CLIENT_FILES)
-    told = 0
+    path, told = folder.path, 0
+    trial, kept = _checkpoints_in(path, prepared, lambda sentence: watch.say([sentence]))
 
     def on_round(round: Round) -> None:
         nonlocal told
@@ -194,15 +193,7 @@ def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Lo
         so_far = f" after round {told} of {trial.budget.rounds}" if told else ""
         return Interrupted(f"stopped{so_far}; {how_to_go_on(path)}")
 
-    with closing(
-        Checkpoints(
-            path / CHECKPOINTS,
-            trial,
-            experiment.identity(),
-            every=experiment.checkpoint,
-            say=lambda sentence: watch.say([sentence]),
-        )
-    ) as checkpoints:
+    with closing(kept) as checkpoints:
         clock.mark("set-up")
         with stopping(partial(checkpoints.stop, stopped), watch) as signals:
             result = train(trial, prepared.method, on_round=on_round, keeper=checkpoints)
@@ -215,6 +206,13 @@ def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Lo
             _finish(folder, prepared, result, loggers, partial(time_of, clock))
     remove_leftovers(path)  # open as they are, clients' files can still be read
     return bool(signals)
+
+
+def _checkpoints_in(path: Path, prepared: Prepared, say: Callable[[str], None]) -> tuple[Trial, Checkpoints]:
+    """The checkpoints in a run's folder, and the trial whose clients keep their files there."""
+    experiment, trial = prepared.experiment, replace(prepared.trial, client_files=path / CLIENT_FILES)
+    every, identity = experiment.checkpoint, experiment.identity()
+    return trial, Checkpoints(path / CHECKPOINTS, trial, identity, every=every, say=say)
 
 
 @contextmanager
@@ -413,19 +411,15 @@ def _reachable_checkpoints(
 ) -> Iterator[tuple[Trial, Checkpoints | None]]:
     """The checkpoints in a run's folder, and the trial that uses the folder, where this machine sees the
     folder and no other worker writes there. Elsewhere the run begins anew, and is kept nowhere."""
-    experiment, trial = prepared.experiment, prepared.trial
     with ExitStack() as stack:
         try:
-            check_same(path, experiment)
+            check_same(path, prepared.experiment)
             (path / CHECKPOINTS).mkdir(exist_ok=True)
             stack.enter_context(locked(path / CHECKPOINTS))
         except (UserError, OSError):
-            yield trial, None
+            yield prepared.trial, None
             return
-        trial = replace(trial, client_files=path / CLIENT_FILES)
-        checkpoints = Checkpoints(
-            path / CHECKPOINTS, trial, experiment.identity(), every=experiment.checkpoint, say=say
-        )
+        trial, checkpoints = _checkpoints_in(path, prepared, say)
         yield trial, stack.enter_context(closing(checkpoints))
 
 

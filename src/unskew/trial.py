@@ -388,7 +388,7 @@ class Trial:
         else:
             told = _own_network(self.model, options)
         if self.tuning:
-            told = replace(told, tuning=record.Tuning(**_lists(asdict(self.tuning))))
+            told = replace(told, tuning=record.Tuning(**asdict(self.tuning)))
         return replace(told, statistics=self.statistics, precision=self.precision)
 
     def build(self, *, adapted: bool = True) -> nn.Module:
@@ -449,10 +449,6 @@ def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, 
         return Network(name=f"{file.name}:{name}", own=True, options=models.told_options(model))
     maker = type(model) if isinstance(model, nn.Module) else model
     return Network(name=getattr(maker, "__qualname__", type(maker).__qualname__), own=True, options=options)
-
-
-def _lists(told: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
 
 
 def _check_room(name: str, make: Callable[[], nn.Module]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from unskew.errors import UserError
-from unskew.experiment import Experiment, Prepared, assign, read
+from unskew.experiment import Experiment, Prepared, put, read
 from unskew.record import DamagedError, Failure, to_json
 from unskew.report.read import Run
 from unskew.runs import slug, write_whole
@@ -30,6 +31,8 @@ from unskew.search import (
 )
 from unskew.sweep import SweepRun, Watcher, sweep
 
+Methods = Mapping[str, tuple[Mapping[str, Any], Sequence[Over]]]
+"""Of each method that is searched its table in an experiment, and what is tried."""
 Prepare = Callable[[Sequence[Experiment]], list[Prepared]]
 """From settings to experiments that can run."""
 
@@ -46,16 +49,12 @@ def experiment_of(
     search: Search, method: Mapping[str, Any], values: Mapping[str, Value], seed: int
 ) -> Experiment:
     """The experiment of a trial."""
-    settings = {**search.experiment, "seed": seed, "method": method}
+    settings = copy.deepcopy({**search.experiment, "seed": seed, "method": method})
     for setting, value in values.items():
-        settings = assign(settings, [f"{setting}={_toml(value)}"])
+        table, _, rest = setting.partition(".")
+        part, _, name = rest.rpartition(".")  # a part of a method may be a file, whose name has a point
+        put(settings, [table, *([part] if part else []), name], value)
     return Experiment(**settings)
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(value) if isinstance(value, int | float) else value
 
 
 def read_search(folder: Path) -> Search:
@@ -87,14 +86,13 @@ def read_trials(folder: Path, search: Search) -> dict[str, list[TrialLine]]:
 def run_search(
     folder: Path,
     search: Search,
-    methods: Mapping[str, tuple[Mapping[str, Any], Sequence[Over]]],
+    methods: Methods,
+    done: dict[str, list[TrialLine]],
     prepare: Prepare,
     watch: Watcher,
-) -> dict[str, list[TrialLine]]:
-    """Run all trials that are not done in the folder. `methods` has of each method its table in an experiment
-    and what is searched. The trials of all methods with the same numbers run together, side by side where
-    the engine is a Ray cluster."""
-    done = read_trials(folder, search)
+) -> None:
+    """Run all trials that are not `done` in the folder, and add what they come to. The trials of all methods
+    with the same numbers run together, side by side where the engine is a Ray cluster."""
 
     def run(trials: Sequence[tuple[str, int, dict[str, Value]]]) -> Iterator[TrialLine]:
         runs = [(name, number, values, seed) for name, number, values in trials for seed in search.seeds]
@@ -125,7 +123,6 @@ def run_search(
         for line in run(chosen):
             done[line.method].append(line)
         _write_trials(folder, done)
-    return done
 
 
 def _next(
@@ -188,7 +185,7 @@ class Winner:
 def winners(
     folder: Path,
     search: Search,
-    methods: Mapping[str, tuple[Mapping[str, Any], Sequence[Over]]],
+    methods: Methods,
     done: Mapping[str, Sequence[TrialLine]],
 ) -> list[Winner]:
     """The best trial of every method that has one, each with its experiment file written."""

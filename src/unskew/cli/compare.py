@@ -36,11 +36,20 @@ from unskew.record import (
     Plan,
     Planned,
     SweepTime,
+    is_tunable,
     to_json,
 )
 from unskew.report.read import Run
-from unskew.runs import EMPTY, FINISHED, claim, differences, free_folder, slug, write_whole
-from unskew.search import FIXED
+from unskew.runs import (
+    EMPTY,
+    FINISHED,
+    claim,
+    differences,
+    differing_keys,
+    free_folder,
+    slug,
+    write_whole,
+)
 from unskew.sweep import SweepRun, how_to_go_on, is_finished, sweep
 
 
@@ -130,10 +139,11 @@ def compare(
         "checkpoint": checkpoint,
         "on_fault": on_fault,
     }
+    shared = options.settings(experiment, set_, **flags)
     base = {
         name: options.settings(Path(method), set_, trusted=trusted or [], method=None, **flags)
         if method.endswith(".toml")
-        else options.settings(experiment, set_, **flags) | {"method": options.method_table(method)}
+        else shared | {"method": options.method_table(method)}
         for name, method in names.items()
     }
     loggers = options.loggers(log)
@@ -160,26 +170,23 @@ def compare(
 def _refuse_other_conditions(cells: Cells) -> None:
     """Refuse experiments that differ in more than method, model and how clients take their steps."""
     (first, prepared), *_ = cells
+    theirs = _conditions(prepared.experiment)
     for name, other in cells:
-        if other.experiment.seed == prepared.experiment.seed:
-            mine, theirs = (_conditions(each.experiment) for each in (other, prepared))
-            differing = [key for key in dict.fromkeys([*mine, *theirs]) if mine.get(key) != theirs.get(key)]
-            if differing:
-                key = differing[0]
-                raise UserError(
-                    f"{name} and {first} would be compared under other conditions ({key} is "
-                    f"{mine.get(key)!r} for {name} and {theirs.get(key)!r} for {first}): give both the same."
-                )
+        mine = _conditions(other.experiment)
+        if mine["seed"] == theirs["seed"] and (differing := differing_keys(theirs, mine)):
+            key = differing[0]
+            raise UserError(
+                f"{name} and {first} would be compared under other conditions ({key} is "
+                f"{mine.get(key)!r} for {name} and {theirs.get(key)!r} for {first}): give both the same."
+            )
 
 
 def _conditions(experiment: Experiment) -> dict[str, object]:
     """What has to be the same for methods that are compared, by the names of settings."""
-    told = dict(flatten(experiment.told()))
     return {
         key: value
-        for key, value in told.items()
-        if key.partition(".")[0] not in ("method", "model")
-        and not (key.startswith("budget.") and key.removeprefix("budget.") not in FIXED)
+        for key, value in flatten(experiment.told())
+        if key.partition(".")[0] not in ("method", "model") and not is_tunable(key)
     }
 
 

@@ -23,9 +23,10 @@ from unskew.experiment import Experiment, Prepared, absolute_method
 from unskew.lock import locked
 from unskew.record import to_json
 from unskew.runs import EMPTY, claim, free_folder, slug, write_whole
-from unskew.search import SAMPLERS, Over, Search, Searched, TrialLine, describe, parse_over, trials_of
+from unskew.search import SAMPLERS, Search, Searched, TrialLine, called, describe, parse_over, trials_of
 from unskew.sweep import how_to_go_on
 from unskew.tune import (
+    Methods,
     Winner,
     experiment_of,
     needs_optuna,
@@ -34,6 +35,7 @@ from unskew.tune import (
     run_search,
     winners,
 )
+from unskew.user_code import is_code
 
 PLACES = "unskew.over"
 DEFAULT_SHARE = 0.1
@@ -219,12 +221,12 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
     found = claim(folder)
     with locked(folder):
         _agree(folder, found, search)
-        before = read_trials(folder, search)
-        left = (planned - sum(map(len, before.values()))) * len(search.seeds)
+        done = read_trials(folder, search)
+        left = (planned - sum(map(len, done.values()))) * len(search.seeds)
         rounds = Experiment(**search.experiment).budget.rounds
         with Watch(left * rounds, cells=left, quiet=quiet) as watch:
             try:
-                done = run_search(folder, search, methods, prepare, watch)
+                run_search(folder, search, methods, done, prepare, watch)
             except KeyboardInterrupt:
                 raise Interrupted(f"stopped; {how_to_go_on(folder)}") from None
         clock.mark("trials")
@@ -260,8 +262,7 @@ def _with_whole_paths(settings: dict[str, Any], resolved: Experiment) -> dict[st
     return whole | {"validation": told["validation"]}
 
 
-def _methods(search: Search) -> dict[str, tuple[dict[str, Any], list[Over]]]:
-    """Of each method its table in an experiment and what is searched."""
+def _methods(search: Search) -> Methods:
     found, settings = {}, Experiment(**search.experiment)
     for each in search.methods:
         overs = [parse_over(text, each.table, settings) for text in each.over]
@@ -272,12 +273,12 @@ def _methods(search: Search) -> dict[str, tuple[dict[str, Any], list[Over]]]:
             )
         names = [over.setting for over in overs]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise UserError(f"{twice[0].removeprefix('method.')} is searched twice: give it one --over.")
+            raise UserError(f"{called(twice[0])} is searched twice: give it one --over.")
         found[each.method] = each.table, overs
     return found
 
 
-def _extremes(search: Search, methods: dict[str, tuple[dict[str, Any], list[Over]]]) -> list[Experiment]:
+def _extremes(search: Search, methods: Methods) -> list[Experiment]:
     """Experiments with the values that all others lie between."""
     specs = []
     for table, overs in methods.values():
@@ -358,10 +359,10 @@ def _show(search: Search, won: list[Winner], done: dict[str, list[TrialLine]], f
     screen.print(Grid(["method", search.metric, "untuned", "trial", "failed", "values"], rows))
     for note in _notes(won):
         screen.print(f"\nnote: {note}")
-    files = " ".join(shlex.quote(str(each.experiment)) for each in won)
-    seed = max(search.seeds) + 1
     if not won:
         return
+    files = " ".join(shlex.quote(str(each.experiment)) for each in won)
+    seed = max(search.seeds) + 1
     screen.print("\nthe winners on the test set, with seeds that the search has not seen:")
     own = [f" --method {shlex.quote(name)}" for name in dict.fromkeys(_code(search))]
     screen.print(f"  unskew compare {files}{''.join(own)} --seeds {seed}-{seed + 2}", soft_wrap=True)
@@ -371,15 +372,14 @@ def _show(search: Search, won: list[Winner], done: dict[str, list[TrialLine]], f
 def _code(search: Search) -> Iterator[str]:
     """The files of methods of one's own, whose code a command has to name."""
     for each in search.methods:
-        yield from (part for part in each.table["name"].split("+") if part.endswith(".py"))
+        yield from filter(is_code, each.table["name"].split("+"))
 
 
 def _notes(won: list[Winner]) -> Iterator[str]:
     """What to know before the winners are believed."""
     for each in won:
         for setting in each.at_edge:
-            name = setting.removeprefix("method.")
-            yield f"{name} of {each.method} is best at the edge of its range: widen it."
+            yield f"{called(setting)} of {each.method} is best at the edge of its range: widen it."
     searched = {
         each.method: {name for name in each.trial.values if not name.startswith("method.")} for each in won
     }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 from torch import nn
 
@@ -42,14 +41,6 @@ class Tuning:
             raise UserError("lora_layers is given without lora: give the adapters' rank, such as lora=8.")
         if self.freeze and self.train_only:
             raise UserError("freeze and train_only are both given: keep one.")
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Tuning:
-        """The same from lists, as files hold it."""
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in told.items()
-        }
-        return cls(**given)
 
     def __bool__(self) -> bool:
         return bool(self.freeze or self.train_only or self.lora)

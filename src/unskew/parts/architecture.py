@@ -38,7 +38,7 @@ def rebuild(network: Network, inputs: Inputs, classes: int, own: Make | None = N
         else:
             module = models.build(network.name, inputs, classes, norm=network.norm, **network.options)
         if network.tuning is not None:
-            models.Tuning.of(asdict(network.tuning)).apply(module, classes)
+            models.Tuning(**asdict(network.tuning)).apply(module, classes)
         return module
 
     if network.fixed_head is not None:

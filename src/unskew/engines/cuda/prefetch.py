@@ -64,9 +64,10 @@ class Prefetcher:
         trial = local.trial
         first = self.samples.place(torch.zeros(1, dtype=torch.int64))
         x, y = self._augmented(first, torch.zeros((1, trial.augment.draws)))
-        sizes, drop = trial.federation.sizes.tolist(), self.samples.drop_single
-        passed = {held: trial.budget.passed(held, drop_single=drop) for held in set(sizes)}
-        most = sum(sorted((passed[held] for held in sizes), reverse=True)[: trial.cohort])
+        held, place = torch.unique(trial.federation.sizes, return_inverse=True)
+        drop = self.samples.drop_single
+        passed = torch.tensor([trial.budget.passed(size, drop_single=drop) for size in held.tolist()])
+        most = int(passed[place].topk(trial.cohort).values.sum())
         limit = MOST_BYTES
         if self.device.type == "cuda":
             limit = min(limit, int(MOST_SHARE * torch.cuda.mem_get_info(self.device)[0]))

@@ -11,7 +11,7 @@ import numpy as np
 import tomli_w
 
 from unskew import metrics
-from unskew.record import Json, Probe, Round, Stages, fault_notes, plain
+from unskew.record import Json, Probe, Round, Stages, fault_notes, is_tunable, plain
 from unskew.report.measures import MEASURES, Measure
 from unskew.report.page.answer import BASELINE, GROUPS, answer, moment, paired
 from unskew.report.page.progress import progress
@@ -48,11 +48,6 @@ HELP = {
     "traffic": "between server and clients, up and down, the whole run",
     "cost": "computation in FedAvg rounds",
 }
-TUNED = {
-    f"budget.{name}"
-    for name in ("lr", "schedule", "batch_size", "momentum", "weight_decay", "optimizer", "optimizer_state")
-}
-"""Conditions that are part of a method where each has its own, as after `unskew tune`."""
 COSTS = 4
 """Columns of the table that are costs, its last; the others are the comparison."""
 
@@ -160,12 +155,13 @@ def _grouped(runs: Sequence[Run], key: Callable[[Run], dict[str, str]]) -> list[
 
 
 def _told(run: Run, *, tuned: bool) -> dict[str, str]:
-    """The conditions of a run as texts, with or without those that may be tuned for a method."""
-    return {name: str(value) for name, value in settings(run).items() if tuned or name not in TUNED}
+    """The conditions of a run as texts, with or without those that are part of a method where each has its
+    own, as after `unskew tune`."""
+    return {name: str(value) for name, value in settings(run).items() if tuned or not is_tunable(name)}
 
 
 def _tuned(run: Run) -> dict[str, str]:
-    return {name: str(value) for name, value in settings(run).items() if name in TUNED}
+    return {name: str(value) for name, value in settings(run).items() if is_tunable(name)}
 
 
 def _twice(runs: Sequence[Run]) -> bool:

@@ -40,6 +40,16 @@
     name.length <= most ? name : name.slice(0, most - 8) + "…" + name.slice(-7);
   const tick = (name, most) => plain(brief(name, most));
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const legendAbove = () => ({
+    orientation: "h",
+    x: 0,
+    y: 1,
+    yanchor: "bottom",
+    xanchor: "left",
+    font: { size: 12, color: css("--muted") },
+    itemclick: false,
+    itemdoubleclick: false,
+  });
   const colour = (method) => css("--c" + (method % COLOURS));
   const dash = (method) => DASHES[(method + Math.floor(method / COLOURS)) % DASHES.length];
   const narrow = () => window.innerWidth < 600;
@@ -668,16 +678,7 @@
         margin: { l: left, r: 14, t: 34, b: 44 },
         hovermode: "closest",
         showlegend: true,
-        legend: {
-          orientation: "h",
-          x: 0,
-          y: 1,
-          yanchor: "bottom",
-          xanchor: "left",
-          font: { size: 12, color: css("--muted") },
-          itemclick: false,
-          itemdoubleclick: false,
-        },
+        legend: legendAbove(),
         xaxis: { title, range: [-3, 103], tickvals: [0, 25, 50, 75, 100] },
         yaxis: { ...axis, showgrid: true },
       },
@@ -1069,16 +1070,7 @@
         height: height + 28,
         margin: { l: left, r: 14, t: 34, b: 40 },
         showlegend: true,
-        legend: {
-          orientation: "h",
-          x: 0,
-          y: 1,
-          yanchor: "bottom",
-          xanchor: "left",
-          font: { size: 12, color: css("--muted") },
-          itemclick: false,
-          itemdoubleclick: false,
-        },
+        legend: legendAbove(),
         xaxis: { title: "accuracy %", range: [-3, 103], tickvals: [0, 25, 50, 75, 100] },
       },
       `${clientName(federation, client)}, round ${probe.round}, accuracy received, updated and averaged: ` +
