@@ -454,6 +454,8 @@ def test_seeds_that_say_little():
     assert metrics.plus_minus(one, scale=100) == "40.0"
     assert metrics.plus_minus(metrics.over_seeds([0.5, 0.6, 0.7]), scale=100) == "60.0 ± 10.0"
     assert metrics.plus_minus(metrics.over_seeds([-0.001, 0.0]), digits=2) == "0.00 ± 0.00"
+    assert metrics.over_seeds([0.5, 0.6]).interval is None
+    assert metrics.over_seeds([0.1, 0.9, 0.95], bounds=(0, 1)).interval[1] == 1
     same = metrics.over_seeds([0.1, 0.1, 0.1])
     assert (same.std, same.n) == (0, 3)
     assert same.interval == (same.mean, same.mean)
@@ -484,7 +486,10 @@ def test_comparisons_that_say_little():
     assert metrics.compare({1: 0.5, 2: None}, {1: None, 2: 0.5}) is None
     one = metrics.compare({1: 0.5}, {1: 0.25})
     assert (one.difference, one.interval, one.t_test, one.sign_test) == (0.25, None, None, None)
-    equal = metrics.compare({1: 0.5, 2: 0.6}, {1: 0.5, 2: 0.6})
+    two = metrics.compare({1: 0.5, 2: 0.6}, {1: 0.3, 2: 0.5})
+    assert (two.interval, two.t_test) == (None, None)
+    assert two.std == pytest.approx(0.1 / np.sqrt(2))
+    equal = metrics.compare({1: 0.5, 2: 0.6, 3: 0.7}, {1: 0.5, 2: 0.6, 3: 0.7})
     assert (equal.difference, equal.interval, equal.t_test, equal.sign_test) == (0, (0, 0), None, 1)
     # The same gain on every seed, but for rounding: 0.3 - 0.2 is not 0.2 - 0.1.
     shifted = metrics.compare({1: 0.3, 2: 0.2, 3: 0.6}, {1: 0.2, 2: 0.1, 3: 0.5})

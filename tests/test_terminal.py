@@ -278,30 +278,54 @@ def test_a_setting_that_changes_nothing_is_said(unskew):
     assert "note: fast=true changes nothing here: it is for the graphs engine on a GPU.\n" in answer.err
 
 
-def test_methods_are_compared_with_the_first_on_the_same_seeds(unskew, tmp_path):
+def test_methods_are_compared_with_the_reference_on_the_same_seeds(unskew, tmp_path):
     methods = ["fedavg", "fedprox:mu=0", "fedprox:mu=5"]
     answer = unskew("compare", *methods, *BRIEF, "--rounds", "3", "--seeds", "1-3", "--out", "all", "--quiet")
     whole = json.loads((tmp_path / "all" / "compare.json").read_text())
-    lines = answer.out.splitlines()
-    start = lines.index("against fedavg on the same seeds: points (95% interval), p of the paired t-test")
+    lines = [line.rstrip() for line in answer.out.splitlines()]
+    start = lines.index(
+        "against fedavg on the same seeds, in points (95 % interval); * settled after Holm's correction"
+    )
     same, other = (re.split(r"\s{2,}", line) for line in lines[start + 2 : start + 4])
-    assert same == ["fedprox:mu=0"] + ["+0.0 (+0.0 to +0.0)"] * 3
+    assert same[:4] == ["fedprox:mu=0"] + ["0.0 (0.0 to 0.0)"] * 3
     runs = {(run["method"], run["hyperparameters"].get("mu"), run["seed"]): run for run in whole["runs"]}
     differences = [
         runs["fedprox", 5, seed]["accuracy"]["last"] - runs["fedavg", None, seed]["accuracy"]["last"]
         for seed in (1, 2, 3)
     ]
     mean = sum(differences) / 3
-    found = whole["comparisons"]["fedprox:mu=5"]["accuracy"]
+    found = whole["answer"]["differences"]["fedprox:mu=5"]["accuracy"]
     assert found["difference"] == pytest.approx(mean)
     low, high = found["interval"]
-    assert other[1] == f"{100 * mean:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}) p {found['t_test']:.2g}"
+    shown = f"{100 * mean:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})".replace("-", "−")
+    assert other[1] == shown + "*" * found["settled"]
+    closing = lines[lines.index("accuracy against fedavg, over 3 seeds") + 2 :]
+    assert closing[0].endswith("the same in every seed")
+    assert shown in closing[1]
+    assert ("3 seeds do not settle it" in closing[1]) != found["settled"]
+    assert "".join(whole["answer"]["sentence"].split()) in "".join(answer.out.split())
 
 
-def test_one_seed_is_compared_with_nothing(unskew):
+def test_another_reference_can_be_asked_for(unskew, tmp_path):
+    run = [*BRIEF, "--rounds", "1", "--seeds", "1-3", "--quiet", "--out", "all"]
+    answer = unskew("compare", "fedavg", "fedprox:mu=5", *run, "--reference", "fedprox:mu=5")
+    assert answer.code == 0, answer.err
+    assert "against fedprox:mu=5 on the same seeds" in answer.out
+    told = json.loads((tmp_path / "all" / "compare.json").read_text())["answer"]
+    assert list(told["differences"]) == ["fedavg"]
+    (tmp_path / "all" / "compare.json").unlink()
+    again = unskew("resume", "all", "--quiet")
+    assert "against fedprox:mu=5 on the same seeds" in again.out
+    wrong = unskew("compare", "fedavg", "fedprox", "--reference", "fedlc")
+    assert wrong.code == 2
+    assert "fedlc" in wrong.err
+
+
+def test_one_seed_claims_nothing(unskew):
     answer = unskew("compare", "fedavg", "fedprox", *BRIEF, "--rounds", "1", "--quiet")
     assert answer.code == 0
-    assert "against" not in answer.out
+    assert "settled" not in answer.out
+    assert "interval" not in answer.out
 
 
 def test_names_with_brackets_are_safe_everywhere(unskew, tmp_path):

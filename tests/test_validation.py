@@ -443,7 +443,7 @@ def test_methods_that_stop_at_different_rounds_are_compared(unskew, tmp_path):
     assert told["macro_f1"]["n"] == 2
     assert told["probabilities"]["auc"]["n"] == 2
     theirs = [run["accuracy"]["best_by_validation"] for run in runs if run["method"] == "ccvr"]
-    assert whole["comparisons"]["ccvr"]["accuracy"]["difference"] == pytest.approx(
+    assert whole["answer"]["differences"]["ccvr"]["accuracy"]["difference"] == pytest.approx(
         np.mean(theirs) - np.mean(mine)
     )
     table = unskew("table", str(out))

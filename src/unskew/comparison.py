@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from unskew import metrics, record
 from unskew.experiment import Experiment
-from unskew.metrics import Comparison, Summary
+from unskew.metrics import Summary
 from unskew.record import Json
+from unskew.report.answer import Answer, answer
 from unskew.report.read import Run
 
 Measure = Callable[[record.Summary], float | None]
 
-COMPARED: dict[str, Measure] = {
-    "accuracy": lambda summary: summary.accuracy.final,
-    "worst_class_accuracy": lambda summary: summary.worst_class_accuracy,
-    "vacant": lambda summary: summary.groups.vacant,
-}
-"""What is compared between methods, of their final models."""
+
+POSITIVE = (0.0, math.inf)
 
 
 def comparison(
@@ -27,22 +25,20 @@ def comparison(
     seeds: Sequence[int],
     finished: Mapping[str, Mapping[int, Run]],
     failed: Sequence[record.FailedRun] = (),
-) -> dict[str, Any]:
+    reference: str | None = None,
+) -> tuple[dict[str, Any], Answer | None]:
     """What `compare.json` holds, of methods under the conditions of an experiment: of each, finished runs by
-    seed, as far as there are any. The first one is what the others are compared with."""
-    first = next(iter(finished))
-    return {
+    seed, as far as there are any; and the answer in it."""
+    known = {method: list(each.values()) for method, each in finished.items() if each}
+    told = answer(known, reference=reference) if known else None
+    whole = {
         "dataset": experiment.data.name,
         "skew": experiment.skew.recipe,
         "clients": experiment.skew.clients,
         "seeds": list(seeds),
         "methods": {method: statistics(list(each.values())) for method, each in finished.items()},
-        "baseline": first,
-        "comparisons": {
-            method: against(each, finished[first])
-            for method, each in finished.items()
-            if method != first and each.keys() & finished[first].keys()
-        },
+        "answer": told and answer_json(told),
+        "speed_up": _speed_up(finished, told.reference) if told and told.reference else {},
         # By seed, as they ran.
         "runs": [
             summary_of(finished[method][seed])
@@ -51,6 +47,27 @@ def comparison(
             if seed in finished[method]
         ],
         "failed": list(failed),
+    }
+    return whole, told
+
+
+def answer_json(told: Answer) -> dict[str, Any]:
+    """An answer as programs read it: measures by their names, differences as fractions."""
+    return {
+        "sentence": told.sentence,
+        "skew": told.skew,
+        "notes": list(told.notes),
+        "reference": told.reference,
+        "round": told.round,
+        "seeds": list(told.seeds),
+        "best": dict(told.best),
+        "differences": {
+            each.name: {
+                measure: None if found is None else {**asdict(found), "settled": found.settled}
+                for measure, found in each.differences.items()
+            }
+            for each in told.others
+        },
     }
 
 
@@ -64,8 +81,8 @@ def statistics(runs: Sequence[Run]) -> Json:
     """Mean, standard deviation (n-1) and 95% confidence interval over the runs of several seeds."""
     summaries = [summary_of(run) for run in runs]
 
-    def over(measure: Measure) -> Json:
-        return _told(metrics.over_seeds([measure(summary) for summary in summaries]))
+    def over(measure: Measure, bounds: tuple[float, float] = metrics.SHARE) -> Json:
+        return _told(metrics.over_seeds([measure(summary) for summary in summaries], bounds=bounds))
 
     return {
         "accuracy": {
@@ -77,16 +94,18 @@ def statistics(runs: Sequence[Run]) -> Json:
         "macro_f1": over(lambda summary: summary.macro_f1),
         "balanced_accuracy": over(lambda summary: summary.balanced_accuracy),
         "probabilities": {
-            field.name: over(_probability(field.name)) for field in fields(record.Probabilities)
+            field.name: over(_probability(field.name), POSITIVE) for field in fields(record.Probabilities)
         },
-        "validation": over(lambda summary: summary.validation.value if summary.validation else None),
+        "validation": over(
+            lambda summary: summary.validation.value if summary.validation else None, POSITIVE
+        ),
         "worst_class_accuracy": over(lambda summary: summary.worst_class_accuracy),
         "groups": {
             "majority": over(lambda summary: summary.groups.majority),
             "minority": over(lambda summary: summary.groups.minority),
             "vacant": over(lambda summary: summary.groups.vacant),
         },
-        "seconds": over(lambda summary: summary.seconds),
+        "seconds": over(lambda summary: summary.seconds, POSITIVE),
         **({"sites": sites} if (sites := site_statistics(summaries)) else {}),
     }
 
@@ -101,7 +120,8 @@ def site_statistics(summaries: Sequence[record.Summary]) -> dict[str, Json] | No
     if not found:
         return None
     told: dict[str, Json] = {
-        key: _told(metrics.over_seeds([getattr(sites.spread, key) for sites in found])) for key in SPREAD
+        key: _told(metrics.over_seeds([getattr(sites.spread, key) for sites in found], bounds=metrics.SHARE))
+        for key in SPREAD
     }
     for key in ("accuracy", "balanced_accuracy"):
         by_site = [
@@ -109,7 +129,7 @@ def site_statistics(summaries: Sequence[record.Summary]) -> dict[str, Json] | No
             for sites in found
         ]
         told[key] = {
-            name: _told(metrics.over_seeds([values.get(name) for values in by_site]))
+            name: _told(metrics.over_seeds([values.get(name) for values in by_site], bounds=metrics.SHARE))
             for name in dict.fromkeys(name for values in by_site for name in values)
         }
     return told
@@ -119,23 +139,21 @@ def _probability(name: str) -> Measure:
     return lambda summary: getattr(summary.probabilities, name, None)
 
 
-def against(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> dict[str, Json]:
-    """A method against another on the seeds that both have: by each measure the difference, and when it was
-    as good as the other ever got."""
+def _speed_up(finished: Mapping[str, Mapping[int, Run]], reference: str) -> dict[str, Json]:
+    """Of every method, by seed: the reference's best accuracy, the round that reaches it, and how many times
+    sooner than the reference that is."""
+    theirs = {seed: _curve(run) for seed, run in finished[reference].items()}
     told: dict[str, Json] = {}
-    for name, measure in COMPARED.items():
-        own, other = (
-            {seed: measure(summary_of(run)) for seed, run in each.items()} for each in (runs, baseline)
-        )
-        told[name] = _told(metrics.compare(own, other))
-    both = [seed for seed in runs if seed in baseline]
-    curves = [(_curve(runs[seed]), _curve(baseline[seed])) for seed in both]
-    targets = [max(other.values()) for _, other in curves]
-    told["target"] = list(targets)
-    told["rounds_to_target"] = [
-        metrics.rounds_to(target, own) for (own, _), target in zip(curves, targets, strict=True)
-    ]
-    told["speed_up"] = [metrics.speed_up(own, other) for own, other in curves]
+    for method, runs in finished.items():
+        both = {str(seed): (_curve(run), theirs[seed]) for seed, run in runs.items() if seed in theirs}
+        if method != reference and both:
+            told[method] = {
+                "target": {seed: max(other.values()) for seed, (_, other) in both.items()},
+                "rounds_to_target": {
+                    seed: metrics.rounds_to(max(other.values()), own) for seed, (own, other) in both.items()
+                },
+                "speed_up": {seed: metrics.speed_up(own, other) for seed, (own, other) in both.items()},
+            }
     return told
 
 
@@ -144,7 +162,7 @@ def _curve(run: Run) -> dict[int, float]:
     return {line.round: line.accuracy for line in run.tested if line.accuracy is not None}
 
 
-def _told(found: Summary | Comparison | None) -> Json:
+def _told(found: Summary | None) -> Json:
     if found is None:
         return None
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(found).items()}

@@ -585,6 +585,8 @@ class Plan:
     runs: list[Planned]
     rounds: int
     """Of each run."""
+    reference: str | None = None
+    """The method that the others are to be compared with, where it was asked for."""
 
 
 # What is declared elsewhere, or holds more than reports rely on: other keys may stand beside these.
@@ -622,6 +624,7 @@ class Experiment(TypedDict):
 @_MORE
 class Divided(TypedDict):
     classes: list[str]
+    samples: NotRequired[str]
 
 
 @_MORE

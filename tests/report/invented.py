@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from unskew import metrics
+from unskew import metrics, record
+from unskew.report.read import Run
 
 
 def make_environment(seed: int) -> dict:
@@ -87,3 +89,71 @@ def make_summary(
         "cost": float(len(lines)),
         "probe_seconds": None,
     }
+
+
+def made(
+    label: str = "fedavg",
+    seed: int = 1,
+    accuracy: float = 0.6,
+    *,
+    vacant: float = 0.4,
+    majority: float = 0.8,
+    rounds: int = 3,
+    done: int = 3,
+    skew: str = "dirichlet:0.05",
+) -> Run:
+    """A run with the same accuracies in all its rounds."""
+    line = record.TestedRound(
+        round=1,
+        lr=0.1,
+        cohort=[0, 1, 2],
+        trained=[0, 1, 2],
+        samples=21,
+        train_loss=1.0,
+        seconds=0.5,
+        traffic=record.Traffic(1000, 1000),
+        tallies={},
+        accuracy=accuracy,
+        loss=None,
+        class_accuracy=[majority, vacant],
+        balanced_accuracy=None,
+        max_class=majority,
+        min_class=vacant,
+        discrepancy=majority - vacant,
+        worst_class=1,
+        groups=record.Groups(majority, None, vacant),
+        prediction_share=[0.5, 0.5],
+        distance_to_uniform=0.0,
+    )
+    experiment = {
+        "seed": seed,
+        "data": {"name": "digits"},
+        "skew": {"recipe": skew, "seed": seed},
+        "model": {"name": "mlp"},
+        "method": {"name": label},
+        "budget": {"rounds": rounds, "cohort": "all", "epochs": 1},
+    }
+    confusion = np.array([[8, 2], [6, 4]])
+    path = Path(f"runs/{label}-{skew}-{seed}")
+    counts = np.array([[9, 0], [0, 9], [3, 0]])
+    lines = [replace(line, round=number) for number in range(1, done + 1)]
+    told = [record.plain(line) for line in lines]
+    summary = None
+    if done == rounds:
+        summary = record.SUMMARY.parse(
+            record.to_json(make_summary(path, experiment, told, confusion, counts, ("cat", "dog")))
+        )
+    return Run(
+        path=path,
+        label=label,
+        seed=seed,
+        experiment=experiment,
+        environment=record.Environment(**make_environment(seed)),
+        classes=("cat", "dog"),
+        counts=counts,
+        rounds=list(lines),
+        probes=[],
+        summary=summary,
+        failure=None,
+        skew=skew,
+    )

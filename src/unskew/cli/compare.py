@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unskew import metrics
 from unskew.cli import options
 from unskew.cli.progress import Watch
 from unskew.cli.setup import Cells, set_up
@@ -14,7 +15,8 @@ from unskew.cli.show import (
     compared_sites,
     console,
     cost_grid,
-    paired_grid,
+    difference_grid,
+    forest_grid,
     result_grid,
     say,
     score_grid,
@@ -22,7 +24,7 @@ from unskew.cli.show import (
 )
 from unskew.clock import Clock, process_age
 from unskew.comparison import comparison, summary_of
-from unskew.errors import Interrupted, UserError
+from unskew.errors import Interrupted, UserError, unknown
 from unskew.experiment import Experiment, Prepared
 from unskew.lock import locked
 from unskew.notation import flatten
@@ -32,13 +34,13 @@ from unskew.record import (
     DamagedError,
     FailedRun,
     Failure,
-    Json,
     Plan,
     Planned,
     SweepTime,
     is_tunable,
     to_json,
 )
+from unskew.report.answer import Answer
 from unskew.report.read import Run
 from unskew.runs import (
     EMPTY,
@@ -86,6 +88,12 @@ def compare(
         list[str] | None,
         options.option("--method", "NAME", "Of experiment files with a method of one's own: its file."),
     ] = None,
+    reference: Annotated[
+        str | None,
+        options.option(
+            "--reference", "METHOD", "What the others are compared with.", "fedavg, or the first named"
+        ),
+    ] = None,
     seeds: Annotated[str | None, options.option("--seeds", "NUMBERS", "Such as 1,2,3 or 1-3.")] = None,
     engine: options.Engine = None,
     device: options.Device = None,
@@ -109,6 +117,8 @@ def compare(
     names = {Path(method).stem if method.endswith(".toml") else method: method for method in methods}
     if len(set(map(slug, names))) < len(methods):
         raise UserError("a method is named twice: name each once, or give it different hyperparameters.")
+    if reference is not None and reference not in names:
+        raise unknown("method to compare with", reference, names)
     options.refuse_unshared(set_, seeds)
     if experiment is not None and any(method.endswith(".toml") for method in methods):
         raise UserError("--experiment and experiment files in the place of methods are both given: keep one.")
@@ -164,7 +174,7 @@ def compare(
             f"the output folder {folder} holds a finished run or compare: see `unskew table {folder}`, or "
             "choose another with --out."
         )
-    finish(folder, cells, clock, loggers, json=json, quiet=quiet, table=table)
+    finish(folder, cells, clock, loggers, reference, json=json, quiet=quiet, table=table)
 
 
 def _refuse_other_conditions(cells: Cells) -> None:
@@ -195,6 +205,7 @@ def finish(
     cells: Cells,
     clock: Clock,
     loggers: tuple[str, ...],
+    reference: str | None,
     *,
     json: bool,
     quiet: bool,
@@ -204,7 +215,7 @@ def finish(
     found = claim(folder)
     planned = [_cell(folder, method, prepared) for method, prepared in cells]
     with locked(folder):
-        _agree_on_plan(folder, found, planned, cells)
+        _agree_on_plan(folder, found, planned, cells, reference)
         rounds = cells[0][1].experiment.budget.rounds
         left = sum(not is_finished(cell.folder) for cell in planned)
         with Watch(left * rounds, cells=left, quiet=quiet, table=table) as watch:
@@ -214,17 +225,19 @@ def finish(
             except KeyboardInterrupt:
                 raise Interrupted(f"stopped; {how_to_go_on(folder)}") from None
             clock.mark("runs")
-        _conclude(folder, cells, planned, ends, clock, json=json, quiet=quiet)
+        _conclude(folder, cells, planned, ends, clock, reference, json=json, quiet=quiet)
 
 
-def _agree_on_plan(folder: Path, found: str, planned: list[SweepRun], cells: Cells) -> None:
+def _agree_on_plan(
+    folder: Path, found: str, planned: list[SweepRun], cells: Cells, reference: str | None
+) -> None:
     """Write down what is going to run, or check that it is what the folder says."""
     runs = [
         Planned(cell.folder.name, cell.identity, method, prepared.experiment.model_dump(exclude_none=True))
         for cell, (method, prepared) in zip(planned, cells, strict=True)
     ]
     if found == EMPTY:
-        plan = Plan(runs, cells[0][1].experiment.budget.rounds)
+        plan = Plan(runs, cells[0][1].experiment.budget.rounds, reference)
         write_whole(folder / "plan.json", to_json(plan))
         return
     if not (folder / "plan.json").exists():
@@ -275,6 +288,7 @@ def _conclude(
     planned: list[SweepRun],
     ends: list[Run | Failure],
     clock: Clock,
+    reference: str | None,
     *,
     json: bool,
     quiet: bool,
@@ -290,16 +304,18 @@ def _conclude(
             by_method[method][seed] = end
     settings = cells[0][1].experiment
     seeds = [prepared.experiment.seed for method, prepared in cells if method == methods[0]]
-    whole = comparison(settings, seeds, by_method, failed) | {"run_dir": str(folder)}
+    found, told = comparison(settings, seeds, by_method, failed, reference)
     clock.mark("end")
     time = _time(clock)
-    write_whole(folder / "compare.json", to_json(whole | {"time": time}))
+    whole = found | {"run_dir": str(folder), "time": time}
+    write_whole(folder / "compare.json", to_json(whole))
     known = {method: list(each.values()) for method, each in by_method.items() if each}
     if json:
-        print(to_json(whole | {"time": time}, indent=None))
+        print(to_json(whole, indent=None))
     else:
         title = f"{settings.title()}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}"
-        _show(title, known, whole["comparisons"] if len(seeds) > 1 else {}, methods[0])
+        if told:
+            _show(title, known, told)
         console().print(f"\nrun folders: {folder}", soft_wrap=True)
     if not quiet:
         summaries = [summary_of(run) for each in known.values() for run in each]
@@ -309,21 +325,22 @@ def _conclude(
         raise UserError(_failure(failed, len(cells)))
 
 
-def _show(title: str, known: dict[str, list[Run]], pairs: dict[str, Json], baseline: str) -> None:
-    if not known:
-        return
+def _show(title: str, known: dict[str, list[Run]], told: Answer) -> None:
     rows = list(known.items())
     screen = console()
     screen.print(title)
-    grids = [result_grid(rows), score_grid(rows), cost_grid(rows)]
-    if pairs:
-        grids.insert(1, paired_grid(baseline, pairs))
-    grids[-1:-1] = compared_sites(rows)
-    for grid in grids:
+    screen.print(told.skew)
+    grids = [result_grid(rows), score_grid(rows), *compared_sites(rows), cost_grid(rows)]
+    settles = told.reference is not None and len(told.seeds) >= metrics.FEWEST
+    if told.reference is not None:
+        grids.insert(1, difference_grid(told))
+    for grid in [*grids, *([forest_grid(told)] if settles else [])]:
         screen.print()
         screen.print(grid)
-    for note in dict.fromkeys(note for _, runs in rows for run in runs for note in summary_of(run).notes):
-        screen.print(f"\nnote: {note}")
+    screen.print(f"\n{told.sentence}")
+    failed = (note for _, runs in rows for run in runs for note in summary_of(run).notes)
+    for note in dict.fromkeys((*told.notes, *failed)):
+        screen.print(f"note: {note}")
 
 
 def _time(clock: Clock) -> SweepTime:

@@ -58,7 +58,8 @@ def resume(
     trusted = method or [], model or "", skew or ""
     if (run / "plan.json").is_file():
         cells = set_up(_planned(run, changes, trusted), clock, quiet=quiet)
-        finish(run, cells, clock, loggers, json=json, quiet=quiet, table=table)
+        reference = read_plan(run).reference
+        finish(run, cells, clock, loggers, reference, json=json, quiet=quiet, table=table)
         return
     if (run / "search.json").is_file():
         search = read_search(run)

@@ -17,7 +17,9 @@ from rich.text import Text
 
 from unskew import metrics
 from unskew.comparison import SPREAD, site_statistics, summary_of
+from unskew.metrics import Difference
 from unskew.record import Json, Site, Summary, SweepTime, Time
+from unskew.report.answer import TITLES, Answer, points, verdict
 from unskew.report.read import Run
 
 Record = Mapping[str, Json]
@@ -101,6 +103,8 @@ class Grid:
     heads: Sequence[str]
     rows: Sequence[Sequence[str | Text]]
     title: str = ""
+    words: int = 0
+    """How many of the last columns are words, from left to right."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [
@@ -123,7 +127,8 @@ class Grid:
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column(self.heads[0], width=name, overflow="fold")
         for column in columns:
-            table.add_column(self.heads[column], justify="right", no_wrap=True)
+            words = column >= len(self.heads) - self.words
+            table.add_column(self.heads[column], justify="left" if words else "right", no_wrap=True)
         for row in self.rows:
             cells = (row[0], *(row[column] for column in columns))
             table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
@@ -358,30 +363,52 @@ def mean(values: Sequence[float | None], form: str) -> str:
     return format(np.mean(known), form) if known else "-"
 
 
-def paired_grid(baseline: str, comparisons: Record) -> Grid:
-    """Each method against the first one on the same seeds, from the comparisons of compare.json."""
-    measures = {"accuracy": "accuracy", "worst_class_accuracy": "worst class", "vacant": "vacant"}
+def difference_grid(told: Answer) -> Grid:
+    """Each method against the reference on the same seeds."""
 
-    def cell(found: Json) -> str:
-        difference, p = number(found, "difference"), number(found, "t_test")
-        if difference is None or not isinstance(found, dict):
-            return "-"
-        ends = found["interval"]
-        interval = f" ({signed(ends[0])} to {signed(ends[1])})" if isinstance(ends, list) else ""
-        return signed(difference) + interval + ("" if p is None else f" p {p:.2g}")
+    def cell(found: Difference | None) -> str:
+        return "-" if found is None else points(found) + "*" * found.settled
 
-    rows = [
-        [name, *(cell(each[key]) for key in measures)]
-        for name, each in comparisons.items()
-        if isinstance(each, dict)
-    ]
-    title = f"against {baseline} on the same seeds: points (95% interval), p of the paired t-test"
-    return Grid(["method", *measures.values()], rows, title)
+    rows = [[each.name, *(cell(each.differences[key]) for key in told.measures)] for each in told.others]
+    interval = " (95 % interval); * settled after Holm's correction" if len(told.seeds) > 2 else ""
+    title = f"against {told.reference} on the same seeds, in points{interval}"
+    return Grid(["method", *(TITLES[key] for key in told.measures)], rows, title)
 
 
-def signed(value: Json) -> str:
-    """A difference of accuracies in points."""
-    return f"{round(100 * value, 1) + 0.0:+.1f}" if isinstance(value, float) else "-"
+FOREST = 25
+"""Characters of a forest plot in the terminal."""
+
+
+def forest_grid(told: Answer) -> Grid:
+    """The closing lines of a comparison: a forest plot of the first measure, with its verdicts."""
+    main = told.main[0]
+    found = {each.name: each.differences[main] for each in told.others}
+    ends = [end for one in found.values() if one and one.interval for end in one.interval]
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    rows: list[list[str | Text]] = []
+    for name, one in found.items():
+        drawn = "" if one is None else forest_line(one, low, high)
+        rows.append([name, "-" if one is None else points(one), Text(drawn), Text(verdict(one))])
+    title = f"{TITLES[main]} against {told.reference}, over {len(told.seeds)} seeds"
+    return Grid(["method", "points (95 % interval)", "", ""], rows, title, words=2)
+
+
+def forest_line(found: Difference, low: float, high: float) -> str:
+    """An interval between two ends, a filled circle where it is settled, and the place of no difference."""
+    if found.interval is None or high <= low:
+        return ""
+
+    def place(value: float) -> int:
+        return round((FOREST - 1) * (value - low) / (high - low))
+
+    line = [" "] * FOREST
+    left, right = (place(end) for end in found.interval)
+    line[left : right + 1] = "─" * (right + 1 - left)
+    line[place(0)] = "┼" if left <= place(0) <= right else "│"
+    if left < right:
+        line[left], line[right] = "├", "┤"
+    line[place(found.difference)] = "●" if found.settled else "○"
+    return "".join(line)
 
 
 def mean_drop(run: Run, group: str) -> float | None:

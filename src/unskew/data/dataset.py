@@ -92,6 +92,13 @@ class Dataset:
         return self.inputs.kind
 
     @property
+    def samples(self) -> str:
+        """What samples are called: images, texts, rows, or samples where they are something else."""
+        if self.kind == "table" and len(self.inputs.shape) != 1:
+            return "samples"
+        return {"image": "images", "text": "texts", "table": "rows"}[self.kind]
+
+    @property
     def inputs(self) -> Inputs:
         x = self.test.inputs
         shape = tuple(x.shape[1:])

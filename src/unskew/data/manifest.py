@@ -172,6 +172,8 @@ class _Data(BaseModel):
     train: int
     test: int
     classes: list[str]
+    samples: str | None = None
+    """What samples are called, such as images; left out in files of before."""
 
 
 class _Manifest(BaseModel):
@@ -214,6 +216,7 @@ def save(partition: Partition, dataset: Dataset, path: Path, names: Sequence[str
             train=len(dataset.train),
             test=len(dataset.test),
             classes=list(dataset.classes),
+            samples=dataset.samples,
         ),
         notes=list(partition.notes),
         dropped=partition.dropped,
@@ -302,7 +305,10 @@ def _content(manifest: _Manifest) -> dict[str, Any]:
     """All but the hash over it. Clients without names have no such field, and where no samples validate
     there is none of them."""
     absent = {name for name in ("names", "validation") if getattr(manifest, name) is None}
-    return manifest.model_dump(exclude={"sha256", *absent})
+    content = manifest.model_dump(exclude={"sha256", *absent})
+    if manifest.dataset.samples is None:
+        del content["dataset"]["samples"]
+    return content
 
 
 def _digest(manifest: _Manifest) -> str:

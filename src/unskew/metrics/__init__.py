@@ -64,7 +64,18 @@ from unskew.metrics.probabilities import (
     mean_scores,
     probability_scores,
 )
-from unskew.metrics.seeds import Comparison, Summary, compare, over_seeds, plus_minus
+from unskew.metrics.reference import Difference, against_reference, best_of, holm, seeds_needed
+from unskew.metrics.seeds import (
+    DIFFERENCE,
+    FEWEST,
+    LEVEL,
+    SHARE,
+    Comparison,
+    Summary,
+    compare,
+    over_seeds,
+    plus_minus,
+)
 from unskew.metrics.sites import (
     SiteResult,
     Spread,
@@ -75,10 +86,15 @@ from unskew.metrics.sites import (
 
 __all__ = [
     "BACKWARD",
+    "DIFFERENCE",
+    "FEWEST",
+    "LEVEL",
+    "SHARE",
     "Assessment",
     "Comparison",
     "Counts",
     "Deviation",
+    "Difference",
     "Floats",
     "Passes",
     "ProbabilityScores",
@@ -89,9 +105,11 @@ __all__ = [
     "Traffic",
     "accuracy",
     "activation_frequency",
+    "against_reference",
     "auc",
     "balanced_accuracy",
     "best_last_mean",
+    "best_of",
     "brier",
     "calibration_error",
     "class_accuracy",
@@ -112,6 +130,7 @@ __all__ = [
     "group_accuracy",
     "group_shares",
     "groups",
+    "holm",
     "in_local_accuracy",
     "log_loss",
     "macro_f1",
@@ -128,6 +147,7 @@ __all__ = [
     "probability_scores",
     "round_cost",
     "rounds_to",
+    "seeds_needed",
     "site_accuracy",
     "site_results",
     "speed_up",

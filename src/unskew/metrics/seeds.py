@@ -11,9 +11,22 @@ import numpy as np
 from unskew.errors import require
 from unskew.metrics.classes import Floats
 
+FEWEST = 3
+"""Seeds that an interval or a test takes. Two would give 12.7 standard errors to each side, which says
+nothing."""
+LEVEL = 0.05
+"""How often a difference may be claimed where there is none."""
 SAME = 1e-12
 """Values this close, relative to the largest, are equal: above what rounding leaves (1e-16 a step), below one
 test sample in a billion."""
+
+
+Bounds = tuple[float, float]
+FREE: Bounds = (-math.inf, math.inf)
+SHARE: Bounds = (0.0, 1.0)
+"""Between which accuracies lie."""
+DIFFERENCE: Bounds = (-1.0, 1.0)
+"""Between which differences of accuracies lie."""
 
 
 @dataclass(frozen=True)
@@ -24,19 +37,22 @@ class Summary:
     std: float | None
     """With n - 1; None for one seed."""
     interval: tuple[float, float] | None
-    """Confidence interval of the mean; None for one seed."""
+    """Confidence interval of the mean; None for fewer than three seeds."""
     n: int
 
 
-def over_seeds(values: Iterable[float | None], *, confidence: float = 0.95) -> Summary | None:
+def over_seeds(
+    values: Iterable[float | None], *, confidence: float = 0.95, bounds: Bounds = FREE
+) -> Summary | None:
     """Mean, standard deviation with n - 1, and Student's confidence interval mean ± t_{n-1} std / √n.
 
     None and NaN are left out, and `n` says how many values are in; None where none is. The interval takes the
-    seeds' values as independent and nearly normal; with 3 seeds t is 4.3.
+    seeds' values as independent and nearly normal; with 3 seeds t is 4.3, with fewer there is none. It is cut
+    at the `bounds` of the mean, such as (0, 1) for accuracies, which leaves its confidence as it is.
     """
     require(0 < confidence < 1, "a confidence level lies between 0 and 1: give, for example, 0.95.")
     known = np.array([value for value in values if value is not None and math.isfinite(value)])
-    return _summary(known, confidence) if known.size else None
+    return _summary(known, confidence, bounds) if known.size else None
 
 
 def plus_minus(summary: Summary, *, scale: float = 1.0, digits: int = 1) -> str:
@@ -47,17 +63,19 @@ def plus_minus(summary: Summary, *, scale: float = 1.0, digits: int = 1) -> str:
     return " ± ".join(f"{round(scale * value, digits) + 0.0:.{digits}f}" for value in shown)
 
 
-def _summary(values: Floats, confidence: float, scale: float | None = None) -> Summary:
+def _summary(values: Floats, confidence: float, bounds: Bounds, scale: float | None = None) -> Summary:
     mean, n = float(values.mean()), len(values)
     if n == 1:
         return Summary(mean, None, None, 1)
-    if _same(values, scale):
+    std = 0.0 if _same(values, scale) else float(values.std(ddof=1))
+    if n < FEWEST:
+        return Summary(mean, std, None, n)
+    if not std:
         return Summary(mean, 0.0, (mean, mean), n)
     from scipy.special import stdtrit  # Student's quantile; scipy.stats takes far longer to load
 
-    std = float(values.std(ddof=1))
     margin = float(stdtrit(n - 1, (1 + confidence) / 2)) * std / math.sqrt(n)
-    return Summary(mean, std, (mean - margin, mean + margin), n)
+    return Summary(mean, std, (max(mean - margin, bounds[0]), min(mean + margin, bounds[1])), n)
 
 
 def _same(values: Floats, scale: float | None = None) -> bool:
@@ -72,24 +90,31 @@ class Comparison:
     """Those that both have."""
     difference: float
     """The mean over them."""
+    std: float | None
+    """Of the differences, with n - 1; None for one seed."""
     interval: tuple[float, float] | None
-    """Student's confidence interval of the difference; None for one seed."""
+    """Student's confidence interval of the difference; None for fewer than three seeds."""
     t_test: float | None
-    """Two-sided p of the paired t-test. None for one seed, and where all differences are equal: t is then
-    0/0 or infinite."""
+    """Two-sided p of the paired t-test. None for fewer than three seeds, and where all differences are equal:
+    t is then 0/0 or infinite."""
     sign_test: float | None
     """Two-sided p of the sign test, ties left out; 1 where all are ties. None for one seed."""
 
 
 def compare(
-    first: Mapping[int, float | None], second: Mapping[int, float | None], *, confidence: float = 0.95
+    first: Mapping[int, float | None],
+    second: Mapping[int, float | None],
+    *,
+    confidence: float = 0.95,
+    bounds: Bounds = FREE,
 ) -> Comparison | None:
     """A paired comparison of two methods, each given as seed -> value: d_s = first_s - second_s, their mean,
     its interval mean(d) ± t_{n-1} std(d) / √n, the paired t-test (`scipy.stats.ttest_rel`) and the sign test
     (`scipy.stats.binomtest` with p = ½ on the number of positive d).
 
     Seeds that only one has, or where a value is None or NaN, are left out; None where no seed is left. The
-    sign test assumes least, and cannot go below 2^(1-n): with 5 seeds, 0.0625.
+    sign test assumes least, and cannot go below 2^(1-n): with 5 seeds, 0.0625. The interval is cut at the
+    `bounds` of the difference, such as (-1, 1) for accuracies.
     """
     require(0 < confidence < 1, "a confidence level lies between 0 and 1: give, for example, 0.95.")
     pairs = {
@@ -105,13 +130,17 @@ def compare(
     values = np.array(list(pairs.values()))
     scale = float(np.abs(values).max())
     differences = values[:, 0] - values[:, 1]
-    summary = _summary(differences, confidence, scale)
+    summary = _summary(differences, confidence, bounds, scale)
     seeds = tuple(pairs)
     if summary.n == 1:
-        return Comparison(seeds, summary.mean, None, None, None)
-    from scipy.stats import binomtest, ttest_rel
+        return Comparison(seeds, summary.mean, None, None, None, None)
+    from scipy.special import bdtr, stdtr
 
-    t_test = None if _same(differences, scale) else float(ttest_rel(values[:, 0], values[:, 1]).pvalue)
+    t_test = None
+    if summary.std and summary.n >= FEWEST:
+        t = summary.mean / summary.std * math.sqrt(summary.n)
+        t_test = 2 * float(stdtr(summary.n - 1, -abs(t)))
     untied = differences[np.abs(differences) > SAME * scale]
-    sign_test = float(binomtest(int((untied > 0).sum()), len(untied)).pvalue) if len(untied) else 1.0
-    return Comparison(seeds, summary.mean, summary.interval, t_test, sign_test)
+    fewer = min(int((untied > 0).sum()), int((untied < 0).sum()))
+    sign_test = min(1.0, 2 * float(bdtr(fewer, len(untied), 0.5))) if len(untied) else 1.0
+    return Comparison(seeds, summary.mean, summary.std, summary.interval, t_test, sign_test)

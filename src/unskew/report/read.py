@@ -55,6 +55,8 @@ class Run:
     """As it can be typed; see `label`."""
     names: tuple[str, ...] = ()
     """What the clients are called, where they are sites that have names."""
+    samples: str = "samples"
+    """What samples are called: images, texts, rows or samples."""
 
     @property
     def clients(self) -> int:
@@ -135,6 +137,7 @@ def read_run(path: Path) -> Run:
         failure=_parse(record.FAILURE, failure) if failure.exists() else None,
         skew=experiment["skew"]["recipe"],
         names=tuple(names),
+        samples=partition["dataset"].get("samples", "samples"),
     )
     _check_classes(run)
     return run

@@ -12,8 +12,8 @@ import tomli_w
 
 from unskew import metrics
 from unskew.record import Json, Probe, Round, Stages, fault_notes, is_tunable, plain
+from unskew.report.answer import GROUPS, Answer, answer, between, choose_reference, signed
 from unskew.report.measures import MEASURES, Measure
-from unskew.report.page.answer import BASELINE, GROUPS, answer, moment, paired
 from unskew.report.page.progress import progress
 from unskew.report.page.sites import site_classes, site_table
 from unskew.report.read import Run, by_method, settings
@@ -213,7 +213,7 @@ def _titles(blocks: Sequence[Mapping[str, Sequence[Run]]]) -> list[str]:
 
 def _block(seeds: Mapping[str, Sequence[Run]], title: str, colours: Sequence[int]) -> dict[str, Json]:
     told = answer(seeds)
-    reference = next((name for name, runs in seeds.items() if runs[0].label == BASELINE), next(iter(seeds)))
+    reference = told.reference or choose_reference(seeds)
     chose = any(run.summary and run.summary.validation for runs in seeds.values() for run in runs)
     columns = (BY_VALIDATION, *COLUMNS) if chose else COLUMNS
     heads: list[Json] = [{"title": column.title, "help": HELP[column.name]} for column in columns]
@@ -224,12 +224,14 @@ def _block(seeds: Mapping[str, Sequence[Run]], title: str, colours: Sequence[int
         "reference": reference if len(seeds) > 1 else None,
         "heads": heads[:-COSTS],
         "costs": heads[-COSTS:],
-        "rows": _rows(seeds, reference, colours),
+        "rows": _rows(seeds, told, reference, colours),
         "sites": site_table(seeds),
     }
 
 
-def _rows(seeds: Mapping[str, Sequence[Run]], reference: str, colours: Sequence[int]) -> list[Json]:
+def _rows(
+    seeds: Mapping[str, Sequence[Run]], told: Answer, reference: str, colours: Sequence[int]
+) -> list[Json]:
     """The comparison, with the cells of `unskew table`."""
     names = [reference, *(name for name in seeds if name != reference)]  # a table's first is its reference
     tested = [run for name in names for run in seeds[name] if run.tested]
@@ -248,7 +250,7 @@ def _rows(seeds: Mapping[str, Sequence[Run]], reference: str, colours: Sequence[
                 [cell.text, level and cell.rank == "first"]
                 for cell in next((cells[run.path] for run in runs if run.path in cells), ())
             ],
-            "against": None if name == reference else _against(runs, seeds[reference]),
+            "against": None if name == reference else _against(told, name),
             "seconds": _short(sum(line.seconds for run in runs for line in run.rounds) / len(runs)),
         }
         for (name, runs), colour in zip(seeds.items(), colours, strict=True)
@@ -268,19 +270,13 @@ def _rounds(runs: Sequence[Run]) -> str:
     return told if stopped else f"{told} of {runs[0].total_rounds}"
 
 
-def _against(mine: Sequence[Run], theirs: Sequence[Run]) -> str:
+def _against(told: Answer, name: str) -> str:
     """The paired difference of accuracy in points, with its 95 % interval."""
-    both = [*mine, *theirs]
-    when = moment(both) if all(run.tested for run in both) else None
-    change = paired(mine, theirs, when.value("accuracy")) if when else None
+    change = next((each.differences[told.main[0]] for each in told.others if each.name == name), None)
     if change is None:
         return NONE
-    ends = "" if change.interval is None else f" [{', '.join(map(_signed, change.interval))}]"
-    return f"{_signed(change.difference)}{ends}"
-
-
-def _signed(value: float) -> str:
-    return f"{100 * value:+.1f}".replace("-", "−")
+    ends = "" if change.interval is None else f" ({between(change.interval)})"
+    return f"{signed(change.difference)}{ends}"
 
 
 # Runs

@@ -1,0 +1,465 @@
+"""Which method, by how much, and whether the seeds back it: the one source of what tables, figures, pages and
+terminals say of methods that ran under the same conditions.
+
+Every difference is a paired one, seed by seed, against one reference. Its sign is claimed only after Holm's
+correction: for accuracy over all methods, for the class-wise measures over all methods and measures together.
+A method is called the best only if it is above every other one as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from unskew import metrics
+from unskew.errors import unknown
+from unskew.metrics import Difference
+from unskew.report.measures import MEASURES, final_value
+from unskew.report.read import Run
+from unskew.report.skew_words import skew_in_words
+
+GROUPS = ("majority", "minority", "vacant")
+REFERENCE = "fedavg"
+SHOWN = 5e-4
+"""Less than this is 0.0 points as printed."""
+MOST_NAMES = 4
+"""Methods that a sentence names."""
+MANY = 100
+"""Seeds that nobody runs."""
+
+Value = Callable[[Run], float | None]
+Seeds = Mapping[str, Sequence[Run]]
+"""The runs of each method."""
+
+MAIN = ("accuracy", "worst", "vacant")
+"""What a comparison shows first, by the names of MEASURES."""
+MAIN_AT_SITES = ("site-mean", "worst-site", "worst")
+"""The same where test samples belong to sites."""
+TITLES = {
+    "accuracy": "accuracy",
+    "worst": "worst class",
+    "majority": "majority classes",
+    "minority": "minority classes",
+    "vacant": "vacant classes",
+    "site-mean": "mean over sites",
+    "worst-site": "worst site",
+}
+"""What is compared between methods, in the words of tables and figures."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When runs are compared: at their end, or in the last round that all have reached."""
+
+    round: int | None
+    """None: at the end."""
+
+    @property
+    def verb(self) -> str:
+        return "ends" if self.round is None else "stands"
+
+    def value(self, name: str) -> Value:
+        """How to take one of MEASURES from a run."""
+
+        def take(run: Run) -> float | None:
+            if self.round is None:
+                return final_value(run, MEASURES[name])
+            return MEASURES[name].of(next(line for line in run.tested if line.round == self.round))
+
+        return take
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A method in a comparison."""
+
+    name: str
+    values: Mapping[str, metrics.Summary | None]
+    """By measure, over the seeds that are compared."""
+    differences: Mapping[str, Difference | None]
+    """By measure, against the reference; empty for the reference itself."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What runs of methods under the same conditions come to."""
+
+    sentence: str
+    skew: str
+    """How skewed the clients' labels are, in one sentence."""
+    notes: tuple[str, ...] = ()
+    """What keeps the sentence honest, one sentence each."""
+    reference: str | None = None
+    """The method that the others are compared with; None where nothing is compared."""
+    round: int | None = None
+    """The round that is compared; None at the end of the runs."""
+    seeds: tuple[int, ...] = ()
+    """Those that are compared."""
+    measures: tuple[str, ...] = ()
+    """What is compared, the main three first, by the names of MEASURES."""
+    standings: tuple[Standing, ...] = ()
+    best: Mapping[str, str | None] = field(default_factory=dict)
+    """By measure, the method that is above every other one beyond chance."""
+
+    @property
+    def main(self) -> tuple[str, ...]:
+        """The three measures that are shown first."""
+        return self.measures[: len(MAIN)]
+
+    @property
+    def others(self) -> tuple[Standing, ...]:
+        """The methods that are compared with the reference."""
+        return tuple(each for each in self.standings if each.differences)
+
+    def lines(self) -> list[str]:
+        """A line for each method: its difference by the first measure, and whether it is settled."""
+        return [
+            f"{each.name} {points(found)}: {verdict(found)}." if found else f"{each.name}: {verdict(found)}."
+            for each in self.others
+            for found in [each.differences[self.main[0]]]
+        ]
+
+
+def moment(runs: Sequence[Run]) -> Moment | None:
+    """For runs that were tested; None where no round was tested in all of them."""
+    if all(run.finished for run in runs):
+        return Moment(None)
+    common = set.intersection(*({line.round for line in run.tested} for run in runs))
+    return Moment(max(common)) if common else None
+
+
+def choose_reference(methods: Seeds, wanted: str | None = None) -> str:
+    """The method that the others are compared with: the one asked for, else FedAvg, else the first."""
+    if wanted is not None:
+        for name, runs in methods.items():
+            if wanted in (name, runs[0].label):
+                return name
+        raise unknown("method among the runs", wanted, methods)
+    return next((name for name, runs in methods.items() if runs[0].label == REFERENCE), next(iter(methods)))
+
+
+def answer(methods: Seeds, *, reference: str | None = None) -> Answer:
+    """For runs that differ in method and seed alone."""
+    runs = [run for seeds in methods.values() for run in seeds]
+    where, skew = _where(runs[0]), skew_in_words(runs[0])
+    skew = f"{skew[:1].upper()}{skew[1:]}."
+    begun = {name: tested for name, seeds in methods.items() if (tested := [r for r in seeds if r.tested])}
+    if not begun:
+        return Answer(f"{where}, no round has been tested yet.", skew)
+    compared, shared = _same_seeds(begun)
+    if not shared:
+        return Answer(f"{where}, the methods have no seed in common, so they are not compared.", skew)
+    notes = _left_out(methods, compared, len(shared))
+    tested = [run for seeds in compared.values() for run in seeds]
+    when = moment(tested)
+    if when is None:
+        return Answer(f"{where}, no round has been tested in all runs yet.", skew, tuple(notes))
+    if when.round is not None:
+        where = f"{where}, after {when.round} round{'s' * (when.round > 1)}"
+        notes.append(
+            f"Not all runs have ended: the numbers are of round {when.round}, the last that all reached."
+        )
+    against = reference if reference in compared else choose_reference(compared)
+    told = replace(_compare(compared, against, when, tuple(sorted(shared))), skew=skew)
+    if len(compared) == 1:
+        alone = f"{where}, {_alone(told, when)}."
+        return replace(told, sentence=_unbroken(alone), notes=(*_about_seeds(told), *notes), reference=None)
+    sentence = f"{where}, {_few_seeds(told, when) or _claims(told, when)}."
+    return replace(
+        told,
+        sentence=_unbroken(sentence),
+        notes=tuple(_unbroken(note) for note in (*_about_seeds(told), *_other_claims(told), *notes)),
+    )
+
+
+def _same_seeds(methods: Seeds) -> tuple[dict[str, list[Run]], set[int]]:
+    """The methods with the seeds that all of them have: a mean over other seeds may be higher for the seeds
+    alone. Methods with so few seeds that the others could claim nothing for their sake are left out."""
+
+    def shared(names: Sequence[str]) -> set[int]:
+        return set.intersection(*({run.seed for run in methods[name]} for name in names))
+
+    names = sorted(methods, key=lambda name: -len(methods[name]))
+    whole = (names[:number] for number in range(len(names), 1, -1))
+    kept = next((some for some in whole if len(shared(some)) >= metrics.FEWEST), names)
+    seeds = shared(kept)
+    return {
+        name: [run for run in runs if run.seed in seeds] for name, runs in methods.items() if name in kept
+    }, seeds
+
+
+def _left_out(methods: Seeds, compared: Seeds, seeds: int) -> list[str]:
+    notes = []
+    if gone := [name for name in methods if name not in compared]:
+        notes.append(f"Not compared, for want of tested seeds that the others have: {join(gone)}.")
+    runs = sum(len(methods[name]) for name in compared)
+    if (left := runs - seeds * len(compared)) > 0:
+        notes.append(
+            f"Left out: {left} of {runs} runs, not tested yet or of a seed that not all methods have."
+        )
+    return notes
+
+
+def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...]) -> Answer:
+    sites = all(
+        line.sites is not None for runs in methods.values() for run in runs for line in run.tested[-1:]
+    )
+    main = MAIN_AT_SITES if sites else MAIN
+    wanted = (*main, *(name for name in ("worst", *GROUPS) if name not in main))
+    values: dict[str, dict[str, dict[int, float | None]]] = {
+        name: {measure: {run.seed: when.value(measure)(run) for run in runs} for measure in wanted}
+        for name, runs in methods.items()
+    }
+    measures = tuple(
+        measure
+        for measure in wanted
+        if measure in main or any(None not in each[measure].values() for each in values.values())
+    )
+    differences = metrics.against_reference(values, reference, families=[measures[:1], measures[1:]])
+    standings = tuple(
+        Standing(
+            name,
+            {
+                measure: metrics.over_seeds(each[measure].values(), bounds=metrics.SHARE)
+                for measure in measures
+            },
+            differences.get(name, {}),
+        )
+        for name, each in values.items()
+    )
+    best = {measure: _best(values, measure, reference, differences) for measure in measures}
+    return Answer("", "", (), reference, when.round, seeds, measures, standings, best)
+
+
+def _best(
+    values: Mapping[str, Mapping[str, Mapping[int, float | None]]],
+    measure: str,
+    reference: str,
+    differences: Mapping[str, Mapping[str, Difference | None]],
+) -> str | None:
+    """The method above every other one, as far as that claims no more of the reference than Holm allows."""
+    best = metrics.best_of({name: each[measure] for name, each in values.items()})
+    concerned = list(differences) if best == reference else [best] if best is not None else []
+    claims = [differences[name][measure] for name in concerned]
+    return best if all(claim is not None and claim.settled for claim in claims) else None
+
+
+# Words
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A difference of accuracies in points."""
+    shown = f"{round(100 * value, digits) + 0.0:+.{digits}f}"
+    return (f"{0:.{digits}f}" if float(shown) == 0 else shown).replace("-", "−")
+
+
+def between(interval: tuple[float, float]) -> str:
+    """The ends of an interval of differences."""
+    return f"{signed(interval[0])} to {signed(interval[1])}"
+
+
+def points(found: Difference) -> str:
+    """A difference in points, with its interval where there is one."""
+    return signed(found.difference) + (f" ({between(found.interval)})" if found.interval else "")
+
+
+def verdict(found: Difference | None) -> str:
+    """Whether the seeds settle a difference, and if not, how many would."""
+    if found is None:
+        return "not compared, as a value is missing"
+    number = len(found.seeds)
+    if found.interval is None:
+        return (
+            f"{'one seed settles' if number == 1 else f'{number} seeds settle'} nothing; give three or more"
+        )
+    if found.p is None:
+        return "the same in every seed" if _same(found) else "no spread over seeds to judge it by"
+    if found.settled:
+        return "settled"
+    more = "no number of seeds is likely to"
+    if found.needed is not None:
+        more = f"about {found.needed} would" if found.needed <= MANY else f"it would take over {MANY}"
+    alone = found.interval[0] > 0 or found.interval[1] < 0
+    chance = "may be chance among so many: " if alone else ""
+    return f"{chance}{number} seeds do not settle it; {more}"
+
+
+def join(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """Names in a sentence, the last of many only counted."""
+    shown = list(names) if len(names) <= most + 1 else [*names[:most], f"{len(names) - most} more"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _unbroken(text: str) -> str:
+    """No line ends between a number and what belongs to it."""
+    return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def _where(run: Run) -> str:
+    cohort = run.experiment["budget"]["cohort"]
+    some = "" if cohort == "all" else f", {cohort} of them a round"
+    return f"On {run.experiment['data']['name']} split by {run.skew} over {run.clients} clients{some}"
+
+
+def _percent(value: metrics.Summary | None) -> str:
+    """Mean ± standard deviation; empty where there is no value."""
+    return "" if value is None else f"{metrics.plus_minus(value, scale=100)} %"
+
+
+def _alone(told: Answer, when: Moment) -> str:
+    (one,) = told.standings
+    parts = []
+    for measure in told.measures[1:]:
+        if known := _percent(one.values[measure]):
+            whose = "its" if measure not in GROUPS else "clients'"
+            parts.append(f"{whose} {TITLES[measure]} at {known}")
+    return (
+        f"{one.name} {when.verb} at {_percent(one.values[told.main[0]])}{_at_sites(told)}: {', '.join(parts)}"
+    )
+
+
+def _at_sites(told: Answer) -> str:
+    return " on the mean over sites" if told.main[0] == "site-mean" else ""
+
+
+def _about_seeds(told: Answer) -> list[str]:
+    number = len(told.seeds)
+    if len(told.standings) == 1:
+        alone = "No other method is here to compare it with."
+        return [f"± is the standard deviation over {number} seeds.", alone] if number > 1 else [alone]
+    if number == 1:
+        return ["One seed: another may tell otherwise. Several, as in --seeds 1-5, show the spread."]
+    spread = f"± is the standard deviation over {number} seeds"
+    if number < metrics.FEWEST:
+        return [f"{spread}; intervals and tests take three."]
+    others = len(told.standings) - 1
+    family = f"Holm's correction for {others} methods" if others > 1 else "no correction: one difference"
+    return [
+        f"{spread}; differences are taken seed by seed, with 95 % intervals; a sign is claimed by paired "
+        f"t-tests at 5 % ({family}; worst class and clients' classes are corrected together)."
+    ]
+
+
+def _few_seeds(told: Answer, when: Moment) -> str:
+    """Numbers without a claim, where there are too few seeds for one."""
+    number = len(told.seeds)
+    if number >= metrics.FEWEST:
+        return ""
+    main, seeds = told.main[0], "one seed" if number == 1 else f"{number} seeds"
+    ranked = sorted(told.standings, key=lambda each: -_mean(each, main))
+    shown = [_percent(each.values[main]) for each in ranked]
+    level = [each.name for each, text in zip(ranked, shown, strict=True) if text == shown[0]]
+    if len(level) > 1:
+        end = when.verb.removesuffix("s")
+        high = " highest" if len(level) < len(ranked) else ""
+        return f"in {seeds} {join(level)} {end}{high} alike at {shown[0]}{_at_sites(told)}"
+    other = next((each for each in ranked[1:] if each.name == told.reference), ranked[1])
+    among = f" highest of {len(ranked)} methods," if len(ranked) > 2 else ""
+    back = "backs" if number == 1 else "back"
+    return (
+        f"in {seeds} {ranked[0].name} {when.verb}{among} at {shown[0]} and {other.name} at "
+        f"{_percent(other.values[main])}{_at_sites(told)}; {seeds} {back} no claim"
+    )
+
+
+def _mean(standing: Standing, measure: str) -> float:
+    value = standing.values[measure]
+    return float("-inf") if value is None else value.mean
+
+
+def _claims(told: Answer, when: Moment) -> str:
+    """What the seeds back."""
+    main, number, ends = told.main[0], len(told.seeds), when.verb
+    end = ends.removesuffix("s")
+    by_name = {each.name: each for each in told.standings}
+    at = {name: _percent(each.values[main]) for name, each in by_name.items()}
+    assert told.reference is not None
+    reference = f"{told.reference}'s {at[told.reference]}{_at_sites(told)}"
+    if all(_same(each.differences[main]) for each in told.others):
+        return f"{join(list(by_name))} {end} the same in every seed, at {at[told.reference]}{_at_sites(told)}"
+    if len(told.others) == 1:
+        (one,) = told.others
+        found = one.differences[main]
+        if found is None or found.interval is None:
+            return f"{one.name} {ends} at {at[one.name]} against {reference}, which are not compared"
+        change = _interval(found)
+        doubt = "" if found.settled else f", a difference that {number} seeds do not settle"
+        return f"{one.name} {ends} at {at[one.name]} against {reference}{doubt} ({change}){_gains(one)}"
+    best, many = told.best[main], f"highest of {len(by_name)} methods"
+    if best == told.reference:
+        return f"{best} {ends} {many}, at {at[best]}{_at_sites(told)}: each of the others is below it"
+    if best is not None:
+        found = by_name[best].differences[main]
+        assert found is not None
+        change = _interval(found)
+        return f"{best} {ends} {many}, at {at[best]} against {reference} ({change}){_gains(by_name[best])}"
+    above, below = _settled(told, main)
+    lower = f"{join(below)} {_agree(below, end)} below it" if below else ""
+    if above:
+        open_ = f"which method is best, {number} seeds do not settle"
+        return "; ".join(
+            part for part in (f"{join(above)} {_agree(above, end)} above {reference}", lower, open_) if part
+        )
+    if below:
+        return f"no method {ends} clearly above {reference}; {lower}"
+    first = max(told.others, key=lambda each: _mean(each, main))
+    found = first.differences[main]
+    change = f" ({_interval(found)})" if found else ""
+    return (
+        f"{number} seeds tell none of {len(told.others)} methods from {reference}: the highest of them, "
+        f"{first.name}, {ends} at {at[first.name]}{change}"
+    )
+
+
+def _interval(found: Difference) -> str:
+    change = f"{signed(found.difference)} points"
+    return f"{change}, 95 % interval {between(found.interval)}" if found.interval else change
+
+
+def _same(found: Difference | None) -> bool:
+    return found is not None and found.std == 0 and abs(found.difference) < SHOWN
+
+
+def _agree(names: Sequence[str], verb: str) -> str:
+    return f"{verb}s" if len(names) == 1 else verb
+
+
+def _settled(told: Answer, measure: str) -> tuple[list[str], list[str]]:
+    """The methods that are above the reference and those below, beyond chance, each with its difference."""
+    found = [(each.name, each.differences[measure]) for each in told.others]
+    claims = sorted(
+        ((one.difference, name) for name, one in found if one is not None and one.settled), reverse=True
+    )
+    above = [f"{name} ({signed(change)})" for change, name in claims if change > 0]
+    return above, [f"{name} ({signed(change)})" for change, name in claims[::-1] if change < 0]
+
+
+def _gains(one: Standing) -> str:
+    """Which of the clients' classes gain and which lose, where the seeds back it."""
+    claims = [(group, one.differences.get(group)) for group in GROUPS]
+    told = sorted(
+        ((found.difference, group) for group, found in claims if found is not None and found.settled),
+        reverse=True,
+    )
+    if not told:
+        return "; no group of clients' classes clearly gains or loses"
+    words = [
+        f"{group} classes {'gain' if change > 0 else 'lose'} {100 * abs(change):.1f}"
+        for change, group in told
+    ]
+    return f"; with it clients' {words[0]} points" + "".join(f", {word}" for word in words[1:])
+
+
+def _other_claims(told: Answer) -> list[str]:
+    """What the seeds back of single classes and of clients' classes, where there are several methods."""
+    notes = []
+    for measure in told.measures[1:] if len(told.others) > 1 else ():
+        above, below = _settled(told, measure)
+        parts = [
+            f"{way} {told.reference}'s with {join(names)}"
+            for way, names in (("above", above), ("below", below))
+            if names
+        ]
+        if parts:
+            notes.append(f"{TITLES[measure].capitalize()}: {', '.join(parts)}.")
+    return notes

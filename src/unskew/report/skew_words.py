@@ -1,0 +1,18 @@
+"""How skewed the federation of a run is, in one sentence."""
+
+from __future__ import annotations
+
+from unskew.report.read import Run
+from unskew.skew_words import describe_skew
+
+
+def skew_in_words(run: Run) -> str:
+    """Such as "a client lacks 7.3 of 10 classes; half the clients hold under 60 images"."""
+    cohort = run.experiment["budget"]["cohort"]
+    return describe_skew(
+        run.counts,
+        clients=run.clients,
+        cohort=None if cohort == "all" else int(cohort),
+        samples=run.samples,
+        names=run.names,
+    )
