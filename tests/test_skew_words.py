@@ -32,8 +32,8 @@ from unskew.skew_words import describe_skew
         (
             [[50, 52, 49], [500, 502, 501], [20, 21, 19]],
             {},
-            "every client holds all 3 classes in much the same shares; half the clients hold under 160 samples, "
-            "the largest 1,503",
+            "every client holds all 3 classes in much the same shares; half the clients hold under 160 "
+            "samples, the largest 1,503",
         ),
         (
             [[90, 10], [20, 80]],

@@ -46,7 +46,15 @@ from unskew.method import Method
 from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
 from unskew.models.tuning import MOST_RANK
-from unskew.notation import named, write_method
+from unskew.notation import (
+    named,
+    path_in,
+    short_data,
+    short_paths,
+    short_texts,
+    write_method,
+    write_parts,
+)
 from unskew.program import Program
 from unskew.rounds import check_optimizer
 from unskew.spec import Spec
@@ -126,14 +134,24 @@ class MethodSpec(Spec):
     model_config = ConfigDict(extra="allow")
     name: str = "fedavg"
 
-    def brief(self) -> str:
-        """The name with the hyperparameters that do not have their defaults, as it can be typed."""
-        told = []
-        for name, options in self.parts().items():
-            defaults = find(name).options
-            own = [f"{key}={value}" for key, value in options.items() if value != defaults.get(key)]
-            told.append(f"{name}:{','.join(own)}" if own else name)
-        return "+".join(told)
+    def brief(self, short: Mapping[str, str] | None = None) -> str:
+        """What the method is called everywhere: its name, of a file without the folder, and the
+        hyperparameters that do not have their defaults. `short` has other names of files, where two would be
+        the same."""
+        parts = self.changed()
+        short = short or short_paths(self.files())
+        return write_parts({short.get(name, name): options for name, options in parts.items()})
+
+    def changed(self) -> dict[str, dict[str, Option]]:
+        """Of each part the hyperparameters that do not have their defaults."""
+        return {
+            name: {key: value for key, value in options.items() if value != find(name).options.get(key)}
+            for name, options in self.parts().items()
+        }
+
+    def files(self) -> list[str]:
+        """The parts that are the user's own files."""
+        return [name for name in self.parts() if name.endswith(".py")]
 
     def parts(self) -> dict[str, dict[str, Option]]:
         """Each part's name and the hyperparameters given for it."""
@@ -218,26 +236,23 @@ class Experiment(Spec):
         cohort = "" if self.budget.cohort == "all" else f", {self.budget.cohort} per round"
         attack = "" if self.attack == "none" else f", attack {self.attack}"
         held = "" if self.validation == "none" else f", validation {self.validation}"
+        (data,), (model,) = short_data([self.data.name]).values(), short_texts([self.model.name]).values()
         return (
-            f"{self.data.name}, {brief_skew(self.skew.recipe)}, {self.skew.clients} clients{cohort}{attack}, "
-            f"{_brief_name(self.model.name)}, "
+            f"{data}, {brief_skew(self.skew.recipe)}, {self.skew.clients} clients{cohort}{attack}, {model}, "
             f"{self.budget.rounds} round{'s' * (self.budget.rounds > 1)}{held}"
         )
 
     def words(self) -> list[str]:
         """The method, the data, the skew and the seed, short enough for a folder's name."""
-        data, skew = named(self.data.name)[0], brief_skew(self.skew.recipe)
-        return [self.method.brief(), data, skew, f"seed{self.seed}"]
-
-
-def _brief_name(name: str) -> str:
-    """A model's name without the folder of its file."""
-    return Path(name).name if is_code(name) else name
+        own = path_in(self.data.name)
+        data = Path(own).name if own else named(self.data.name)[0]
+        return [self.method.brief(), data, brief_skew(self.skew.recipe), f"seed{self.seed}"]
 
 
 def brief_skew(recipe: str) -> str:
-    """A recipe without the options that have their default values, for people to read."""
-    return write_skew(parse_skew(recipe), brief=True)
+    """A recipe without the options that have their default values and without folders, for people."""
+    text = write_skew(parse_skew(recipe), brief=True)
+    return short_texts([text])[text]
 
 
 @dataclass(frozen=True, eq=False)

@@ -147,13 +147,73 @@ def write_method(method: Mapping[str, typing.Any]) -> str:
     """A method's table as it can be typed: name:option=value, parts joined by +."""
     names = method["name"].split("+")
     given = {key: value for key, value in method.items() if key != "name"}
-    parts = {names[0]: given} if len(names) == 1 else {name: given.get(name, {}) for name in names}
+    return write_parts({names[0]: given} if len(names) == 1 else {name: given.get(name) for name in names})
+
+
+def write_parts(parts: Mapping[str, object]) -> str:
+    """The parts of a method and the hyperparameters of each, as they can be typed."""
     return "+".join(
-        f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}"
+        f"{name}:{','.join(f'{key}={write_value(value)}' for key, value in options.items())}"
         if options and isinstance(options, dict)
         else name
         for name, options in parts.items()
     )
+
+
+def write_value(value: object) -> str:
+    """A value as it can be typed, one text for one value: 1.0 is 1."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return str(int(value)) if whole and isinstance(value, float) else str(value)
+
+
+def short_paths(paths: Iterable[str]) -> dict[str, str]:
+    """The names of files without their folders; where two would be the same, with as many folders as tell
+    all of that name apart."""
+    parts = {path: Path(path).parts for path in paths}
+    short: dict[str, str] = {}
+    for path, mine in parts.items():
+        alike = [other for other in parts.values() if other[-1:] == mine[-1:]]
+        length = 1
+        while length < len(mine) and len({other[-length:] for other in alike}) < len(set(alike)):
+            length += 1
+        short[path] = str(Path(*mine[-length:])) if mine else path
+    return short
+
+
+def path_in(text: str) -> str:
+    """The absolute path that a name of data, a skew, a model or a part of a method begins with or has behind
+    its first colon; empty where there is none."""
+    name, rest = named(text)
+    told = items(rest)
+    for each in (name, told[0].text if told else ""):
+        if Path(each).is_absolute():
+            return each
+    return ""
+
+
+def short_texts(texts: Iterable[str]) -> dict[str, str]:
+    """Names of data, skews or models for people: files without their folders, as long as all remain
+    different."""
+    each = {text: joined(text) for text in texts}
+    short = short_paths(path for parts in each.values() for part in parts if (path := path_in(part)))
+    return {
+        text: "+".join(
+            part.replace(path, short[path], 1) if (path := path_in(part)) else part for part in parts
+        )
+        for text, parts in each.items()
+    }
+
+
+def short_data(texts: Iterable[str]) -> dict[str, str]:
+    """Names of data for people: of files and folders of one's own the name alone, without the kind and the
+    options, as long as all remain different."""
+    whole = short_texts(texts)
+    files = short_paths(path for text in whole for part in joined(text) if (path := path_in(part)))
+    brief = {text: "+".join(files.get(path_in(part), part) for part in joined(text)) for text in whole}
+    names = list(brief.values())
+    return {text: name if names.count(name) == 1 else whole[text] for text, name in brief.items()}
 
 
 def flatten(table: Mapping[str, typing.Any], above: str = "") -> Iterator[tuple[str, typing.Any]]:

@@ -530,6 +530,9 @@ class Environment(Machine):
 
     identity: str
     """Of `Experiment.identity`: here too, for runs that do not end."""
+    changed: dict[str, dict[str, Any]] | None = None
+    """Of each part of the method the hyperparameters that do not have their defaults, of which the method's
+    label is made; None where these are not known."""
 
 
 @_DECLARED

@@ -558,4 +558,9 @@ def writing(path: Path) -> Iterator[Path]:
 def environment(resolved: Resolved) -> record.Environment:
     """Where a run runs, and which one it is."""
     where = machine(resolved.trial.pick_device())
-    return record.Environment(**vars(where), identity=resolved.experiment.identity())
+    experiment = resolved.experiment
+    try:
+        changed = experiment.method.changed()
+    except UserError:  # a method that was made in Python
+        changed = None
+    return record.Environment(**vars(where), identity=experiment.identity(), changed=changed)

@@ -144,6 +144,8 @@ def made(
             record.to_json(make_summary(path, experiment, told, confusion, counts, ("cat", "dog")))
         )
     return Run(
+        data="digits",
+        model="mlp",
         path=path,
         label=label,
         seed=seed,

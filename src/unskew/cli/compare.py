@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from unskew import metrics
 from unskew.cli import options
 from unskew.cli.progress import Watch
+from unskew.cli.reading import find_label, method_labels
 from unskew.cli.setup import Cells, set_up
 from unskew.cli.show import (
     compared_sites,
@@ -24,8 +26,8 @@ from unskew.cli.show import (
 )
 from unskew.clock import Clock, process_age
 from unskew.comparison import comparison, summary_of
-from unskew.errors import Interrupted, UserError, unknown
-from unskew.experiment import Experiment, Prepared
+from unskew.errors import Interrupted, UserError
+from unskew.experiment import Experiment
 from unskew.lock import locked
 from unskew.notation import flatten
 from unskew.record import (
@@ -113,12 +115,6 @@ def compare(
     """Train several methods on the same partition, initial weights and batches, over several seeds."""
     clock = Clock(process_age())
     clock.mark("imports")
-    # An experiment file is told from others by its name alone.
-    names = {Path(method).stem if method.endswith(".toml") else method: method for method in methods}
-    if len(set(map(slug, names))) < len(methods):
-        raise UserError("a method is named twice: name each once, or give it different hyperparameters.")
-    if reference is not None and reference not in names:
-        raise unknown("method to compare with", reference, names)
     options.refuse_unshared(set_, seeds)
     if experiment is not None and any(method.endswith(".toml") for method in methods):
         raise UserError("--experiment and experiment files in the place of methods are both given: keep one.")
@@ -150,21 +146,24 @@ def compare(
         "on_fault": on_fault,
     }
     shared = options.settings(experiment, set_, **flags)
-    base = {
-        name: options.settings(Path(method), set_, trusted=trusted or [], method=None, **flags)
+    base = [
+        options.settings(Path(method), set_, trusted=trusted or [], method=None, **flags)
         if method.endswith(".toml")
         else shared | {"method": options.method_table(method)}
-        for name, method in names.items()
-    }
+        for method in methods
+    ]
     loggers = options.loggers(log)
-    first = Experiment(**next(iter(base.values())))
+    first = Experiment(**base[0])
     numbers = [first.seed] if seeds is None else options.seed_list(seeds)
     specs = (
-        (name, Experiment(**{**settings, "seed": seed}))
+        (method, Experiment(**{**settings, "seed": seed}))
         for seed in numbers
-        for name, settings in base.items()
+        for method, settings in zip(methods, base, strict=True)
     )
-    cells = set_up(specs, clock, quiet=quiet)
+    typed = set_up(specs, clock, quiet=quiet)
+    labels = method_labels([prepared.experiment for _, prepared in typed[: len(methods)]])
+    cells = [(label, cell[1]) for label, cell in zip(labels * len(numbers), typed, strict=True)]
+    against = None if reference is None else find_label(reference, dict(zip(methods, labels, strict=True)))
     if any(method.endswith(".toml") for method in methods):
         _refuse_other_conditions(cells)
     settings = cells[0][1].experiment
@@ -174,7 +173,7 @@ def compare(
             f"the output folder {folder} holds a finished run or compare: see `unskew table {folder}`, or "
             "choose another with --out."
         )
-    finish(folder, cells, clock, loggers, reference, json=json, quiet=quiet, table=table)
+    finish(folder, cells, clock, loggers, against, json=json, quiet=quiet, table=table)
 
 
 def _refuse_other_conditions(cells: Cells) -> None:
@@ -213,7 +212,13 @@ def finish(
 ) -> None:
     """Run in a folder what of these cells is not finished there, and show all of them."""
     found = claim(folder)
-    planned = [_cell(folder, method, prepared) for method, prepared in cells]
+    folders = _folders(dict.fromkeys(method for method, _ in cells))
+    planned = [
+        SweepRun(
+            f"{method} seed {(seed := each.experiment.seed)}", folder / f"{folders[method]}-seed{seed}", each
+        )
+        for method, each in cells
+    ]
     with locked(folder):
         _agree_on_plan(folder, found, planned, cells, reference)
         rounds = cells[0][1].experiment.budget.rounds
@@ -361,6 +366,12 @@ def _failure(failed: list[FailedRun], runs: int) -> str:
     )
 
 
-def _cell(folder: Path, method: str, prepared: Prepared) -> SweepRun:
-    seed = prepared.experiment.seed
-    return SweepRun(f"{method} seed {seed}", folder / f"{slug(method)}-seed{seed}", prepared)
+def _folders(labels: Iterable[str]) -> dict[str, str]:
+    """What the folders of methods begin with."""
+    found: dict[str, str] = {}
+    for label in labels:
+        name, number = slug(label), 2
+        while name in found.values():
+            name, number = f"{slug(label)}-{number}", number + 1
+        found[label] = name
+    return found

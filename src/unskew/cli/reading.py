@@ -1,20 +1,24 @@
-"""Run folders as the commands show them: with names as short as they can be typed."""
+"""What the commands call things: names that are short, and different where the things are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unskew.errors import UserError
-from unskew.experiment import MethodSpec, brief_skew
+from unskew.cli import options
+from unskew.errors import UserError, unknown
+from unskew.experiment import Experiment, MethodSpec, brief_skew
 from unskew.methods import METHODS
-from unskew.report.read import Run, read_runs
+from unskew.notation import short_data, short_paths, short_texts, write_method, write_parts
+from unskew.report.read import Run, conditions_of, read_runs, tell_apart
 
 
 def read(paths: Iterable[Path]) -> list[Run]:
-    """`read_runs`, without the hyperparameters and the options of a skew that have their defaults."""
-    return [shorten(run) for run in read_runs(paths)]
+    """`read_runs`, without the hyperparameters and the options of a skew that have their defaults, and
+    without the folders of files."""
+    return shorten(read_runs(paths))
 
 
 def read_tested(paths: Iterable[Path]) -> list[Run]:
@@ -27,23 +31,95 @@ def read_tested(paths: Iterable[Path]) -> list[Run]:
     return kept
 
 
-def shorten(run: Run) -> Run:
-    """The same run with a shorter label and skew."""
-    return replace(run, label=_label(run), skew=_skew(run))
+def shorten(runs: Sequence[Run]) -> list[Run]:
+    """The same runs with shorter names, different ones for what is different."""
+    parts = {part for run in runs for part in _method(run).split("+")}
+    files = short_paths(part for part in parts if part.endswith(".py"))
+    labels = [_label(run, files) for run in runs]
+    data = short_data(dict.fromkeys(run.data for run in runs))
+    models = short_texts(dict.fromkeys(run.model for run in runs))
+    skews = _skews(dict.fromkeys(run.skew for run in runs))
+    return [
+        replace(
+            run,
+            label=_full_label(run, files) if _ambiguous(run, label, runs, labels) else label,
+            skew=skews[run.skew],
+            data=data[run.data],
+            model=models[run.model],
+        )
+        for run, label in zip(runs, labels, strict=True)
+    ]
 
 
-def _label(run: Run) -> str:
-    """A method of a person's own file keeps all: its defaults may have changed since, and the file is not run
-    for a name."""
+def method_labels(experiments: Sequence[Experiment]) -> list[str]:
+    """What the methods of resolved experiments are called beside each other. Where one is there with several
+    settings, these stand behind its name; a method that is there twice is refused."""
+    files = short_paths(name for each in experiments for name in each.method.files())
+    labels = [each.method.brief(files) for each in experiments]
+    apart = tell_apart(labels, [conditions_of(each.model_dump(exclude_none=True)) for each in experiments])
+    for place, label in enumerate(apart):
+        if label in apart[:place]:
+            raise UserError(
+                f"{label} is named twice: name each method once, or give it other hyperparameters."
+            )
+    return apart
+
+
+def find_label(text: str, labels: Mapping[str, str]) -> str:
+    """What a method is called that is named here; `labels` are those there are, by what was typed."""
+    if text in labels:
+        return labels[text]
+    with contextlib.suppress(UserError):  # no method at all
+        spec = MethodSpec(**options.method_table(text))
+        text = spec.brief() if spec.parts().keys() <= METHODS.keys() else text
+    if text not in labels.values():
+        raise unknown("method to compare with", text, labels.values())
+    return text
+
+
+def _method(run: Run) -> str:
+    return str(run.experiment["method"]["name"])
+
+
+def _label(run: Run, files: Mapping[str, str]) -> str:
+    """The file of a method of one's own is not run for a name: the run has kept what differs from the
+    defaults."""
     try:
         method = MethodSpec(**run.experiment["method"])
-        return method.brief() if method.parts().keys() <= METHODS.keys() else run.label
+        if method.parts().keys() <= METHODS.keys():
+            return method.brief()
     except UserError:  # written by another version
         return run.label
+    changed = run.environment.changed
+    if changed is None:
+        return _full_label(run, files)
+    return write_parts({files.get(name, name): options for name, options in changed.items()})
 
 
-def _skew(run: Run) -> str:
+def _full_label(run: Run, files: Mapping[str, str]) -> str:
+    """With every hyperparameter."""
+    table = run.experiment["method"]
+    names = [files.get(name, name) for name in _method(run).split("+")]
+    return write_method(
+        {files.get(key, key): value for key, value in table.items()} | {"name": "+".join(names)}
+    )
+
+
+def _ambiguous(run: Run, label: str, runs: Sequence[Run], labels: Sequence[str]) -> bool:
+    """Whether another run has this label and other hyperparameters, as where a default was changed."""
+    alike = (other for other, name in zip(runs, labels, strict=True) if name == label)
+    return any(other.experiment["method"] != run.experiment["method"] for other in alike)
+
+
+def _skews(recipes: Iterable[str]) -> dict[str, str]:
+    short = short_texts(recipes)
+    brief = {recipe: _brief(text) for recipe, text in short.items()}
+    names = list(brief.values())
+    return {recipe: name if names.count(name) == 1 else short[recipe] for recipe, name in brief.items()}
+
+
+def _brief(recipe: str) -> str:
     try:
-        return brief_skew(run.skew)
-    except UserError:  # likewise
-        return run.skew
+        return brief_skew(recipe)
+    except UserError:  # written by another version
+        return recipe

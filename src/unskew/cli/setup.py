@@ -11,7 +11,7 @@ from unskew.data import Dataset, Federation
 from unskew.experiment import Experiment, Prepared, load_data, partition, prepare
 
 Cells = list[tuple[str, Prepared]]
-"""Experiments, each with its method as it was typed; of a compare by seed, and for each by method."""
+"""Experiments, each with what its method is called; of a compare by seed, and for each by method."""
 
 
 @dataclass

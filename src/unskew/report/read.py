@@ -6,7 +6,7 @@ Accuracies are fractions. What was NaN or did not exist is None, as JSON has it.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,8 +34,8 @@ class Run:
 
     path: Path
     label: str
-    """The method as it can be typed. Read from the folder, every hyperparameter is written out;
-    `unskew.cli.reading` leaves those out that have their defaults."""
+    """What the method is called. Read from the folder alone, every hyperparameter is written out;
+    `unskew.cli.reading` leaves those out that have their defaults, and the folders of files."""
     seed: int
     experiment: dict[str, Any]
     """experiment.toml"""
@@ -52,7 +52,11 @@ class Run:
     failure: record.Failure | None
     """Why the run has failed; None where it has not."""
     skew: str
-    """As it can be typed; see `label`."""
+    """What the skew is called; see `label`."""
+    data: str
+    """What the dataset is called; see `label`."""
+    model: str
+    """What the model is called; see `label`."""
     names: tuple[str, ...] = ()
     """What the clients are called, where they are sites that have names."""
     samples: str = "samples"
@@ -102,8 +106,7 @@ class Run:
         """Under which the method ran, in one line: data, skew, clients, cohort, model."""
         cohort = self.experiment["budget"]["cohort"]
         some = "" if cohort == "all" else f", {cohort} per round"
-        data, model = self.experiment["data"]["name"], self.experiment["model"]["name"]
-        return f"{data}, {self.skew}, {self.clients} clients{some}, {model}"
+        return f"{self.data}, {self.skew}, {self.clients} clients{some}, {self.model}"
 
 
 def read_run(path: Path) -> Run:
@@ -136,6 +139,8 @@ def read_run(path: Path) -> Run:
         summary=_parse(record.SUMMARY, summary) if summary.exists() else None,
         failure=_parse(record.FAILURE, failure) if failure.exists() else None,
         skew=experiment["skew"]["recipe"],
+        data=experiment["data"]["name"],
+        model=experiment["model"]["name"],
         names=tuple(names),
         samples=partition["dataset"].get("samples", "samples"),
     )
@@ -171,21 +176,35 @@ def coming(paths: Iterable[Path]) -> list[int]:
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """The seeds of each method, in order of appearance. Where runs of a method differ in more than the seed,
     what differs stands behind its name; where a seed is there twice, the folder's name."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.label, []).append(run)
+    runs = list(runs)
+    names = tell_apart([run.label for run in runs], [settings(run) for run in runs])
+    order = {label: place for place, label in reversed(list(enumerate(run.label for run in runs)))}
     told: dict[str, list[Run]] = {}
-    for label, members in groups.items():
-        asked = [settings(run) for run in members]
-        every = dict.fromkeys(key for each in asked for key in each)
-        keys = [key for key in every if len({str(each.get(key)) for each in asked}) > 1]
-        for run, mine in zip(members, asked, strict=True):
-            differs = ", ".join(f"{key.rpartition('.')[2]}={mine[key]}" for key in keys if key in mine)
-            name = f"{label} ({differs})" if keys else label
-            if any(run.seed == other.seed for other in told.get(name, [])):
-                name = f"{name} [{run.path.name}]"
-            told.setdefault(name, []).append(run)
+    for run, name in sorted(zip(runs, names, strict=True), key=lambda each: order[each[0].label]):
+        if any(run.seed == other.seed for other in told.get(name, [])):
+            name = f"{name} [{run.path.name}]"
+        told.setdefault(name, []).append(run)
     return told
+
+
+def tell_apart(labels: Sequence[str], asked: Sequence[Mapping[str, object]]) -> list[str]:
+    """The labels of methods, with what differs behind those that are there with several settings."""
+    members: dict[str, list[Mapping[str, object]]] = {}
+    for label, mine in zip(labels, asked, strict=True):
+        members.setdefault(label, []).append(mine)
+    keys = {
+        label: [
+            key
+            for key in dict.fromkeys(key for each in those for key in each)
+            if len({str(each.get(key)) for each in those}) > 1
+        ]
+        for label, those in members.items()
+    }
+    named = []
+    for label, mine in zip(labels, asked, strict=True):
+        differs = [f"{key.rpartition('.')[2]}={mine[key]}" for key in keys[label] if key in mine]
+        named.append(f"{label} ({', '.join(differs)})" if keys[label] else label)
+    return named
 
 
 def same_classes(runs: Sequence[Run]) -> tuple[str, ...]:
@@ -199,8 +218,14 @@ def same_classes(runs: Sequence[Run]) -> tuple[str, ...]:
 def settings(run: Run) -> dict[str, object]:
     """The conditions of a run that make it more than another seed, by their path in the experiment, such as
     budget.lr. The method is not among them."""
-    flat = dict(flatten({key: value for key, value in run.experiment.items() if key != "method"}))
-    return {key: value for key, value in flat.items() if key not in ELSEWHERE} | {"skew.recipe": run.skew}
+    named = {"skew.recipe": run.skew, "data.name": run.data, "model.name": run.model}
+    return conditions_of(run.experiment) | named
+
+
+def conditions_of(experiment: Mapping[str, Any]) -> dict[str, object]:
+    """The same of an experiment's tables, with names as they are written there."""
+    flat = dict(flatten({key: value for key, value in experiment.items() if key != "method"}))
+    return {key: value for key, value in flat.items() if key not in ELSEWHERE}
 
 
 def hyperparameters(run: Run) -> dict[str, object]:
