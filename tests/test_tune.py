@@ -144,7 +144,8 @@ def test_experiment_files_are_compared_under_the_same_conditions_alone(unskew, t
     answer = unskew("compare", "one.toml", "other.toml", "--out", "out")
     assert answer.code == 2
     assert (
-        "would be compared under other conditions (skew.clients is 4 for other and 3 for one)" in answer.err
+        "would be compared under other conditions (skew.clients is 4 for other.toml and 3 for one.toml)"
+        in answer.err
     )
     assert unskew("compare", "one.toml", "other.toml", "--clients", "3", "--quiet", "--out", "out").code == 0
     assert "keep one" in unskew("compare", "one.toml", "--experiment", "other.toml").err

@@ -112,7 +112,7 @@ def test_seeds_of_a_method_are_one_group_and_other_conditions_another(write_run)
 
 def test_hyperparameters_make_another_method(write_run):
     paths = [write_run(f"mu{mu}", method="fedprox", options={"mu": mu}) for mu in (0.1, 1.0)]
-    assert list(by_method(read_runs(paths))) == ["fedprox:mu=0.1", "fedprox:mu=1.0"]
+    assert list(by_method(read_runs(paths))) == ["fedprox:mu=0.1", "fedprox:mu=1"]
 
 
 def test_the_same_seed_twice_is_told_apart_by_its_folder(write_run):
@@ -134,10 +134,79 @@ def test_the_commands_leave_out_defaults(unskew, tmp_path):
     assert read_runs([tmp_path / "cmp"])[0].label.startswith("fedvls:lam=0.1,")
 
 
-def test_a_method_that_is_not_known_here_keeps_its_name(write_run):
+def test_a_method_whose_file_is_gone_keeps_its_name(write_run):
     runs = read([write_run(method="/gone/mine.py", options={"alpha": 2}, skew__recipe="later:3")])
-    assert runs[0].label == "/gone/mine.py:alpha=2"
+    assert runs[0].label == "mine.py:alpha=2"
     assert runs[0].skew == "later:3"
+
+
+def test_what_is_ones_own_has_a_short_name_that_no_other_has(write_run):
+    def of(name, method, data, skew, model):
+        changes = {"data__name": data, "skew__recipe": skew, "model__name": model}
+        return write_run(name, method=method, **changes)
+
+    one = of("one", "/a/x/mine.py", "csv:/long/p.csv,label=y", "/s/cut.py:f,k=2", "/m/net.py:Net")
+    two = of("two", "/b/x/mine.py", "csv:/other/p.csv,label=y", "/t/cut.py:f,k=2", "/n/net.py:Net")
+    three = of("three", "fedavg", "csv:/long/p.csv,label=z+digits", "file:/s/part.json", "mlp-small")
+    (alone,) = read([one])
+    assert (alone.label, alone.conditions) == ("mine.py", "p.csv, cut.py:f,k=2, 6 clients, net.py:Net")
+    names = [(run.label, run.data, run.skew, run.model) for run in read([one, two, three])]
+    assert names == [
+        ("a/x/mine.py", "long/p.csv", "s/cut.py:f,k=2", "m/net.py:Net"),
+        ("b/x/mine.py", "other/p.csv", "t/cut.py:f,k=2", "n/net.py:Net"),
+        ("fedavg", "long/p.csv+digits", "file:part.json", "mlp-small"),
+    ]
+    assert read([one])[0].experiment["data"]["name"] == "csv:/long/p.csv,label=y"
+
+
+def test_one_file_read_in_two_ways_keeps_what_tells_them_apart(write_run):
+    paths = [write_run(y, data__name=f"csv:/long/p.csv,label={y}") for y in ("sex", "age")]
+    assert [run.data for run in read(paths)] == ["csv:p.csv,label=sex", "csv:p.csv,label=age"]
+
+
+def test_a_method_of_ones_own_is_called_the_same_in_compare_and_table(unskew, tmp_path):
+    (tmp_path / "deep").mkdir()
+    mine = tmp_path / "deep" / "mine.py"
+    mine.write_text(
+        "from unskew import Method\n\n\ndef mine(*, alpha: float = 1.0, beta: int = 2) -> Method:\n"
+        "    return Method()\n"
+    )
+    brief = ["--rounds", "1", "--epochs", "1", "--clients", "3", "--quiet"]
+    answer = unskew("compare", "deep/mine.py:alpha=3.0", "fedprox:mu=1.0,", *brief, "--out", "bad")
+    assert answer.code == 2
+    methods = ["deep/mine.py:alpha=3.0", "deep/mine.py", "fedprox:mu=1.0"]
+    answer = unskew("compare", *methods, *brief, "--out", "cmp")
+    assert answer.code == 0, answer.err
+    names = ["mine.py:alpha=3", "mine.py", "fedprox:mu=1"]
+    assert [line.split()[0] for line in answer.out.splitlines() if "mine.py" in line][:2] == names[:2]
+    assert list(json.loads((tmp_path / "cmp" / "compare.json").read_text())["methods"]) == names
+    mine.unlink()  # a name does not need the code
+    assert [run.label for run in read([tmp_path / "cmp"])] == names
+    answer = unskew("compare", "fedprox:mu=1", "fedavg", "fedprox:mu=1.0", *brief)
+    assert answer.err == (
+        "unskew: fedprox:mu=1 is named twice: name each method once, or give it other hyperparameters.\n"
+    )
+
+
+def test_a_default_that_was_changed_since_does_not_make_two_methods_one(write_run):
+    paths = [write_run(f"{a}", method="/x/mine.py", options={"alpha": a}, seed=a) for a in (1, 2)]
+    for path in paths:
+        told = json.loads((path / "environment.json").read_text())
+        (path / "environment.json").write_text(json.dumps(told | {"changed": {"/x/mine.py": {}}}))
+    assert [read([path])[0].label for path in paths] == ["mine.py", "mine.py"]
+    assert [run.label for run in read(paths)] == ["mine.py:alpha=1", "mine.py:alpha=2"]
+
+
+def test_experiment_files_are_called_by_their_methods(unskew, tmp_path):
+    brief = ["--rounds", "1", "--epochs", "1", "--clients", "3", "--quiet"]
+    for name, lr in (("a", "0.1"), ("b", "0.2")):
+        assert unskew("run", "--method", "fedprox:mu=0.5", "--lr", lr, *brief, "--out", name).code == 0
+        (tmp_path / f"{name}.toml").write_text((tmp_path / name / "experiment.toml").read_text())
+    answer = unskew("compare", "a.toml", "b.toml", *brief[-1:], "--out", "cmp")
+    assert answer.code == 0, answer.err
+    names = ["fedprox:mu=0.5 (lr=0.1)", "fedprox:mu=0.5 (lr=0.2)"]
+    assert list(json.loads((tmp_path / "cmp" / "compare.json").read_text())["methods"]) == names
+    assert list(by_method(read([tmp_path / "cmp"]))) == names
 
 
 def broken(path, name, change):

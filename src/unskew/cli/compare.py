@@ -161,11 +161,11 @@ def compare(
         for method, settings in zip(methods, base, strict=True)
     )
     typed = set_up(specs, clock, quiet=quiet)
+    if any(method.endswith(".toml") for method in methods):
+        _refuse_other_conditions(typed)
     labels = method_labels([prepared.experiment for _, prepared in typed[: len(methods)]])
     cells = [(label, cell[1]) for label, cell in zip(labels * len(numbers), typed, strict=True)]
     against = None if reference is None else find_label(reference, dict(zip(methods, labels, strict=True)))
-    if any(method.endswith(".toml") for method in methods):
-        _refuse_other_conditions(cells)
     settings = cells[0][1].experiment
     folder = out or free_folder("-".join(["compare", *settings.words()[1:-1]]))
     if claim(folder) == FINISHED and not _failed_before(folder):
