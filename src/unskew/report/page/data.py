@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 import tomli_w
 
 from unskew import metrics
-from unskew.record import Json, Probe, Round, Stages, fault_notes, is_tunable, plain
+from unskew.record import Json, Probe, Round, Stages, fault_notes, plain
 from unskew.report.answer import GROUPS, Answer, answer, between, choose_reference, signed
+from unskew.report.conditions import by_condition, tuned
 from unskew.report.measures import MEASURES, Measure
 from unskew.report.page.progress import progress
 from unskew.report.page.sites import site_classes, site_table
-from unskew.report.read import Run, by_method, settings
+from unskew.report.read import Run, by_method
 from unskew.report.table import BY_VALIDATION, COLUMNS, NONE, tabulate
 from unskew.version import VERSION
 
@@ -54,12 +55,12 @@ COSTS = 4
 
 def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json]:
     """All that the page's script reads. `coming` are the rounds of each run that has not begun."""
-    blocks = [by_method(block) for block in _blocks(runs)]
-    methods = [(block, name) for block, seeds in enumerate(blocks) for name in seeds]
+    blocks = by_condition(runs)
+    methods = [(block, name) for block in blocks for name in block.methods]
     owner = {
-        run.path: (b, name)
-        for b, seeds in enumerate(blocks)
-        for name, members in seeds.items()
+        run.path: (block, name)
+        for block in blocks
+        for name, members in block.methods.items()
         for run in members
     }
     federations: dict[object, Run] = {}
@@ -94,20 +95,19 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
                 "environment": plain(run.environment),
             }
         )
-    titles = _titles(blocks)
     return {
         "version": VERSION,
         "written": time.strftime("%Y-%m-%d %H:%M"),
-        "title": titles[0]
+        "title": blocks[0].title
         if len(blocks) == 1
         else f"Runs under {len(blocks)} conditions"
         if blocks
         else "No run yet",
         "blocks": [
-            _block(seeds, title, [methods.index((block, name)) for name in seeds])
-            for block, (seeds, title) in enumerate(zip(blocks, titles, strict=True))
+            _block(block.methods, block.title, [methods.index((block, name)) for name in block.methods])
+            for block in blocks
         ],
-        "methods": [name if len(blocks) == 1 else f"{name} ({letter(block)})" for block, name in methods],
+        "methods": [f"{name} ({block.letter})" if block.letter else name for block, name in methods],
         "measures": _measures(),
         "federations": [_federation(run) for run in federations.values()],
         "runs": told,
@@ -134,44 +134,9 @@ def _faults(run: Run) -> list[str]:
     return fault_notes((round.round, fault) for round in run.rounds for fault in round.faults or ())
 
 
-# Blocks: runs that differ in method, seed and what was tuned for each method alone, so that their numbers
-# compare.
-
-
-def _blocks(runs: Sequence[Run]) -> list[list[Run]]:
-    blocks = _grouped(runs, lambda run: _told(run, tuned=False))
-    return [
-        part
-        for block in blocks
-        for part in ([block] if not _twice(block) else _grouped(block, lambda run: _told(run, tuned=True)))
-    ]
-
-
-def _grouped(runs: Sequence[Run], key: Callable[[Run], dict[str, str]]) -> list[list[Run]]:
-    groups: dict[tuple[tuple[str, str], ...], list[Run]] = {}
-    for run in runs:
-        groups.setdefault(tuple(sorted(key(run).items())), []).append(run)
-    return list(groups.values())
-
-
-def _told(run: Run, *, tuned: bool) -> dict[str, str]:
-    """The conditions of a run as texts, with or without those that are part of a method where each has its
-    own, as after `unskew tune`."""
-    return {name: str(value) for name, value in settings(run).items() if tuned or not is_tunable(name)}
-
-
-def _tuned(run: Run) -> dict[str, str]:
-    return {name: str(value) for name, value in settings(run).items() if is_tunable(name)}
-
-
-def _twice(runs: Sequence[Run]) -> bool:
-    """Whether a method ran with several values of what may be tuned: then these are conditions."""
-    return len({run.label for run in runs}) < len({(run.label, str(_tuned(run))) for run in runs})
-
-
 def _tuning_notes(seeds: Mapping[str, Sequence[Run]]) -> list[Json]:
     """What was tuned for each method, where that differs."""
-    each = {name: _tuned(runs[0]) for name, runs in seeds.items()}
+    each = {name: tuned(runs[0]) for name, runs in seeds.items()}
     names = dict.fromkeys(name for told in each.values() for name in told)
     notes: list[Json] = []
     for name in names:
@@ -179,36 +144,6 @@ def _tuning_notes(seeds: Mapping[str, Sequence[Run]]) -> list[Json]:
             values = ", ".join(f"{told.get(name)} for {who}" for who, told in each.items())
             notes.append(f"{name} was chosen for each method: {values}.")
     return notes
-
-
-def letter(block: int) -> str:
-    """A, B, ... Z, AA, AB and so on: by which blocks are told apart."""
-    return (letter(block // 26 - 1) if block >= 26 else "") + chr(ord("A") + block % 26)
-
-
-def _titles(blocks: Sequence[Mapping[str, Sequence[Run]]]) -> list[str]:
-    """The conditions of each block; of several, with a letter and with whatever else differs."""
-    firsts = [next(iter(seeds.values()))[0] for seeds in blocks]
-    if len(firsts) == 1:
-        return [firsts[0].conditions]
-    each = [settings(run) for run in firsts]
-    # What conditions say already, and what comes with another model, would be told twice.
-    said = {"data.name", "skew.recipe", "skew.clients", "budget.cohort", "model.name"}
-    models = len({run.experiment["model"]["name"] for run in firsts}) > 1
-    keys = [
-        key
-        for key in dict.fromkeys(key for one in each for key in one)
-        if key not in said
-        and not (models and key.startswith("model."))
-        and len({str(one.get(key)) for one in each}) > 1
-    ]
-    return [
-        ", ".join(
-            [f"{letter(block)}: {run.conditions}"]
-            + [f"{key.rpartition('.')[2]} {one[key]}" for key in keys if key in one]
-        )
-        for block, (run, one) in enumerate(zip(firsts, each, strict=True))
-    ]
 
 
 def _block(seeds: Mapping[str, Sequence[Run]], title: str, colours: Sequence[int]) -> dict[str, Json]:

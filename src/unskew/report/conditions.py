@@ -1,0 +1,116 @@
+"""Runs that compare: under the same conditions, and in which conditions others differ from these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from unskew.record import is_tunable
+from unskew.report.read import Run, by_method, settings
+
+TOLD = {"data.name", "skew.recipe", "skew.clients", "budget.cohort", "model.name"}
+"""Settings that `Run.conditions` tells."""
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """Runs that differ in method, seed and what was tuned for each method alone, so that their numbers
+    compare."""
+
+    letter: str
+    """A, B and so on; empty where all runs have one condition."""
+    title: str
+    """Data, skew, clients, cohort and model; of several conditions, with the letter before and behind it
+    whatever else differs."""
+    short: str
+    """What differs from the other conditions alone; empty where there is one."""
+    methods: dict[str, list[Run]]
+    """The seeds of each method, by its name."""
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs under this condition."""
+        return [run for seeds in self.methods.values() for run in seeds]
+
+
+def by_condition(runs: Sequence[Run]) -> list[Condition]:
+    """The runs under each condition, in order of appearance."""
+    blocks = [
+        part
+        for block in _grouped(runs, lambda run: _told(run, with_tuned=False))
+        for part in (
+            [block] if not _twice(block) else _grouped(block, lambda run: _told(run, with_tuned=True))
+        )
+    ]
+    firsts = [block[0] for block in blocks]
+    if len(firsts) == 1:
+        return [Condition("", firsts[0].conditions, "", by_method(blocks[0]))]
+    parts = [_parts(run) for run in firsts]
+    varying = [place for place, each in enumerate(zip(*parts, strict=True)) if len(set(each)) > 1]
+    conditions = []
+    for number, (run, block, more) in enumerate(zip(firsts, blocks, _further(firsts), strict=True)):
+        mark = letter(number)
+        short = [*(parts[number][place] for place in varying), *more]
+        title = ", ".join([f"{mark}: {run.conditions}", *more])
+        conditions.append(Condition(mark, title, ", ".join(short), by_method(block)))
+    return conditions
+
+
+def in_common(runs: Sequence[Run]) -> str:
+    """The parts of `Run.conditions` that are the same for all runs, in one line."""
+    parts = zip(*(_parts(run) for run in runs), strict=True)
+    return ", ".join(each[0] for each in parts if len(set(each)) == 1)
+
+
+def tuned(run: Run) -> dict[str, str]:
+    """The settings of a run that are part of a method where each has its own, as after `unskew tune`."""
+    return {name: str(value) for name, value in settings(run).items() if is_tunable(name)}
+
+
+def letter(number: int) -> str:
+    """A, B, ... Z, AA, AB and so on: by which conditions are told apart."""
+    return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
+
+
+def _parts(run: Run) -> list[str]:
+    """What `Run.conditions` tells, part by part."""
+    cohort = run.experiment["budget"]["cohort"]
+    return [
+        run.experiment["data"]["name"],
+        run.skew,
+        f"{run.clients} clients",
+        "all in a round" if cohort == "all" else f"{cohort} per round",
+        run.experiment["model"]["name"],
+    ]
+
+
+def _further(firsts: Sequence[Run]) -> list[list[str]]:
+    """What differs among conditions beside what `Run.conditions` tells, such as "lr 0.1", and what comes with
+    another model."""
+    each = [settings(run) for run in firsts]
+    models = len({run.experiment["model"]["name"] for run in firsts}) > 1
+    keys = [
+        key
+        for key in dict.fromkeys(key for one in each for key in one)
+        if key not in TOLD
+        and not (models and key.startswith("model."))
+        and len({str(one.get(key)) for one in each}) > 1
+    ]
+    return [[f"{key.rpartition('.')[2]} {one[key]}" for key in keys if key in one] for one in each]
+
+
+def _grouped(runs: Sequence[Run], key: Callable[[Run], dict[str, str]]) -> list[list[Run]]:
+    groups: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for run in runs:
+        groups.setdefault(tuple(sorted(key(run).items())), []).append(run)
+    return list(groups.values())
+
+
+def _told(run: Run, *, with_tuned: bool) -> dict[str, str]:
+    """The settings of a run as texts, with or without those that may be tuned for each method."""
+    return {name: str(value) for name, value in settings(run).items() if with_tuned or not is_tunable(name)}
+
+
+def _twice(runs: Sequence[Run]) -> bool:
+    """Whether a method ran with several values of what may be tuned: then these are conditions."""
+    return len({run.label for run in runs}) < len({(run.label, str(tuned(run))) for run in runs})
