@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import struct
 import sys
 import termios
@@ -366,3 +367,60 @@ def test_a_grid_shows_every_cell_within_the_width(rows, width):
     assert sorted(cell for line in shown for cell in line[1:]) == sorted(
         cell for row in [heads, *rows] for cell in row[1:]
     )
+
+
+def test_the_last_lines_say_what_to_do_next_and_can_be_pasted(unskew, tmp_path):
+    answer = unskew("run", *BRIEF, "--rounds", "1", "--out", "one run")
+    last = answer.out.splitlines()[-1]
+    assert last == "next: unskew report 'one run' --out 'one run/report.html'"
+    assert unskew(*shlex.split(last)[2:]).code == 0
+    assert (tmp_path / "one run" / "report.html").exists()
+    answer = unskew("compare", "fedavg", "fedprox", *BRIEF, "--rounds", "1", "--out", "both")
+    *_, page, table = answer.out.splitlines()
+    assert page == "next: unskew report both --out both/report.html"
+    assert table == "      unskew table both --out both/table.tex"
+    assert unskew(*shlex.split(table)[1:]).code == 0
+    for flag in ("--quiet", "--json"):
+        assert "next:" not in unskew("run", *BRIEF, "--rounds", "1", flag).out
+
+
+def test_what_failed_can_be_run_again_as_it_is_told(unskew, tmp_path):
+    (tmp_path / "my file.py").write_text(
+        "from pathlib import Path\n\nfrom unskew import Method\nfrom unskew.types import Server\n\n\n"
+        "def mine() -> Method:\n    def move(state, delta):\n"
+        "        if not Path('mended').exists():\n            raise ValueError('broken')\n"
+        "        return delta, {}\n\n    return Method(server=Server(move=move))\n"
+    )
+    answer = unskew("compare", "my file.py", "fedavg", *BRIEF, "--rounds", "1", "--out", "both")
+    assert answer.code == 2
+    command = re.search(r"run what failed again with: unskew (.*); the other runs", answer.err)[1]
+    (tmp_path / "mended").touch()
+    answer = unskew(*shlex.split(command))
+    assert answer.code == 0, answer.err
+    assert answer.out.splitlines()[-2] == "next: unskew report both --out both/report.html"
+
+
+def test_rounds_that_validation_chose_are_told_from_first_to_last(unskew, tmp_path):
+    flags = ["--rounds", "4", "--validation", "0.2", "--stop", "patience=1", "--lr", "0.3", "--seeds", "1-4"]
+    answer = unskew("compare", "fedavg", *BRIEF, *flags, "--quiet", "--out", "all")
+    lines = answer.out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("method"))
+    heads, row = (re.split(r"\s{2,}", line) for line in lines[start : start + 2])
+    shown = dict(zip(heads, row, strict=True))
+    runs = json.loads((tmp_path / "all" / "compare.json").read_text())["runs"]
+    chosen = [run["validation"]["round"] for run in runs]
+    ended = [run["rounds"] for run in runs]
+    assert any(run["validation"]["stopped"] for run in runs)
+
+    def between(rounds):
+        return "-".join(str(each) for each in sorted({min(rounds), max(rounds)}))
+
+    assert shown["in round"] == between(chosen)
+    assert shown["ended in round"] == between(ended)
+
+
+def test_the_skew_is_told_in_words(unskew):
+    skew = unskew("skew", "--clients", "3", "--skew", "labels:5").out
+    assert "each client holds 5 of 10 classes" in skew
+    run = unskew("run", "--epochs", "1", "--clients", "3", "--skew", "labels:5", "--rounds", "1").out
+    assert run.splitlines()[1] in skew

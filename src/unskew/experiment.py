@@ -242,6 +242,14 @@ class Experiment(Spec):
             f"{self.budget.rounds} round{'s' * (self.budget.rounds > 1)}{held}"
         )
 
+    def code(self) -> list[str]:
+        """The flags that name the user's own code, without which `unskew resume` does not run it: --method,
+        --model and --skew, each with its value."""
+        own = [("--method", part) for part in self.method.parts() if "." in part]
+        own += [("--model", self.model.name)] if is_code(self.model.name) else []
+        own += [("--skew", self.skew.recipe)] if _skew_code(self.skew.recipe) else []
+        return [f"{flag} {shlex.quote(value)}" for flag, value in own]
+
     def words(self) -> list[str]:
         """The method, the data, the skew and the seed, short enough for a folder's name."""
         own = path_in(self.data.name)

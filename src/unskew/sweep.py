@@ -23,7 +23,7 @@ from unskew.engines.ray.engine import for_worker
 from unskew.engines.ray.fleet import RemoteCall, fleet_for
 from unskew.engines.ray.payload import Payload, pack, pack_code, unpack
 from unskew.errors import Interrupted, UserError
-from unskew.experiment import Prepared, Resolved
+from unskew.experiment import Experiment, Prepared, Resolved
 from unskew.lock import NAME as LOCK
 from unskew.lock import locked
 from unskew.loggers import Log
@@ -142,13 +142,13 @@ def execute(
         except Interrupted:
             raise
         except KeyboardInterrupt:
-            raise Interrupted(f"stopped; {how_to_go_on(path)}") from None
+            raise Interrupted(f"stopped; {how_to_go_on(path, [prepared.experiment])}") from None
         except Exception as error:
             with suppress(UserError):  # of a disk that is full
                 write_failure(path, failure_of(error))
             raise
     if asked_to_stop and not last:
-        raise Interrupted(f"stopped; {how_to_go_on(path)}")
+        raise Interrupted(f"stopped; {how_to_go_on(path, [prepared.experiment])}")
     return read_run(path)
 
 
@@ -168,7 +168,7 @@ def run_folder(path: Path, resolved: Resolved) -> Iterator[RunFolder]:
                     if each.name != LOCK:
                         each.unlink(missing_ok=True)
                 if isinstance(error, KeyboardInterrupt) and not empty:
-                    raise Interrupted(f"stopped; {how_to_go_on(path)}") from None
+                    raise Interrupted(f"stopped; {how_to_go_on(path, [resolved.experiment])}") from None
                 raise
             yield folder
     except BaseException:
@@ -191,7 +191,7 @@ def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Lo
 
     def stopped() -> Interrupted:
         so_far = f" after round {told} of {trial.budget.rounds}" if told else ""
-        return Interrupted(f"stopped{so_far}; {how_to_go_on(path)}")
+        return Interrupted(f"stopped{so_far}; {how_to_go_on(path, [prepared.experiment])}")
 
     with closing(kept) as checkpoints:
         clock.mark("set-up")
@@ -248,9 +248,15 @@ def remove_leftovers(path: Path) -> None:
         shutil.rmtree(path / name, ignore_errors=True)
 
 
-def how_to_go_on(path: Path) -> str:
-    """What to do about a run that has stopped."""
-    return f"go on with: unskew resume {shlex.quote(str(path))}"
+def how_to_go_on(path: Path, experiments: Iterable[Experiment]) -> str:
+    """What to do about runs that have stopped."""
+    return f"go on with: {resume_command(path, experiments)}"
+
+
+def resume_command(path: Path, experiments: Iterable[Experiment]) -> str:
+    """The command that goes on with these experiments in a folder."""
+    code = dict.fromkeys(flag for each in experiments for flag in each.code())
+    return " ".join(["unskew resume", shlex.quote(str(path)), *code])
 
 
 def _mark_round(clock: Clock) -> None:
@@ -339,7 +345,8 @@ def _side_by_side(
         for number in sent.keys() - ends.keys():
             fail(number, error)
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped; {how_to_go_on(cells[0].folder.parent)}") from None
+        experiments = [cell.prepared.experiment for cell in cells]
+        raise Interrupted(f"stopped; {how_to_go_on(cells[0].folder.parent, experiments)}") from None
     return [ends[number] for number in range(len(cells))]
 
 

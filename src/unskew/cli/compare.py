@@ -19,10 +19,13 @@ from unskew.cli.show import (
     cost_grid,
     difference_grid,
     forest_grid,
+    report_command,
     result_grid,
     say,
+    say_next,
     score_grid,
     sweep_time_line,
+    table_command,
 )
 from unskew.clock import Clock, process_age
 from unskew.comparison import comparison, summary_of
@@ -54,7 +57,7 @@ from unskew.runs import (
     slug,
     write_whole,
 )
-from unskew.sweep import SweepRun, how_to_go_on, is_finished, sweep
+from unskew.sweep import SweepRun, how_to_go_on, is_finished, resume_command, sweep
 
 
 def compare(
@@ -219,6 +222,7 @@ def finish(
         )
         for method, each in cells
     ]
+    experiments = [prepared.experiment for _, prepared in cells]
     with locked(folder):
         _agree_on_plan(folder, found, planned, cells, reference)
         rounds = cells[0][1].experiment.budget.rounds
@@ -228,7 +232,7 @@ def finish(
             try:
                 ends = sweep(planned, watch, loggers)
             except KeyboardInterrupt:
-                raise Interrupted(f"stopped; {how_to_go_on(folder)}") from None
+                raise Interrupted(f"stopped; {how_to_go_on(folder, experiments)}") from None
             clock.mark("runs")
         _conclude(folder, cells, planned, ends, clock, reference, json=json, quiet=quiet)
 
@@ -327,7 +331,10 @@ def _conclude(
         on_cluster = any(prepared.trial.engine == "ray" for _, prepared in cells)
         say(sweep_time_line(time, summaries, len(cells), side_by_side=on_cluster))
     if failed:
-        raise UserError(_failure(failed, len(cells)))
+        again = resume_command(folder, [prepared.experiment for _, prepared in cells])
+        raise UserError(_failure(failed, len(cells), again))
+    if not (json or quiet):
+        say_next(report_command(folder), table_command(folder))
 
 
 def _show(title: str, known: dict[str, list[Run]], told: Answer) -> None:
@@ -353,7 +360,7 @@ def _time(clock: Clock) -> SweepTime:
     return SweepTime(clock.total, start, clock.parts["runs"], clock.parts["end"])
 
 
-def _failure(failed: list[FailedRun], runs: int) -> str:
+def _failure(failed: list[FailedRun], runs: int, again: str) -> str:
     """That runs have failed, in one sentence: the first in full, where the others stand."""
     first = failed[0]
     there = Path(first.run_dir, "error.json").exists()
@@ -361,8 +368,8 @@ def _failure(failed: list[FailedRun], runs: int) -> str:
     more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
     return (
         f"{len(failed)} of {runs} runs failed: {first.method} seed {first.seed}{more} "
-        f"({first.error.removesuffix('.')}): {seen}run what failed again "
-        "with unskew resume; the other runs are whole."
+        f"({first.error.removesuffix('.')}): {seen}run what failed again with: {again}; the other runs are "
+        "whole."
     )
 
 

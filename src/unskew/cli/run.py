@@ -12,8 +12,10 @@ from unskew.cli.show import (
     console,
     cost_grid,
     percent,
+    report_command,
     result_grid,
     say,
+    say_next,
     score_grid,
     site_grid,
     spread_line,
@@ -25,6 +27,7 @@ from unskew.comparison import summary_of
 from unskew.experiment import Experiment
 from unskew.record import Summary, to_json
 from unskew.report.read import Run
+from unskew.report.skew_words import skew_in_words
 from unskew.runs import free_folder, time_of
 from unskew.sweep import execute
 
@@ -125,11 +128,14 @@ def answer(run: Run, settings: Experiment, clock: Clock, *, json: bool, quiet: b
     if not quiet:
         resumed = (run.path / "resumed.jsonl").exists()
         say(time_line(time_of(clock), None if resumed else summary.rounds))
+    if not (json or quiet):
+        say_next(report_command(run.path))
 
 
 def _show(settings: Experiment, run: Run, summary: Summary) -> None:
     label, screen = settings.method.brief(), console()
-    screen.print(settings.title() + f", seed {settings.seed}\n")
+    screen.print(settings.title() + f", seed {settings.seed}")
+    screen.print(f"{skew_in_words(run)}\n")
     screen.print(class_table(run, screen.width))
     for grid in (result_grid, score_grid, cost_grid):
         screen.print()

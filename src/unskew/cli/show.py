@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from rich.cells import cell_len
@@ -20,6 +22,7 @@ from unskew.comparison import SPREAD, site_statistics, summary_of
 from unskew.metrics import Difference
 from unskew.record import Json, Site, Summary, SweepTime, Time
 from unskew.report.answer import TITLES, Answer, points, verdict
+from unskew.report.measures import mean_title
 from unskew.report.read import Run
 
 Record = Mapping[str, Json]
@@ -36,6 +39,28 @@ def say(line: str) -> None:
     """On standard error, where answers for programs are not."""
     screen = Console(stderr=True, highlight=False, markup=False, emoji=False)
     screen.print(line, soft_wrap=not screen.is_terminal)
+
+
+def say_next(*commands: str) -> None:
+    """What to do next, as the last lines of a command: each can be pasted."""
+    first, *more = commands
+    for line in (f"next: {first}", *(f"      {command}" for command in more)):
+        console().print(line, soft_wrap=True)
+
+
+def report_command(folder: Path) -> str:
+    """The command that writes the page about the runs in a folder, there."""
+    return _written("report", folder, folder / "report.html")
+
+
+def table_command(folder: Path) -> str:
+    """The command that writes the table of the runs in a folder, there."""
+    return _written("table", folder, folder / "table.tex")
+
+
+def _written(command: str, folder: Path, out: Path) -> str:
+    again = " --overwrite" if out.exists() else ""
+    return f"unskew {command} {shlex.quote(str(folder))} --out {shlex.quote(str(out))}{again}"
 
 
 def time_line(time: Time, rounds: int | None) -> str:
@@ -178,7 +203,9 @@ def class_table(run: Run, width: int) -> Table:
 
 def result_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
     """One row per method, over the runs of its seeds."""
-    chose = any(summary_of(run).validation is not None for _, runs in rows for run in runs)
+    validations = [summary_of(run).validation for _, runs in rows for run in runs]
+    chose = any(each is not None for each in validations)
+    stopped = any(each is not None and each.stopped is not None for each in validations)
 
     def row(name: str, runs: Sequence[Run]) -> list[str]:
         each = [summary_of(run) for run in runs]
@@ -186,8 +213,10 @@ def result_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
         last, best = spread([one.last for one in found]), spread([one.best_by_test for one in found])
         cells = [name, last, best, spread([one.mean_last_10 for one in found])]
         if chose:
-            rounds = [summary.validation.round if summary.validation else None for summary in each]
-            cells = [name, spread([one.best_by_validation for one in found]), mean(rounds, ".3g"), best]
+            rounds = [summary.validation.round for summary in each if summary.validation]
+            cells = [name, spread([one.best_by_validation for one in found]), between(rounds), best]
+        if stopped:
+            cells.append(between([summary.rounds for summary in each]))
         return [
             *cells,
             spread([summary.worst_class_accuracy for summary in each]),
@@ -195,11 +224,21 @@ def result_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
             mean([summary.seconds for summary in each], ".1f"),
         ]
 
-    first = ["accuracy %", "best by test", "mean last 10"]
+    first = ["accuracy %", "best by test", mean_title([run for _, runs in rows for run in runs])]
     if chose:
         first = ["best by validation %", "in round", "best by test"]
+    if stopped:
+        first.append("ended in round")
     heads = ["method", *first, "worst class", *GROUPS, "seconds"]
     return Grid(heads, [row(name, runs) for name, runs in rows])
+
+
+def between(rounds: Sequence[int]) -> str:
+    """Rounds of several seeds: the first and the last of them."""
+    if not rounds:
+        return "-"
+    first, last = min(rounds), max(rounds)
+    return str(first) if first == last else f"{first}-{last}"
 
 
 SITES_SHOWN = 20

@@ -13,10 +13,13 @@ from unskew.cli import options
 from unskew.cli.show import console
 from unskew.data import Federation
 from unskew.data.own import shortened
+from unskew.data.sources import absolute
 from unskew.errors import UserError
 from unskew.experiment import Experiment, brief_skew, load_data, partition
+from unskew.notation import short_data
 from unskew.record import to_json
 from unskew.report.figures import check_format, draw_partition, save
+from unskew.skew_words import describe_skew
 
 SHADES = " ░▒▓█"
 MOST_ROWS = 100
@@ -62,7 +65,8 @@ def skew(
     loaded = load_data(spec)
     federation = partition(spec, loaded)
     split = federation.partition
-    title = f"{loaded.name}, {brief_skew(split.recipe)}, {federation.clients} clients, seed {split.seed}"
+    (name,) = short_data([absolute(spec.data.name)]).values()
+    title = f"{name}, {brief_skew(split.recipe)}, {federation.clients} clients, seed {split.seed}"
     if out:
         federation.save(out)
     if figure:
@@ -103,8 +107,12 @@ def skew(
         where = "drawn when they are needed" if loaded.train.drawn else "--json has them all"
         screen.print(f"and {federation.clients - MOST_ROWS} more clients: {where}")
     sizes, vacant = split.sizes, split.vacant
+    known = describe_skew(
+        split.counts, clients=federation.clients, samples=loaded.samples, names=federation.names
+    )
+    screen.print(f"\n{known}")
     screen.print(
-        f"\nsizes {sizes.min()} to {sizes.max()}, median {np.median(sizes):g};  "
+        f"sizes {sizes.min()} to {sizes.max()}, median {np.median(sizes):g};  "
         f"vacant classes per client {vacant.mean():.1f} of {len(loaded.classes)};  "
         f"entropy {split.entropy.mean():.2f} nats on average;  dropped samples {split.dropped}"
     )

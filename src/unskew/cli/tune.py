@@ -228,7 +228,8 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
             try:
                 run_search(folder, search, methods, done, prepare, watch)
             except KeyboardInterrupt:
-                raise Interrupted(f"stopped; {how_to_go_on(folder)}") from None
+                tried = [experiment_of(search, table, {}, 0) for table, _ in methods.values()]
+                raise Interrupted(f"stopped; {how_to_go_on(folder, tried)}") from None
         clock.mark("trials")
         won = winners(folder, search, methods, done)
         told = _told(search, won, done, folder)

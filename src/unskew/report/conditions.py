@@ -76,11 +76,11 @@ def _parts(run: Run) -> list[str]:
     """What `Run.conditions` tells, part by part."""
     cohort = run.experiment["budget"]["cohort"]
     return [
-        run.experiment["data"]["name"],
+        run.data,
         run.skew,
         f"{run.clients} clients",
         "all in a round" if cohort == "all" else f"{cohort} per round",
-        run.experiment["model"]["name"],
+        run.model,
     ]
 
 
@@ -88,7 +88,7 @@ def _further(firsts: Sequence[Run]) -> list[list[str]]:
     """What differs among conditions beside what `Run.conditions` tells, such as "lr 0.1", and what comes with
     another model."""
     each = [settings(run) for run in firsts]
-    models = len({run.experiment["model"]["name"] for run in firsts}) > 1
+    models = len({run.model for run in firsts}) > 1
     keys = [
         key
         for key in dict.fromkeys(key for one in each for key in one)

@@ -153,6 +153,14 @@ def final_value(run: Run, measure: Measure) -> float | None:
     return None if run.final is None else measure.of(run.final)
 
 
+def mean_title(runs: Sequence[Run]) -> str:
+    """What the mean over the last ten tested rounds is called: where there are fewer, it is over all."""
+    tested = {len(run.tested) for run in runs}
+    if min(tested, default=10) >= 10:
+        return "mean last 10"
+    return f"mean of all {tested.pop()}" if len(tested) == 1 else "mean last 10 or all"
+
+
 def no_probe(run: Run, what: str) -> UserError:
     every = run.experiment.get("probe", {}).get("every", 0)
     if every and not run.finished:
