@@ -11,7 +11,7 @@ import typer
 from unskew import metrics
 from unskew.cli import options
 from unskew.cli.progress import Watch
-from unskew.cli.reading import find_label, method_labels
+from unskew.cli.reading import find_label, method_labels, shorten
 from unskew.cli.setup import Cells, set_up
 from unskew.cli.show import (
     compared_sites,
@@ -305,12 +305,13 @@ def _conclude(
     methods = list(dict.fromkeys(method for method, _ in cells))
     by_method: dict[str, dict[int, Run]] = {method: {} for method in methods}
     failed: list[FailedRun] = []
+    named = {run.path: run for run in shorten([end for end in ends if isinstance(end, Run)])}
     for (method, prepared), cell, end in zip(cells, planned, ends, strict=True):
         seed = prepared.experiment.seed
         if isinstance(end, Failure):
             failed.append(FailedRun(method, seed, cell.identity, str(cell.folder), end.sentence))
         else:
-            by_method[method][seed] = end
+            by_method[method][seed] = named[end.path]
     settings = cells[0][1].experiment
     seeds = [prepared.experiment.seed for method, prepared in cells if method == methods[0]]
     found, told = comparison(settings, seeds, by_method, failed, reference)

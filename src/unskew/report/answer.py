@@ -298,7 +298,7 @@ def _unbroken(text: str) -> str:
 def _where(run: Run) -> str:
     cohort = run.experiment["budget"]["cohort"]
     some = "" if cohort == "all" else f", {cohort} of them a round"
-    return f"On {run.experiment['data']['name']} split by {run.skew} over {run.clients} clients{some}"
+    return f"On {run.data} split by {run.skew} over {run.clients} clients{some}"
 
 
 def _percent(value: metrics.Summary | None) -> str:
