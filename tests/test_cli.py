@@ -44,7 +44,8 @@ def test_run_shows_every_class_and_the_clients_groups(unskew):
     assert [line.split()[0] for line in lines[start + 1 : start + 11]] == list("0123456789")
     for title in ("worst class", "majority", "minority", "vacant", "best by test", "mean of all 2"):
         assert title in answer.out
-    folder = lines[-1].removeprefix("run folder: ")
+    folder = next(line for line in lines if line.startswith("run folder: ")).removeprefix("run folder: ")
+    assert lines[-1] == f"next: unskew report {folder} --out {folder}/report.html"
     shown = next(line for line in lines if line.startswith("fedavg ")).split()
     summary = json.loads((Path(folder) / "summary.json").read_text())
     assert shown[1] == f"{100 * summary['accuracy']['last']:.1f}"
