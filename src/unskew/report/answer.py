@@ -298,6 +298,8 @@ def _unbroken(text: str) -> str:
 def _where(run: Run) -> str:
     cohort = run.experiment["budget"]["cohort"]
     some = "" if cohort == "all" else f", {cohort} of them a round"
+    if run.skew == "natural":
+        return f"On {run.data} with its {run.clients} sites as clients{some}"
     return f"On {run.data} split by {run.skew} over {run.clients} clients{some}"
 
 
@@ -404,11 +406,10 @@ def _claims(told: Answer, when: Moment) -> str:
         return f"no method {ends} clearly above {reference}; {lower}"
     first = max(told.others, key=lambda each: _mean(each, main))
     found = first.differences[main]
-    change = f" ({_interval(found)})" if found else ""
-    return (
-        f"{number} seeds tell none of {len(told.others)} methods from {reference}: the highest of them, "
-        f"{first.name}, {ends} at {at[first.name]}{change}"
-    )
+    none = f"{number} seeds tell none of {len(told.others)} methods from {reference}"
+    if found is None or abs(found.difference) < SHOWN:
+        return none
+    return f"{none}: the highest of them, {first.name}, {ends} at {at[first.name]} ({_interval(found)})"
 
 
 def _interval(found: Difference) -> str:
