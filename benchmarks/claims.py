@@ -1,6 +1,6 @@
 """How often the answer claims what is not there: python -m benchmarks.claims [--draws 20000]
 
-Draws accuracies of methods that are all equally good (and of two that are equally good above the others), asks
+Draws accuracies of equally good methods, or of two that are equally good above the others, asks
 `unskew.metrics` what it claims, and counts false claims. Prints a table in Markdown.
 """
 
