@@ -42,7 +42,7 @@ def test_run_shows_every_class_and_the_clients_groups(unskew):
     lines = answer.out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("class "))
     assert [line.split()[0] for line in lines[start + 1 : start + 11]] == list("0123456789")
-    for title in ("worst class", "majority", "minority", "vacant", "best by test", "mean of all 2"):
+    for title in ("worst class", "majority", "minority", "vacant", "best by test", "mean last 2"):
         assert title in answer.out
     folder = next(line for line in lines if line.startswith("run folder: ")).removeprefix("run folder: ")
     assert lines[-1] == f"next: unskew report {folder} --out {folder}/report.html"

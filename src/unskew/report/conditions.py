@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unskew.record import is_tunable
 from unskew.report.read import Run, by_method, settings
 
-TOLD = {"data.name", "skew.recipe", "skew.clients", "budget.cohort", "model.name"}
+TOLD = ("data.name", "skew.recipe", "skew.clients", "budget.cohort", "model.name")
 """Settings that `Run.conditions` tells."""
 
 
@@ -22,10 +22,15 @@ class Condition:
     title: str
     """Data, skew, clients, cohort and model; of several conditions, with the letter before and behind it
     whatever else differs."""
-    short: str
-    """What differs from the other conditions alone; empty where there is one."""
+    differs: dict[str, str]
+    """What differs from the other conditions, by the names of settings; empty where there is one."""
     methods: dict[str, list[Run]]
     """The seeds of each method, by its name."""
+
+    @property
+    def short(self) -> str:
+        """What differs from the other conditions alone; empty where there is one."""
+        return ", ".join(self.differs.values())
 
     @property
     def runs(self) -> list[Run]:
@@ -44,22 +49,22 @@ def by_condition(runs: Sequence[Run]) -> list[Condition]:
     ]
     firsts = [block[0] for block in blocks]
     if len(firsts) == 1:
-        return [Condition("", firsts[0].conditions, "", by_method(blocks[0]))]
+        return [Condition("", firsts[0].conditions, {}, by_method(blocks[0]))]
     parts = [_parts(run) for run in firsts]
-    varying = [place for place, each in enumerate(zip(*parts, strict=True)) if len(set(each)) > 1]
+    varying = [key for key in TOLD if len({each[key] for each in parts}) > 1]
     conditions = []
     for number, (run, block, more) in enumerate(zip(firsts, blocks, _further(firsts), strict=True)):
         mark = letter(number)
-        short = [*(parts[number][place] for place in varying), *more]
-        title = ", ".join([f"{mark}: {run.conditions}", *more])
-        conditions.append(Condition(mark, title, ", ".join(short), by_method(block)))
+        title = ", ".join([f"{mark}: {run.conditions}", *more.values()])
+        differs = {key: parts[number][key] for key in varying} | more
+        conditions.append(Condition(mark, title, differs, by_method(block)))
     return conditions
 
 
 def in_common(runs: Sequence[Run]) -> str:
     """The parts of `Run.conditions` that are the same for all runs, in one line."""
-    parts = zip(*(_parts(run) for run in runs), strict=True)
-    return ", ".join(each[0] for each in parts if len(set(each)) == 1)
+    parts = [_parts(run) for run in runs]
+    return ", ".join(parts[0][key] for key in TOLD if len({each[key] for each in parts}) == 1)
 
 
 def tuned(run: Run) -> dict[str, str]:
@@ -72,19 +77,14 @@ def letter(number: int) -> str:
     return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
 
 
-def _parts(run: Run) -> list[str]:
-    """What `Run.conditions` tells, part by part."""
+def _parts(run: Run) -> dict[str, str]:
+    """What `Run.conditions` tells, by setting."""
     cohort = run.experiment["budget"]["cohort"]
-    return [
-        run.data,
-        run.skew,
-        f"{run.clients} clients",
-        "all in a round" if cohort == "all" else f"{cohort} per round",
-        run.model,
-    ]
+    some = "all in a round" if cohort == "all" else f"{cohort} per round"
+    return dict(zip(TOLD, (run.data, run.skew, f"{run.clients} clients", some, run.model), strict=True))
 
 
-def _further(firsts: Sequence[Run]) -> list[list[str]]:
+def _further(firsts: Sequence[Run]) -> list[dict[str, str]]:
     """What differs among conditions beside what `Run.conditions` tells, such as "lr 0.1", and what comes with
     another model."""
     each = [settings(run) for run in firsts]
@@ -96,7 +96,7 @@ def _further(firsts: Sequence[Run]) -> list[list[str]]:
         and not (models and key.startswith("model."))
         and len({str(one.get(key)) for one in each}) > 1
     ]
-    return [[f"{key.rpartition('.')[2]} {one[key]}" for key in keys if key in one] for one in each]
+    return [{key: f"{key.rpartition('.')[2]} {one[key]}" for key in keys if key in one} for one in each]
 
 
 def _grouped(runs: Sequence[Run], key: Callable[[Run], dict[str, str]]) -> list[list[Run]]:

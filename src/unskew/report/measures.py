@@ -154,11 +154,14 @@ def final_value(run: Run, measure: Measure) -> float | None:
 
 
 def mean_title(runs: Sequence[Run]) -> str:
-    """What the mean over the last ten tested rounds is called: where there are fewer, it is over all."""
-    tested = {len(run.tested) for run in runs}
-    if min(tested, default=10) >= 10:
-        return "mean last 10"
-    return f"mean of all {tested.pop()}" if len(tested) == 1 else "mean last 10 or all"
+    """What the mean over the last ten tested rounds is called: where there are fewer, it is over these."""
+    return mean_of([len(run.tested) for run in runs])
+
+
+def mean_of(rounds: Sequence[int]) -> str:
+    """The same for runs with so many tested rounds."""
+    told = {min(each, 10) for each in rounds} or {10}
+    return f"mean last {told.pop()}" if len(told) == 1 else "mean last ≤ 10"
 
 
 def no_probe(run: Run, what: str) -> UserError:
