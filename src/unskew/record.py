@@ -645,6 +645,27 @@ class RunPlace(TypedDict):
 
 
 @_MORE
+class TrialPlace(TypedDict):
+    method: str
+    number: int
+    folders: list[str]
+
+
+@_MORE
+class BestTrial(TypedDict):
+    method: str
+    trial: int
+
+
+@_MORE
+class Tuned(TypedDict):
+    """What reports rely on in tune.json."""
+
+    winners: list[BestTrial]
+    all: list[TrialPlace]
+
+
+@_MORE
 class Compare(TypedDict):
     """What reports rely on in compare.json."""
 
@@ -711,6 +732,7 @@ PLAN: Format[Plan] = Format(Plan)
 EXPERIMENT: Format[Experiment] = Format(Experiment)
 PARTITION: Format[Partition] = Format(Partition)
 COMPARE: Format[Compare] = Format(Compare)
+TUNED: Format[Tuned] = Format(Tuned)
 
 
 SAME_FOR_ALL = ("rounds", "cohort", "epochs", "steps")

@@ -13,10 +13,8 @@ from unskew.cli.reading import read_tested
 from unskew.cli.show import Grid, console
 from unskew.errors import UserError
 from unskew.report.measures import MEASURES
-from unskew.report.table import WRITERS, Rank, tabulate
+from unskew.report.table import COLUMNS, WRITERS, Cell, Comparison, starred, tabulate
 from unskew.runs import write_whole
-
-STYLES: dict[Rank, str] = {"first": "bold", "second": "underline", "": ""}
 
 
 def table(
@@ -35,38 +33,75 @@ def table(
     ] = "accuracy",
     target: Annotated[
         str | None,
-        options.option("--target", "PERCENT", "What to reach.", "the best of the first method"),
+        options.option("--target", "PERCENT", "What to reach.", "the best of the reference"),
     ] = None,
+    reference: Annotated[
+        str | None,
+        options.option("--reference", "METHOD", "What others are compared with.", "fedavg, or the first"),
+    ] = None,
+    measures: Annotated[
+        str | None,
+        options.option(
+            "--measures",
+            "NAMES",
+            "Such as last,worst_class,vacant: of the names of --metric and "
+            f"{', '.join(column.name for column in COLUMNS)}.",
+        ),
+    ] = None,
+    rows: Annotated[
+        str,
+        options.option(
+            "--rows", "WHAT", "method, condition, measure or a setting that differs, such as skew.", "method"
+        ),
+    ] = "method",
+    columns: Annotated[
+        str, options.option("--columns", "WHAT", "Likewise: a cell is then one measure.", "measure")
+    ] = "measure",
     out: Annotated[
         list[Path] | None,
         options.option("--out", "PATH", "Write it to this .md, .csv or .tex file; may be repeated."),
     ] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Compare methods over their seeds: the best value bold, the second underlined, mean ± std."""
+    """Compare methods over their seeds, within each condition: mean ± std, marked where the seeds back it."""
     for path in out or []:
         if path.suffix.lower() not in WRITERS:
             raise UserError(f"cannot write a table to '{path}': end its name in .md, .csv or .tex.")
         options.check_output(path, overwrite)
     goal = None if target is None else _fraction(target)
-    found = read_tested(runs)
-    made = tabulate(found, metric=metric, target=goal)
+    chosen = [name.strip() for name in measures.split(",")] if measures is not None else []
+    made = tabulate(
+        read_tested(runs),
+        metric=metric,
+        target=goal,
+        measures=chosen,
+        rows=rows,
+        columns=columns,
+        reference=reference,
+    )
     for path in out or []:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, WRITERS[path.suffix.lower()](made))
-    screen = console()
-    conditions = {run.conditions for run in found}
-    if len(conditions) == 1:
-        screen.print(f"{conditions.pop()}\n")
-    rows: list[list[str | Text]] = [
-        [row.method, *(Text(cell.text, STYLES[cell.rank]) for cell in row.cells)] for row in made.rows
-    ]
-    screen.print(Grid(["method", *(column.title for column in made.columns)], rows))
-    screen.print()
-    for note in made.notes:
-        screen.print(f"note: {note}", soft_wrap=True)
+    _show(made)
     for path in out or []:
-        screen.print(f"written: {path}", soft_wrap=True)
+        console().print(f"written: {path}", soft_wrap=True)
+
+
+def _show(made: Comparison) -> None:
+    screen = console()
+    screen.print(f"{made.title}\n")
+    for title, members in made.sections:
+        body: list[list[str | Text]] = [[row.name, *map(_told, row.cells)] for row in members]
+        screen.print(Grid([made.heads[-1], *(head.line for head in made.columns)], body, title))
+        screen.print()
+    for note in (*made.footnotes, *made.notes):
+        shown = note.replace("bold:", "bold, †:", 1) if note.startswith("bold:") else note
+        screen.print(f"note: {shown}", soft_wrap=True)
+
+
+def _told(cell: Cell) -> Text:
+    """Bold is not seen everywhere: a dagger stands for it."""
+    return Text(f"{cell.text}†", "bold") if cell.is_best else Text(starred(cell))
 
 
 def _fraction(text: str) -> float:

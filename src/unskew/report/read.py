@@ -5,6 +5,7 @@ Accuracies are fractions. What was NaN or did not exist is None, as JSON has it.
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from unskew.notation import flatten, write_method
 T = TypeVar("T")
 
 ELSEWHERE = {
-    "seed", "engine", "device", "threads", "workers", "trace", "fast", "client_memory",
+    "seed", "engine", "device", "threads", "workers", "trace", "fast", "client_memory", "checkpoint",
     "data.folder", "skew.seed", "evaluation.every", "evaluation.batch_size", "probe.every",
 }  # fmt: skip
 """Settings in which runs of one method may differ and still be seeds of the same thing."""
@@ -150,7 +151,7 @@ def read_run(path: Path) -> Run:
 
 def read_runs(paths: Iterable[Path]) -> list[Run]:
     """The runs in these folders, each once. A folder of run folders, as compare makes it, stands for all of
-    them."""
+    them, and one of a search for the winners' runs."""
     folders: list[Path] = []
     for path in paths:
         try:
@@ -239,6 +240,8 @@ def _folders(path: Path) -> list[Path]:
     # rounds.jsonl is the last file made before the first round: a run that is just being set up waits.
     found = {each.parent.name: each.parent for each in sorted(path.glob("*/rounds.jsonl"))}
     runs = {name: each for name, each in found.items() if (each / "experiment.toml").is_file()}
+    if not runs and (path / "search.json").is_file():
+        return _winners(path)
     if not runs:
         raise UserError(f"{path} holds no run: give a folder that unskew run or compare has written.")
     compare = path / "compare.json"
@@ -247,6 +250,26 @@ def _folders(path: Path) -> list[Path]:
     whole = _parse(record.COMPARE, compare)
     order = {Path(each["run_dir"]).name: place for place, each in enumerate(whole["runs"])}
     return [runs[name] for name in sorted(runs, key=lambda name: (order.get(name, len(order)), name))]
+
+
+def _winners(path: Path) -> list[Path]:
+    """The runs of the best trial of each method, in a folder of `unskew tune`."""
+    if not (path / "tune.json").is_file():
+        raise UserError(
+            f"{path} holds a search that has not ended: go on with unskew resume {shlex.quote(str(path))}, "
+            "or give the folders of single runs in it."
+        )
+    tuned = _parse(record.TUNED, path / "tune.json")
+    best = {(each["method"], each["trial"] - 1) for each in tuned["winners"]}
+    found = [
+        path / folder
+        for each in tuned["all"]
+        if (each["method"], each["number"]) in best
+        for folder in each["folders"]
+    ]
+    if not found:
+        raise UserError(f"no trial of the search {path} came to a score: give another folder.")
+    return found
 
 
 def _started(path: Path) -> str:

@@ -1,4 +1,5 @@
-"""Methods against each other in one table: best value bold, second underlined, mean ± std over seeds."""
+"""Methods against each other in one table: mean ± standard deviation over seeds, marked where the seeds back
+it, under one condition or under several side by side."""
 
 from __future__ import annotations
 
@@ -7,18 +8,25 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
 from unskew import metrics
-from unskew.errors import UserError
-from unskew.metrics import Summary
-from unskew.report.measures import MEASURES, Measure, final_value, find, series
-from unskew.report.read import Run, by_method
+from unskew.errors import UserError, unknown
+from unskew.metrics import Difference, Summary
+from unskew.report.answer import Answer, Moment, answer, choose_reference, moment
+from unskew.report.conditions import Condition, by_condition, in_common
+from unskew.report.measures import MEASURES, Measure, final_value, find, mean_of, series
+from unskew.report.read import Run, settings
+from unskew.report.skew_words import skew_in_words
 
-Rank = Literal["first", "second", ""]
+Mark = Literal["best", "above", "below", ""]
 NONE = "—"
+METHOD, CONDITION, MEASURE = "method", "condition", "measure"
+SETTINGS = {"skew": "skew.recipe", "data": "data.name", "dataset": "data.name", "model": "model.name"}
+"""Settings that have a shorter name, as the flags of `unskew run`."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,8 @@ class Column:
     """Whether less is better."""
     counted: bool = False
     """Whether it may be the same for all seeds by its nature; no spread is shown then."""
+    exact: bool = False
+    """Whether it follows from the settings: the best is marked without a test."""
 
 
 BY_VALIDATION = Column("best_by_validation", "best by validation", 100)
@@ -46,9 +56,11 @@ COLUMNS = (
     Column("vacant", "vacant", 100),
     Column("rounds_to_target", "rounds to target", lower=True, counted=True),
     Column("speed_up", "speed-up", digits=2, counted=True),
-    Column("traffic", "traffic (MB)", 1e-6, lower=True, counted=True),
-    Column("cost", "cost (U)", lower=True, counted=True),
+    Column("traffic", "traffic (MB)", 1e-6, lower=True, counted=True, exact=True),
+    Column("cost", "cost (U)", lower=True, counted=True, exact=True),
 )
+COMPARED = {"worst_class": "worst", "majority": "majority", "minority": "minority", "vacant": "vacant"}
+"""Columns whose marks are those of `unskew.report.answer`, by its names of measures."""
 
 
 @dataclass(frozen=True)
@@ -58,90 +70,245 @@ class Cell:
     seeds: tuple[int, int]
     """For how many seeds it exists, of how many."""
     text: str
-    rank: Rank = ""
+    mark: Mark = ""
+    """The method that is best of its condition, or else differs from the reference, beyond chance."""
+
+    @property
+    def is_best(self) -> bool:
+        return self.mark == "best"
+
+
+EMPTY = Cell(None, (0, 0), NONE)
 
 
 @dataclass(frozen=True)
 class Row:
-    method: str
+    keys: tuple[str, ...]
+    """What the row is of, one text for each of the table's `heads`; the last is its name."""
     cells: tuple[Cell, ...]
+
+    @property
+    def name(self) -> str:
+        return self.keys[-1]
+
+
+@dataclass(frozen=True)
+class Head:
+    """Of a column of cells."""
+
+    group: str
+    """What columns beside it have in common, such as a condition; empty where there is nothing."""
+    title: str
+    name: str
+    """As in a CSV file."""
+
+    @property
+    def line(self) -> str:
+        """In one line."""
+        return f"{self.group} {self.title}" if self.group else self.title
 
 
 @dataclass(frozen=True)
 class Comparison:
     """What `unskew table` shows."""
 
-    columns: tuple[Column, ...]
+    title: str
+    """What all of it is about, in one line."""
+    heads: tuple[str, ...]
+    """What the rows are of, such as method."""
+    columns: tuple[Head, ...]
     rows: tuple[Row, ...]
+    footnotes: tuple[str, ...]
+    """What a reader has to know, one sentence each."""
     notes: tuple[str, ...]
+    """What else the one who makes the table should know."""
+
+    @property
+    def sections(self) -> list[tuple[str, list[Row]]]:
+        """The rows that have all but their names in common, and what that is."""
+        each = groupby(self.rows, lambda row: ", ".join(filter(None, row.keys[:-1])))
+        return [(title, list(rows)) for title, rows in each]
 
 
-def tabulate(runs: Sequence[Run], *, metric: str = "accuracy", target: float | None = None) -> Comparison:
-    """A row for each method, over its seeds.
+@dataclass(frozen=True)
+class _Filled:
+    """The cells of one condition."""
+
+    condition: Condition
+    cells: Mapping[str, Sequence[Cell]]
+    """By method, one for each measure."""
+    told: Answer
+    reference: str
+    when: Moment | None
+    """None where no round was tested in all runs: each is then at its own end, and nothing is marked."""
+
+
+def tabulate(
+    runs: Sequence[Run],
+    *,
+    metric: str = "accuracy",
+    target: float | None = None,
+    measures: Sequence[str] = (),
+    rows: str = METHOD,
+    columns: str = MEASURE,
+    reference: str | None = None,
+) -> Comparison:
+    """Methods over their seeds, compared within each condition.
 
     `metric` is what best by validation, last, best by test, mean last 10 and the target are about. The target
-    is a fraction; without one it is the best of the first method on the same seed, to which speed-up is
-    relative too. What not all seeds of a method have, such as a target reached, is not averaged over the
-    others.
+    is a fraction; without one it is the best of the reference on the same seed, to which speed-up is relative
+    too. What not all seeds of a method have, such as a target reached, is not averaged over the others.
+
+    `rows` and `columns` say what stands below and beside each other: method, condition, measure or a setting
+    in which conditions differ, such as skew.recipe. What neither of them names, stands before the rows.
+    `measures` are names of COLUMNS or of MEASURES; without any, all of COLUMNS where they are columns or
+    rows, else the first.
     """
     measure = find(metric, runs)
     if measure.lower:
         raise UserError(f"of {metric} less is better: choose a metric for the table of which more is better.")
-    groups = by_method(runs)
-    first = {run.seed: series(run, measure) for run in next(iter(groups.values()))}
-    numbers = {
-        name: [_numbers(run, measure, first, target) for run in members] for name, members in groups.items()
-    }
+    conditions = by_condition(runs)
     chose = any(run.summary and run.summary.validation for run in runs)
-    columns = (BY_VALIDATION, *COLUMNS) if chose else COLUMNS
-    cells = {name: [_cell(column, each) for column in columns] for name, each in numbers.items()}
-    ranks = [
-        _rank([row[index] for row in cells.values()], column.lower) for index, column in enumerate(columns)
+    shown = _columns(measures, runs, chose=chose, alone=MEASURE not in (rows, columns))
+    if reference is not None and not any(_has(each, reference) for each in conditions):
+        choose_reference(conditions[0].methods, reference)
+    filled = [_fill(each, shown, measure, target, reference) for each in conditions]
+    titles = [
+        replace(each, title=_mean_title(filled)) if each.name == "mean_last_10" else each for each in shown
     ]
-    rows = tuple(
-        Row(
-            name,
-            tuple(
-                Cell(cell.value, cell.seeds, cell.text, ranks[index][place]) for index, cell in enumerate(row)
-            ),
-        )
-        for place, (name, row) in enumerate(cells.items())
+    heads, told_columns, told_rows = _lay_out(filled, titles, rows, columns)
+    title = in_common(runs) if len(conditions) > 1 else conditions[0].title
+    if len(shown) == 1 and MEASURE not in (rows, columns):
+        title = f"{_what(titles[0], measure)}: {title}"
+    return Comparison(
+        title, heads, told_columns, told_rows, _footnotes(filled, shown, measure, target), _notes(filled)
     )
-    return Comparison(columns, rows, _notes(runs, groups, measure, target))
+
+
+# Values
+
+
+def _columns(names: Sequence[str], runs: Sequence[Run], *, chose: bool, alone: bool) -> list[Column]:
+    """The measures that are asked for."""
+    known = {column.name: column for column in ((BY_VALIDATION,) if chose else ()) + COLUMNS}
+    if not names:
+        return list(known.values())[: 1 if alone else None]
+    found = []
+    for name in names:
+        own = name.replace("-", "_")
+        if own in known:
+            found.append(known[own])
+            continue
+        if name not in MEASURES and not name.startswith("class:"):
+            raise unknown("measure of a table", name, [*known, *MEASURES, "class:NAME"])
+        measure = find(name, runs)
+        found.append(Column(name, measure.title, measure.scale, 1 if measure.percent else 3, measure.lower))
+    return found
+
+
+def _has(condition: Condition, method: str) -> bool:
+    return any(method in (name, runs[0].label) for name, runs in condition.methods.items())
+
+
+def _fill(
+    condition: Condition,
+    columns: Sequence[Column],
+    measure: Measure,
+    target: float | None,
+    reference: str | None,
+) -> _Filled:
+    methods, runs = condition.methods, condition.runs
+    wanted = reference if reference is not None and _has(condition, reference) else None
+    against, when = choose_reference(methods, wanted), _moment(runs)
+    told = answer(methods, reference=against)
+    first = {run.seed: _series(run, measure, when) for run in methods[against]}
+    values = {
+        name: {
+            column.name: {run.seed: value for run, value in zip(members, each, strict=True)}
+            for column, each in _values(members, columns, measure, first, target, when).items()
+        }
+        for name, members in methods.items()
+    }
+    marks = {} if when is None else _marks(columns, values, told, against, measure, runs)
+    cells = {
+        name: [
+            _cell(column, list(each[column.name].values()), marks.get((name, column.name), ""))
+            for column in columns
+        ]
+        for name, each in values.items()
+    }
+    return _Filled(condition, cells, told, against, when)
+
+
+def _moment(runs: Sequence[Run]) -> Moment | None:
+    return moment(runs) if all(run.tested for run in runs) else None
+
+
+def _series(run: Run, measure: Measure, when: Moment | None) -> dict[int, float]:
+    """A measure by round, as far as runs are compared."""
+    last = when.round if when and when.round else None
+    return {round: value for round, value in series(run, measure).items() if last is None or round <= last}
+
+
+def _values(
+    runs: Sequence[Run],
+    columns: Sequence[Column],
+    measure: Measure,
+    first: Mapping[int, Mapping[int, float]],
+    target: float | None,
+    when: Moment | None,
+) -> dict[Column, list[float | None]]:
+    numbers = [_numbers(run, measure, first, target, when) for run in runs]
+    return {
+        column: [
+            each[column.name] if column.name in each else _final(run, find(column.name, runs), when)
+            for run, each in zip(runs, numbers, strict=True)
+        ]
+        for column in columns
+    }
+
+
+def _final(run: Run, measure: Measure, when: Moment | None) -> float | None:
+    """Of the model that is compared."""
+    if when is None or when.round is None or measure.probed:
+        return final_value(run, measure)
+    return measure.of(next(line for line in run.tested if line.round == when.round))
 
 
 def _numbers(
-    run: Run, measure: Measure, first: Mapping[int, Mapping[int, float]], target: float | None
+    run: Run,
+    measure: Measure,
+    first: Mapping[int, Mapping[int, float]],
+    target: float | None,
+    when: Moment | None,
 ) -> dict[str, float | None]:
-    values = series(run, measure)
+    values = _series(run, measure, when)
     ends = metrics.best_last_mean(list(values.values()))
     chose = run.summary is not None and run.summary.validation is not None
     baseline = first.get(run.seed)
     goal = max(baseline.values()) if target is None and baseline else target
+    ended = when is None or when.round is None
     # The summary has what was sent beside the rounds too, such as PKD's experts.
-    sent = [run.summary.traffic] if run.summary else [line.traffic for line in run.rounds]
+    rounds = [line for line in run.rounds if ended or line.round <= max(values)]
+    sent = [run.summary.traffic] if run.summary and ended else [line.traffic for line in rounds]
     return {
-        "best_by_validation": final_value(run, measure) if chose else None,
+        "best_by_validation": _final(run, measure, when) if chose and ended else None,
         "last": ends["last"],
         "best_by_test": ends["best"],
         "mean_last_10": ends["mean_last_10"],
-        "worst_class": final_value(run, MEASURES["worst"]),
-        "majority": final_value(run, MEASURES["majority"]),
-        "minority": final_value(run, MEASURES["minority"]),
-        "vacant": final_value(run, MEASURES["vacant"]),
+        **{name: _final(run, MEASURES[of], when) for name, of in COMPARED.items()},
         "rounds_to_target": None if goal is None else metrics.rounds_to(goal, values),
         "speed_up": None if baseline is None else metrics.speed_up(values, baseline, target=goal),
         "traffic": float(sum(each.up + each.down for each in sent)) if sent else None,
-        "cost": run.summary.cost if run.summary else None,
+        "cost": run.summary.cost if run.summary and ended else None,
     }
 
 
-def _cell(column: Column, seeds: Sequence[Mapping[str, float | None]]) -> Cell:
-    values = [each[column.name] for each in seeds]
+def _cell(column: Column, values: Sequence[float | None], mark: Mark) -> Cell:
     value, known = metrics.over_seeds(values), sum(each is not None for each in values)
     whole = value if known == len(values) else None
     partly = f" ({known} of {len(values)})" if known else ""
-    return Cell(whole, (known, len(values)), _write(whole, column) if whole else NONE + partly)
+    return Cell(whole, (known, len(values)), _write(whole, column) if whole else NONE + partly, mark)
 
 
 def _write(value: Summary, column: Column) -> str:
@@ -150,89 +317,356 @@ def _write(value: Summary, column: Column) -> str:
     return metrics.plus_minus(value, scale=column.scale, digits=column.digits)
 
 
-def _rank(cells: Sequence[Cell], lower: bool) -> list[Rank]:
-    """By the means as they are printed: what looks the same ranks the same. Where all look the same, or one
-    is alone, none ranks."""
-    shown = [float(cell.text.split(" ")[0]) if cell.value else None for cell in cells]
-    order = sorted({value for value in shown if value is not None}, reverse=not lower)
-    if len(order) < 2:
-        return [""] * len(cells)
-    names: dict[float | None, Rank] = {order[0]: "first", order[1]: "second"}
-    return [names.get(value, "") for value in shown]
+# Marks
+
+Values = Mapping[str, Mapping[str, Mapping[int, float | None]]]
+"""By method, column and seed."""
 
 
-def _notes(
-    runs: Sequence[Run], groups: Mapping[str, Sequence[Run]], measure: Measure, target: float | None
+def _marks(
+    columns: Sequence[Column],
+    values: Values,
+    told: Answer,
+    reference: str,
+    measure: Measure,
+    runs: Sequence[Run],
+) -> dict[tuple[str, str], Mark]:
+    """By method and column: what `answer` claims. Measures that it does not compare and that were asked for
+    are tested likewise, all of them as one family. Other columns have no mark: best by test was chosen on the
+    test set, and what accuracy tells is not to be claimed twice."""
+    chose = any(run.summary and run.summary.validation for run in runs)
+    final = BY_VALIDATION.name if chose else "last"
+    compared = COMPARED | ({final: "accuracy"} if measure is MEASURES["accuracy"] else {})
+    claims: dict[str, tuple[str | None, Mapping[str, Difference | None]]] = {
+        column: (told.best[key], {each.name: each.differences[key] for each in told.others})
+        for column, key in compared.items()
+        if key in told.measures
+    }
+    own = [column for column in columns if column not in COLUMNS and column != BY_VALIDATION]
+    own += [column for column in columns if column.name == final and final not in claims]
+    claims |= _tested(own, values, reference)
+    claims |= {column.name: (_lowest(values, column.name), {}) for column in columns if column.exact}
+    marks: dict[tuple[str, str], Mark] = {}
+    for column in columns:
+        best, differences = claims.get(column.name, (None, {}))
+        for name in values:
+            found = differences.get(name)
+            if name == best:
+                marks[name, column.name] = "best"
+            elif found is not None and found.settled:
+                marks[name, column.name] = "above" if found.difference > 0 else "below"
+    return marks
+
+
+def _lowest(values: Values, column: str) -> str | None:
+    """The method with the lowest value, where every seed has the same."""
+    each = {name: set(own[column].values()) for name, own in values.items()}
+    if any(len(seeds) != 1 or None in seeds for seeds in each.values()):
+        return None
+    known = {name: value for name, seeds in each.items() for value in seeds if value is not None}
+    lowest = [name for name, value in known.items() if value == min(known.values())]
+    return lowest[0] if len(lowest) == 1 < len(known) else None
+
+
+def _tested(
+    columns: Sequence[Column], values: Values, reference: str
+) -> dict[str, tuple[str | None, Mapping[str, Difference | None]]]:
+    """Of each column the method that is better than every other one, and all against the reference, corrected
+    together by Holm's procedure."""
+    family = [column.name for column in columns]
+    own = {name: {key: each[key] for key in family} for name, each in values.items()}
+    found = metrics.against_reference(own, reference, families=[family]) if family else {}
+    claims: dict[str, tuple[str | None, Mapping[str, Difference | None]]] = {}
+    for column in columns:
+        sign = -1 if column.lower else 1
+        best = metrics.best_of(
+            {
+                name: {
+                    seed: None if value is None else sign * value for seed, value in each[column.name].items()
+                }
+                for name, each in values.items()
+            }
+        )
+        differences = {name: each[column.name] for name, each in found.items()}
+        concerned = list(differences) if best == reference else [best] if best is not None else []
+        settled = all(claim and claim.settled for claim in (differences[name] for name in concerned))
+        claims[column.name] = best if settled else None, differences
+    return claims
+
+
+# Layout
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a cell belongs: what it is of, by the names of axes."""
+
+    method: str
+    condition: str
+    rest: str
+    """What is left of the condition beside the settings that have an axis of their own."""
+    settings: Mapping[str, str]
+    column: Column
+    cell: Cell
+
+
+def _lay_out(
+    filled: Sequence[_Filled], columns: Sequence[Column], rows: str, beside: str
+) -> tuple[tuple[str, ...], tuple[Head, ...], tuple[Row, ...]]:
+    if rows == beside:
+        raise UserError(f"--rows and --columns are both {rows}: choose two different ones.")
+    axes = {
+        axis: _setting(axis, filled) for axis in (rows, beside) if axis not in (METHOD, CONDITION, MEASURE)
+    }
+    places = list(_places(filled, columns, list(axes.values())))
+
+    def of(axis: str, place: _Place) -> str:
+        plain = {METHOD: place.method, CONDITION: place.condition, MEASURE: place.column.title}
+        return plain[axis] if axis in plain else place.settings[axes[axis]]
+
+    before: list[tuple[str, Callable[[_Place], str]]] = []
+    if CONDITION not in (rows, beside) and any(place.rest for place in places):
+        before.append((CONDITION, lambda place: place.rest))
+    before.append((rows, lambda place: of(rows, place)))
+    if METHOD not in (rows, beside) and (rows != CONDITION or len({place.method for place in places}) > 1):
+        before.append((METHOD, lambda place: place.method))
+
+    several = len(columns) > 1 and MEASURE not in (rows, beside)
+
+    def head(place: _Place) -> Head:
+        if beside == MEASURE:
+            return Head("", place.column.title, place.column.name)
+        told = of(beside, place)
+        return (
+            Head(told, place.column.title, f"{told} {place.column.name}") if several else Head("", told, told)
+        )
+
+    # Of what the groups have in common, measures stand side by side.
+    groups = list(dict.fromkeys(head(place).group for place in places))
+    heads = sorted(dict.fromkeys(map(head, places)), key=lambda each: groups.index(each.group))
+    found: dict[tuple[str, ...], dict[Head, Cell]] = {}
+    for place in places:
+        found.setdefault(tuple(key(place) for _, key in before), {})[head(place)] = place.cell
+    keys = list(found)
+    for depth in range(len(before) - 1, 0, -1):  # rows of one section stand together
+        order = list(dict.fromkeys(key[:depth] for key in keys))
+        keys.sort(key=lambda key: order.index(key[:depth]))
+    laid = tuple(Row(key, tuple(found[key].get(each, EMPTY) for each in heads)) for key in keys)
+    return tuple(name for name, _ in before), tuple(heads), laid
+
+
+def _places(filled: Sequence[_Filled], columns: Sequence[Column], axes: Sequence[str]) -> Iterable[_Place]:
+    for each in filled:
+        condition = each.condition
+        rest = ", ".join(text for key, text in condition.differs.items() if key not in axes)
+        for name, cells in each.cells.items():
+            asked = settings(condition.methods[name][0])
+            told = {axis: str(asked.get(axis, NONE)) for axis in axes}
+            for column, cell in zip(columns, cells, strict=True):
+                yield _Place(name, condition.short or condition.title, rest, told, column, cell)
+
+
+def _setting(axis: str, filled: Sequence[_Filled]) -> str:
+    """The setting that an axis names: skew.recipe, or as short as skew or lr."""
+    each = [settings(runs[0]) for one in filled for runs in one.condition.methods.values()]
+    known = dict.fromkeys(key for mine in each for key in mine)
+    if axis in known:
+        return axis
+    if axis in SETTINGS:
+        return SETTINGS[axis]
+    found = [key for key in known if key.rpartition(".")[2] == axis]
+    if len(found) != 1:
+        differing = [key for key in known if len({str(mine.get(key)) for mine in each}) > 1]
+        raise unknown("rows or columns of a table", axis, [METHOD, CONDITION, MEASURE, *differing])
+    return found[0]
+
+
+def _mean_title(filled: Sequence[_Filled]) -> str:
+    return mean_of(
+        [
+            sum(
+                each.when is None or not each.when.round or line.round <= each.when.round
+                for line in run.tested
+            )
+            for each in filled
+            for run in each.condition.runs
+        ]
+    )
+
+
+# Words
+
+
+def _footnotes(
+    filled: Sequence[_Filled], columns: Sequence[Column], measure: Measure, target: float | None
 ) -> tuple[str, ...]:
-    notes = []
-    if len({run.conditions for run in runs}) > 1:
-        notes.append("the runs were made under different conditions: compare only those made under the same.")
-    notes += [f"{run.path} failed: {run.failure.sentence}" for run in runs if run.failure]
+    notes = list(_about_marks(filled, columns))
+    for each in filled:
+        where = _under(each, filled)
+        if each.when is None:
+            notes.append(
+                f"{where}no round was tested in all runs: each is at its own last, and none is marked."
+            )
+        elif each.when.round is not None:
+            notes.append(
+                f"{where}not all runs have ended: the numbers are of round {each.when.round}, the last that "
+                "all reached."
+            )
+    for each in filled:
+        seeds = {run.seed for run in each.condition.runs}
+        first = f" (seed {each.condition.runs[0].seed})" if len(seeds) > 1 else ""
+        where = _under(each, filled)
+        notes.append(f"{where}{skew_in_words(each.condition.runs[0])}{first}.")
+    shown = {column.name for column in columns}
+    parts = []
+    if shown & {"rounds_to_target", "speed_up"}:
+        who = _references(filled)
+        own = f"the best {measure.title} of {who} on the same seed"
+        goal = own if target is None else f"{measure.title} of {100 * target:g} %"
+        parts.append(f"target: {goal}; speed-up: against {who}")
+    if "cost" in shown:
+        parts.append("U: the computation of a FedAvg round")
+    return (*notes, *([f"{'; '.join(parts)}."] if parts else []))
+
+
+def _about_marks(filled: Sequence[_Filled], columns: Sequence[Column]) -> Iterable[str]:
+    several = [each for each in filled if len(each.cells) > 1]
+    if not several or not any(_is_tested(column) for column in columns):
+        return
+    marked = [
+        (column, cell.mark)
+        for each in several
+        for cells in each.cells.values()
+        for column, cell in zip(columns, cells, strict=True)
+        if cell.mark
+    ]
+    if any(each.when and len(each.told.seeds) >= metrics.FEWEST for each in several):
+        within = " of its condition" if len(filled) > 1 else ""
+        nothing = "" if any(not column.exact for column, _ in marked) else "; the seeds settle nothing"
+        yield (
+            f"bold: better than every other method{within} by paired t-tests at 5 %; *: differs from "
+            f"{_references(several)} at 5 % after Holm's correction{nothing}."
+        )
+    else:
+        yield "the methods are not told apart: that takes three seeds that they have in common."
+    if any(column.exact for column, _ in marked):
+        yield "traffic and cost, in which there is no chance, are bold where they are lowest."
+
+
+def _is_tested(column: Column) -> bool:
+    """Whether marks of the column come from tests."""
+    return column.name in {BY_VALIDATION.name, "last", *COMPARED} or column not in COLUMNS
+
+
+def _under(each: _Filled, filled: Sequence[_Filled]) -> str:
+    """Of which of several conditions a sentence is."""
+    return f"under {each.condition.short}: " if len(filled) > 1 else ""
+
+
+def _what(column: Column, measure: Measure) -> str:
+    """What a cell is, where it is one measure."""
+    about = column.name in (BY_VALIDATION.name, "last", "best_by_test", "mean_last_10")
+    unit = " %" if column.scale == 100 else ""
+    return f"{measure.title}{unit}, {column.title}" if about else f"{column.title}{unit}"
+
+
+def _references(filled: Sequence[_Filled]) -> str:
+    names = dict.fromkeys(each.reference for each in filled)
+    return next(iter(names)) if len(names) == 1 else f"the reference ({', '.join(names)})"
+
+
+def _notes(filled: Sequence[_Filled]) -> tuple[str, ...]:
+    runs = [run for each in filled for run in each.condition.runs]
+    notes = [f"{run.path} failed: {run.failure.sentence}" for run in runs if run.failure]
     under_way = [str(run.path) for run in runs if not run.over]
     if under_way:
         notes.append(f"not finished: {', '.join(under_way)}.")
-    seeds = {name: sorted(run.seed for run in members) for name, members in groups.items()}
-    if len({str(each) for each in seeds.values()}) > 1:
-        told = "; ".join(f"{name} {', '.join(map(str, each))}" for name, each in seeds.items())
-        notes.append(f"the methods have different seeds: {told}.")
-    baseline = next(iter(groups))
-    own = f"the best {measure.title} of {baseline} on the same seed"
-    goal = own if target is None else f"{measure.title} of {100 * target:g} %"
-    notes.append(f"target: {goal}; speed-up: against {baseline}; U: the computation of a FedAvg round.")
+    for each in filled:
+        seeds = {
+            name: sorted(run.seed for run in members) for name, members in each.condition.methods.items()
+        }
+        if len({str(own) for own in seeds.values()}) > 1:
+            where = _under(each, filled)
+            told = "; ".join(f"{name} {', '.join(map(str, own))}" for name, own in seeds.items())
+            notes.append(f"{where}the methods have different seeds: {told}.")
     return tuple(notes)
+
+
+# Files
+
+
+def starred(cell: Cell) -> str:
+    """The text of a cell, with a star where it differs from the reference beyond chance."""
+    return f"{cell.text}*" if cell.mark in ("above", "below") else cell.text
 
 
 def to_markdown(table: Comparison) -> str:
     lines = [
-        "| " + " | ".join(["method", *(column.title for column in table.columns)]) + " |",
-        "|---|" + "---:|" * len(table.columns),
+        "| " + " | ".join([*table.heads, *(escape_markdown(head.line) for head in table.columns)]) + " |",
+        "|" + "---|" * len(table.heads) + "---:|" * len(table.columns),
     ]
-    marks: dict[Rank, Callable[[str], str]] = {
-        "first": lambda text: f"**{text}**",
-        "second": lambda text: f"<u>{text}</u>",
-        "": lambda text: text,
-    }
     for row in table.rows:
-        cells = [escape_markdown(row.method), *(marks[cell.rank](cell.text) for cell in row.cells)]
-        lines.append("| " + " | ".join(cells) + " |")
-    notes = [f"- {escape_markdown(note)}" for note in table.notes]
-    return "\n".join([*lines, "", *notes]) + "\n"
+        cells = [f"**{cell.text}**" if cell.is_best else escape_markdown(starred(cell)) for cell in row.cells]
+        lines.append("| " + " | ".join([*map(escape_markdown, row.keys), *cells]) + " |")
+    notes = [f"- {escape_markdown(note)}" for note in (*table.footnotes, *table.notes)]
+    return "\n".join([escape_markdown(table.title), "", *lines, "", *notes]) + "\n"
 
 
 def to_csv(table: Comparison) -> str:
     """Numbers as they are, for programs: accuracies as fractions, traffic in bytes; an empty field where a
-    value does not exist."""
+    value does not exist. A mark is best, above or below (the reference); what it takes is the note of the
+    first row."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    names = [f"{column.name}_{what}" for column in table.columns for what in ("mean", "std", "n")]
-    writer.writerow(["method", *names])
-    for row in table.rows:
-        fields: list[object] = [escape_csv(row.method)]
+    parts = ("mean", "std", "n", "mark")
+    names = [f"{escape_csv(head.name)}_{part}" for head in table.columns for part in parts]
+    writer.writerow([*table.heads, *names, "note"])
+    for place, row in enumerate(table.rows):
+        fields: list[object] = [escape_csv(key) for key in row.keys]
         for cell in row.cells:
             mean, std = (None, None) if cell.value is None else (cell.value.mean, cell.value.std)
-            fields += [mean, std, cell.seeds[0]]
-        writer.writerow(fields)
+            fields += [mean, std, cell.seeds[0], cell.mark]
+        writer.writerow([*fields, "" if place else escape_csv(" ".join(table.footnotes))])
     return file.getvalue()
 
 
 def to_latex(table: Comparison) -> str:
-    """A tabular for the booktabs package."""
-    marks: dict[Rank, Callable[[str], str]] = {
-        "first": lambda text: rf"\textbf{{{text}}}",
-        "second": lambda text: rf"\underline{{{text}}}",
-        "": lambda text: text,
-    }
-    lines = [
-        *(f"% {escape_comment(note)}" for note in table.notes),
-        r"\begin{tabular}{l" + "r" * len(table.columns) + "}",
-        r"\toprule",
-        " & ".join(["method", *(escape_latex(column.title) for column in table.columns)]) + r" \\",
-        r"\midrule",
+    """A tabular for the booktabs package, with its footnotes below."""
+    comments = [f"% {escape_comment(text)}" for text in (table.title, *table.notes)]
+    head = [r"\begin{tabular}{l" + "r" * len(table.columns) + "}", r"\toprule"]
+    groups = [(group, len(list(heads))) for group, heads in groupby(table.columns, lambda head: head.group)]
+    if any(group for group, _ in groups):
+        spans = [rf"\multicolumn{{{width}}}{{c}}{{{escape_latex(group)}}}" for group, width in groups]
+        head.append(" & ".join(["", *spans]) + r" \\")
+        ends = [sum(width for _, width in groups[: place + 1]) + 1 for place in range(len(groups))]
+        head += [
+            rf"\cmidrule(lr){{{end - width + 1}-{end}}}" for end, (_, width) in zip(ends, groups, strict=True)
+        ]
+    head.append(
+        " & ".join(map(escape_latex, [table.heads[-1], *(each.title for each in table.columns)])) + r" \\"
+    )
+    lines = []
+    for title, rows in table.sections:
+        lines.append(r"\midrule")
+        if title:
+            lines.append(
+                rf"\multicolumn{{{1 + len(table.columns)}}}{{l}}{{\emph{{{escape_latex(title)}}}}} \\"
+            )
+        for row in rows:
+            texts = [(escape_latex(starred(cell)), cell.is_best) for cell in row.cells]
+            cells = [rf"\textbf{{{text}}}" if best else text for text, best in texts]
+            lines.append(" & ".join([escape_latex(row.name), *cells]) + r" \\")
+    below = " ".join(escape_latex(_capital(note)) for note in table.footnotes)
+    end = [
+        r"\bottomrule",
+        r"\end{tabular}",
+        *([rf"\par\smallskip{{\footnotesize {below}\par}}"] if below else []),
     ]
-    for row in table.rows:
-        cells = [escape_latex(row.method), *(marks[cell.rank](escape_latex(cell.text)) for cell in row.cells)]
-        lines.append(" & ".join(cells) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    return "\n".join([*comments, *head, *lines, *end]) + "\n"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 WRITERS: dict[str, Callable[[Comparison], str]] = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
@@ -241,6 +675,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%",
     "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "±": r"$\pm$", "—": r"\textemdash{}",
+    "≤": r"$\leq$",
 }  # fmt: skip
 
 

@@ -182,7 +182,7 @@ def _rows(
             "rounds": _rounds(runs),
             # None is best of other seeds or at another round.
             "cells": [
-                [cell.text, level and cell.rank == "first"]
+                [cell.text, level and cell.is_best]
                 for cell in next((cells[run.path] for run in runs if run.path in cells), ())
             ],
             "against": None if name == reference else _against(told, name),
