@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import math
+import re
 import shutil
 import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from unskew import metrics
 from unskew.errors import UserError
 from unskew.record import Traffic
 from unskew.report.read import read_runs
+from unskew.report.skew_words import skew_in_words
 from unskew.report.table import (
     COLUMNS,
     Comparison,
@@ -29,17 +34,16 @@ from unskew.report.table import (
     to_markdown,
 )
 
-PLACE = {column.name: index for index, column in enumerate(COLUMNS)}
-
 
 @pytest.fixture
 def make(write_run):
     """Runs whose accuracies are given: {(method, seed): accuracy of every round}."""
 
-    def runs(accuracies: dict[tuple[str, int], list[float]], **settings):
+    def runs(accuracies: dict[tuple[str, int], list[float]], folder: str = "runs", **settings):
         paths = []
         for (method, seed), values in accuracies.items():
-            path = write_run(f"{len(paths)}", method=method, seed=seed, rounds=len(values), **settings)
+            name = f"{folder}/{seed}/{re.sub(r'[^a-z]', '-', method)}"
+            path = write_run(name, method=method, seed=seed, rounds=len(values), **settings)
             rounds = path / "rounds.jsonl"
             lines = [json.loads(line) for line in rounds.read_text().splitlines()]
             for line, value in zip(lines, values, strict=True):
@@ -52,45 +56,106 @@ def make(write_run):
 
 
 def shown(table: Comparison, column: str) -> dict[str, tuple[str, str]]:
-    """Of every method, the text and the rank."""
-    cells = {row.method: row.cells[PLACE[column]] for row in table.rows}
-    return {method: (cell.text, cell.rank) for method, cell in cells.items()}
+    """Of every row, the text and the mark."""
+    place = [head.name for head in table.columns].index(column)
+    cells = {row.name: row.cells[place] for row in table.rows}
+    return {name: (cell.text, cell.mark) for name, cell in cells.items()}
 
 
-def test_means_and_deviations_over_seeds_best_and_second(make):
-    table = tabulate(
-        make(
-            {
-                ("fedavg", 1): [0.4, 0.6, 0.5],
-                ("fedavg", 2): [0.4, 0.5, 0.54],
-                ("fedprox", 1): [0.1, 0.2, 0.3],
-                ("fedprox", 2): [0.1, 0.2, 0.3],
-                ("fedvls", 1): [0.6, 0.65, 0.7],
-                ("fedvls", 2): [0.5, 0.6, 0.7],
-            }
-        )
-    )
+THREE = {
+    ("fedavg", 1): [0.4, 0.60, 0.50],
+    ("fedavg", 2): [0.4, 0.50, 0.54],
+    ("fedavg", 3): [0.4, 0.50, 0.52],
+    ("fedprox", 1): [0.1, 0.20, 0.30],
+    ("fedprox", 2): [0.1, 0.20, 0.33],
+    ("fedprox", 3): [0.1, 0.20, 0.30],
+    ("fedvls", 1): [0.6, 0.65, 0.70],
+    ("fedvls", 2): [0.5, 0.60, 0.71],
+    ("fedvls", 3): [0.5, 0.60, 0.72],
+}
+
+
+def test_means_and_deviations_over_seeds_and_what_is_best(make):
+    table = tabulate(make(THREE))
     assert shown(table, "last") == {
-        "fedavg": ("52.0 ± 2.8", "second"),
-        "fedprox": ("30.0 ± 0.0", ""),
-        "fedvls": ("70.0 ± 0.0", "first"),
+        "fedavg": ("52.0 ± 2.0", ""),
+        "fedprox": ("31.0 ± 1.7", "below"),
+        "fedvls": ("71.0 ± 1.0", "best"),
     }
-    assert shown(table, "best_by_test")["fedavg"] == ("57.0 ± 4.2", "second")
-    assert shown(table, "mean_last_10")["fedvls"] == ("62.5 ± 3.5", "first")
-    # fedavg's best is 0.6 on seed 1, reached in round 2, and 0.54 on seed 2, in round 3; fedvls reaches them
-    # in rounds 1 and 2, fedprox never.
+    # Chosen on the test set: nothing is claimed of it.
+    assert shown(table, "best_by_test")["fedavg"] == ("55.3 ± 4.2", "")
+    assert shown(table, "mean_last_10")["fedvls"] == ("62.0 ± 2.6", "")
+    # fedavg's best is 0.6 on seed 1, reached in round 2, and 0.54 and 0.52 on the others, in round 3; fedvls
+    # reaches them in rounds 1, 2 and 2, fedprox never.
     assert shown(table, "rounds_to_target") == {
-        "fedavg": ("2.5 ± 0.7", "second"),
+        "fedavg": ("2.7 ± 0.6", ""),
         "fedprox": ("—", ""),
-        "fedvls": ("1.5 ± 0.7", "first"),
+        "fedvls": ("1.7 ± 0.6", ""),
     }
     assert shown(table, "speed_up") == {
-        "fedavg": ("1.00", "second"),
+        "fedavg": ("1.00", ""),
         "fedprox": ("—", ""),
-        "fedvls": ("1.75 ± 0.35", "first"),
+        "fedvls": ("1.67 ± 0.29", ""),
     }
     assert shown(table, "traffic")["fedavg"] == ("0.0", "")  # 36,000 bytes for all: nobody is best
     assert shown(table, "cost")["fedavg"] == ("3.0", "")
+    assert table.footnotes[0] == (
+        "bold: better than every other method by paired t-tests at 5 %; *: differs from fedavg at 5 % after "
+        "Holm's correction."
+    )
+
+
+def test_what_the_seeds_do_not_back_is_not_marked(make):
+    close = {("fedavg", s): [0.6 + s / 50] for s in (1, 2, 3)}
+    close |= {("fedprox", s): [value] for s, value in ((1, 0.70), (2, 0.60), (3, 0.67))}
+    table = tabulate(make(close))
+    assert {mark for _, mark in shown(table, "last").values()} == {""}
+    assert table.footnotes[0].endswith("after Holm's correction; the seeds settle nothing.")
+
+
+def test_two_seeds_tell_nothing_apart(make):
+    table = tabulate(make({key: values for key, values in THREE.items() if key[1] < 3}))
+    assert {mark for _, mark in shown(table, "last").values()} == {""}
+    assert table.footnotes[0].startswith("the methods are not told apart: that takes three seeds")
+
+
+def test_measures_that_are_asked_for_are_tested_as_one_family(make):
+    table = tabulate(make(THREE), metric="class:coat", measures=["last", "discrepancy", "class:bag"])
+    assert [head.title for head in table.columns] == ["last", "best minus worst class", "accuracy of bag"]
+    runs = make({(name, seed + 10): values for (name, seed), values in THREE.items()})
+    values = {
+        name: {
+            key: {run.seed: of(run.rounds[-1]) for run in runs if run.label == name}
+            for key, of in (
+                ("last", lambda line: line.class_accuracy[4]),
+                ("discrepancy", lambda line: line.discrepancy),
+                ("class:bag", lambda line: line.class_accuracy[8]),
+            )
+        }
+        for name in ("fedavg", "fedprox", "fedvls")
+    }
+    told = metrics.against_reference(values, "fedavg", families=[list(values["fedavg"])])
+    again = tabulate(runs, metric="class:coat", measures=["last", "discrepancy", "class:bag"])
+    for name, each in told.items():
+        for key, found in each.items():
+            mark = shown(again, key)[name][1]
+            assert (mark != "") == found.settled
+            if mark in ("above", "below"):
+                assert mark == ("above" if found.difference > 0 else "below")
+
+
+def test_what_follows_from_the_settings_is_best_where_it_is_lowest(make):
+    runs = make({("a", 1): [0.5], ("b", 1): [0.5], ("c", 1): [0.5]})
+    dear = [
+        replace(run, summary=replace(run.summary, cost=cost))
+        for run, cost in zip(runs, (3.0, 2.0, 4.0), strict=True)
+    ]
+    assert [mark for _, mark in shown(tabulate(dear), "cost").values()] == ["", "best", ""]
+    same = [
+        replace(run, summary=replace(run.summary, cost=cost))
+        for run, cost in zip(runs, (2.0, 2.0, 4.0), strict=True)
+    ]
+    assert [mark for _, mark in shown(tabulate(same), "cost").values()] == ["", "", ""]
 
 
 def test_the_other_columns_are_of_the_last_round(make):
@@ -102,13 +167,6 @@ def test_the_other_columns_are_of_the_last_round(make):
         assert shown(table, group)["fedavg"] == (f"{100 * getattr(last.groups, group):.1f}", "")
 
 
-def test_ties_as_they_are_printed_share_a_rank(make):
-    last = {"a": 0.5, "b": 0.70004, "c": 0.69996, "d": 0.6, "e": 0.60001, "f": 0.1}
-    table = tabulate(make({(method, 1): [value] for method, value in last.items()}))
-    ranks = {method: rank for method, (_, rank) in shown(table, "last").items()}
-    assert ranks == {"a": "", "b": "first", "c": "first", "d": "second", "e": "second", "f": ""}
-
-
 def test_a_target_that_only_some_seeds_reach_is_no_mean(make):
     table = tabulate(
         make({("a", 1): [0.5], ("a", 2): [0.6], ("b", 1): [0.55], ("b", 2): [0.55]}), target=0.58
@@ -116,7 +174,7 @@ def test_a_target_that_only_some_seeds_reach_is_no_mean(make):
     assert shown(table, "rounds_to_target") == {"a": ("— (1 of 2)", ""), "b": ("—", "")}
     fields = next(csv.DictReader(io.StringIO(to_csv(table))))
     assert (fields["rounds_to_target_mean"], fields["rounds_to_target_n"]) == ("", "1")
-    assert "accuracy of 58 %" in table.notes[-1]
+    assert "accuracy of 58 %" in table.footnotes[-1]
 
 
 def test_another_metric_and_a_class(make):
@@ -132,12 +190,120 @@ def test_another_metric_and_a_class(make):
 
 def test_what_a_reader_should_know_is_noted(make, write_run):
     runs = make({("a", 1): [0.5], ("a", 2): [0.5], ("b", 1): [0.6]})
-    (note, _) = tabulate(runs).notes
-    assert note == "the methods have different seeds: a 1, 2; b 1."
-    begun = write_run("begun", method="c", seed=1, rounds=4, done=2, model__name="cnn")
-    notes = tabulate([*runs[:1], *read_runs([begun])]).notes
-    assert any(f"not finished: {begun}" in note for note in notes)
-    assert any("different conditions" in note for note in notes)
+    table = tabulate(runs)
+    assert table.notes == ("the methods have different seeds: a 1, 2; b 1.",)
+    skew = skew_in_words(runs[0])
+    assert skew.startswith("a client lacks ")
+    assert f"{skew} (seed 1)." in table.footnotes
+
+
+def test_runs_are_compared_in_the_last_round_that_all_have(make, write_run):
+    ahead = make({("a", 1): [0.2, 0.5, 0.4, 0.9]})
+    begun = read_runs([write_run("begun", method="b", seed=1, rounds=4, done=2)])
+    table = tabulate([*ahead, *begun])
+    assert shown(table, "last")["a"] == ("50.0", "")
+    assert shown(table, "best_by_test")["a"] == ("50.0", "")
+    assert shown(table, "mean_last_10")["a"] == ("35.0", "")
+    assert shown(table, "cost")["a"] == ("—", "")  # of the whole run
+    assert table.columns[2].title == "mean last 2"
+    assert shown(table, "worst_class")["a"][0] == f"{100 * ahead[0].rounds[1].min_class:.1f}"
+    assert any("the numbers are of round 2, the last that all reached" in note for note in table.footnotes)
+    assert table.notes == (f"not finished: {begun[0].path}.",)
+
+
+# Several conditions
+
+
+@pytest.fixture
+def two_skews(make):
+    """Methods that rank otherwise under another skew."""
+    runs = []
+    for skew, gain in (("dirichlet:0.05", 0.2), ("dirichlet:0.5", -0.2)):
+        for shift, method in ((0.0, "fedavg"), (gain, "fedvls")):
+            accuracies = {
+                (method, seed): [0.4 + shift, 0.5 + shift + seed / 100 + (method == "fedvls") * seed / 500]
+                for seed in (1, 2, 3)
+            }
+            runs += make(accuracies, folder=f"{skew}-{method}", skew__recipe=skew)
+    return runs
+
+
+def test_methods_are_compared_within_their_condition(two_skews):
+    table = tabulate(two_skews)
+    assert table.heads == ("condition", "method")
+    assert [row.keys for row in table.rows] == [
+        (skew, method) for skew in ("dirichlet:0.05", "dirichlet:0.5") for method in ("fedavg", "fedvls")
+    ]
+    assert [row.cells[0].mark for row in table.rows] == ["", "best", "best", "below"]
+    # Speed-up is against the fedavg of the same condition.
+    assert [row.cells[8].text for row in table.rows] == ["1.00", "2.00", "1.00", "—"]
+    assert table.title == "fashion-mnist, 6 clients, all in a round, mlp-small"
+    assert sum(note.startswith("under dirichlet:0.") for note in table.footnotes) == 2
+    markdown = to_markdown(table)
+    assert "| condition | method | last |" in markdown
+    assert "| dirichlet:0.05 | fedvls | **" in markdown
+    latex = to_latex(table).splitlines()
+    assert latex.count(r"\midrule") == 2
+    assert any(line.startswith(r"\multicolumn{12}{l}{\emph{dirichlet:0.05}}") for line in latex)
+
+
+@pytest.mark.parametrize("axis", ["condition", "skew", "skew.recipe", "recipe"])
+def test_methods_below_and_conditions_beside_each_other(two_skews, axis):
+    table = tabulate(two_skews, columns=axis)
+    assert table.title == "accuracy %, last: fashion-mnist, 6 clients, all in a round, mlp-small"
+    assert table.heads == ("method",)
+    assert [head.line for head in table.columns] == ["dirichlet:0.05", "dirichlet:0.5"]
+    assert [[cell.text for cell in row.cells] for row in table.rows] == [
+        ["52.0 ± 1.0", "52.0 ± 1.0"],
+        ["72.4 ± 1.2", "32.4 ± 1.2"],
+    ]
+    assert [[cell.mark for cell in row.cells] for row in table.rows] == [["", "best"], ["best", "below"]]
+    turned = tabulate(two_skews, rows=axis, columns="method")
+    assert [row.keys for row in turned.rows] == [("dirichlet:0.05",), ("dirichlet:0.5",)]
+    assert [head.line for head in turned.columns] == ["fedavg", "fedvls"]
+    assert [row.cells for row in turned.rows] == list(zip(*(row.cells for row in table.rows), strict=True))
+
+
+def test_several_measures_stand_side_by_side_in_each_condition(two_skews):
+    table = tabulate(two_skews, columns="skew", measures=["last", "vacant"])
+    assert [(head.group, head.title) for head in table.columns] == [
+        (skew, measure) for skew in ("dirichlet:0.05", "dirichlet:0.5") for measure in ("last", "vacant")
+    ]
+    latex = to_latex(table)
+    assert r" & \multicolumn{2}{c}{dirichlet:0.05} & \multicolumn{2}{c}{dirichlet:0.5} \\" in latex
+    assert "\\cmidrule(lr){2-3}\n\\cmidrule(lr){4-5}\n" in latex
+    assert r"method & last & vacant & last & vacant \\" in latex
+    rows = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert float(rows[1]["dirichlet:0.5 last_mean"]) == pytest.approx(0.324)
+    assert [row["dirichlet:0.5 last_mark"] for row in rows] == ["best", "below"]
+    assert "bold: better than every other method of its condition" in rows[0]["note"]
+    below = tabulate(two_skews, rows="measure", columns="method", measures=["last", "vacant"])
+    assert [row.keys for row in below.rows] == [
+        (skew, measure) for skew in ("dirichlet:0.05", "dirichlet:0.5") for measure in ("last", "vacant")
+    ]
+
+
+def test_what_has_no_axis_stands_before_the_rows(make):
+    runs = []
+    for skew in ("dirichlet:0.05", "iid"):
+        for lr in (0.1, 0.2):
+            settings = {"skew__recipe": skew, "budget__lr": lr}
+            runs += make({("fedavg", 1): [0.5], ("fedprox", 1): [0.6]}, folder=f"{skew}{lr}", **settings)
+    table = tabulate(runs, columns="skew")
+    assert table.heads == ("condition", "method")
+    assert [row.keys for row in table.rows] == [
+        (lr, method) for lr in ("lr 0.1", "lr 0.2") for method in ("fedavg", "fedprox")
+    ]
+    assert [head.line for head in table.columns] == ["dirichlet:0.05", "iid"]
+    assert [row.keys for row in tabulate(runs, rows="lr", columns="skew").rows] == [
+        (lr, method) for lr in ("0.1", "0.2") for method in ("fedavg", "fedprox")
+    ]
+
+
+def test_a_method_that_a_condition_lacks_has_no_number_there(two_skews):
+    some = [run for run in two_skews if run.skew == "dirichlet:0.05" or run.label == "fedavg"]
+    table = tabulate(some, columns="skew")
+    assert [cell.text for cell in table.rows[1].cells] == ["72.4 ± 1.2", "—"]
 
 
 def test_traffic_is_that_of_the_whole_run(make):
@@ -168,18 +334,20 @@ def test_runs_that_chose_a_round_tell_that_one(make):
     assert [row.cells[1].text for row in table.rows] == ["60.0", "90.0"]
     for row, run in zip(table.rows, runs, strict=True):
         assert row.cells[4].text == f"{100 * run.rounds[1].min_class:.1f}"  # of the chosen round
-    assert to_markdown(table).startswith("| method | best by validation | last | best by test |")
+    assert "\n| method | best by validation | last | best by test |" in to_markdown(table)
     assert to_csv(table).startswith("method,best_by_validation_mean,")
 
 
-def test_markdown_marks_first_and_second(make):
-    text = to_markdown(tabulate(make({("a", 1): [0.5], ("b|c", 1): [0.6], ("d", 1): [0.1]})))
-    lines = text.splitlines()
-    assert lines[0].startswith("| method | last | best by test | mean last 10 | worst class |")
-    assert lines[2].startswith("| a | <u>50.0</u> |")
-    assert lines[3].startswith(r"| b\|c | **60.0** |")
-    assert lines[4].startswith("| d | 10.0 |")
-    assert len({line.replace(r"\|", "").count("|") for line in lines[:5]}) == 1
+def test_markdown_marks_what_is_best_and_what_differs(make):
+    named = {("b|c" if name == "fedvls" else name, seed): each for (name, seed), each in THREE.items()}
+    lines = to_markdown(tabulate(make(named))).splitlines()
+    assert lines[0] == "fashion-mnist, dirichlet:0.05, 6 clients, mlp-small"
+    assert lines[2].startswith("| method | last | best by test | mean last 3 | worst class |")
+    assert lines[4].startswith("| fedavg | 52.0 ± 2.0 |")
+    assert lines[5].startswith(r"| fedprox | 31.0 ± 1.7\* |")
+    assert lines[6].startswith(r"| b\|c | **71.0 ± 1.0** |")
+    assert len({line.replace(r"\|", "").count("|") for line in lines[2:7]}) == 1
+    assert r"- bold: better than every other method by paired t-tests at 5 %; \*: differs" in lines[8]
 
 
 def test_csv_is_for_programs(make):
@@ -193,15 +361,19 @@ def test_csv_is_for_programs(make):
     assert rows[1]["last_std"] == ""
 
 
-def test_latex_marks_first_and_second(make):
-    text = to_latex(tabulate(make({("a_b", 1): [0.5], ("c", 1): [0.6], ("a_b", 2): [0.5]})))
-    lines = text.splitlines()
+def test_latex_marks_what_is_best_and_what_differs(make):
+    named = {("a_b" if name == "fedvls" else name, seed): each for (name, seed), each in THREE.items()}
+    lines = to_latex(tabulate(make(named))).splitlines()
     body = lines[lines.index(r"\midrule") + 1 :]
-    assert body[0].startswith(r"a\_b & \underline{50.0 $\pm$ 0.0} & ")
-    assert body[1].startswith(r"c & \textbf{60.0} & ")
-    assert body[2:] == [r"\bottomrule", r"\end{tabular}"]
-    assert lines[-1 - len(body) - 2] == r"\toprule"
-    assert all(line.count(" & ") == len(COLUMNS) for line in body[:2])
+    assert body[0].startswith(r"fedavg & 52.0 $\pm$ 2.0 & ")
+    assert body[1].startswith(r"fedprox & 31.0 $\pm$ 1.7* & ")
+    assert body[2].startswith(r"a\_b & \textbf{71.0 $\pm$ 1.0} & ")
+    assert body[3:5] == [r"\bottomrule", r"\end{tabular}"]
+    assert body[5].startswith(
+        r"\par\smallskip{\footnotesize Bold: better than every other method by paired t-tests"
+    )
+    assert lines[1:3] == [r"\begin{tabular}{l" + "r" * len(COLUMNS) + "}", r"\toprule"]
+    assert all(line.count(" & ") == len(COLUMNS) for line in body[:3])
 
 
 NASTY = r"""\input{x} $x$ & # % _ { } ~ ^ < > | " ' ` -- --- é ß € 日本 """ + "a\nb\x00\x1b \\\\"
@@ -217,6 +389,8 @@ def test_escaped_text_breaks_no_cell(text):
     assert "|" not in unescaped
     assert "<" not in unescaped.replace(r"\<", "")
     assert all(31 < ord(each) < 256 for each in latex)
+    with contextlib.suppress(ValueError):
+        assume(not math.isfinite(float(text)))
     assert not escape_csv(text).startswith(("=", "+", "-", "@"))
 
 
@@ -298,6 +472,13 @@ def test_the_table_of_a_real_comparison_agrees_with_it(unskew, tmp_path):
         (["run", "--target", "x"], "--target is x but should be a percentage"),
         (["run", "--metric", "loss"], "of loss less is better"),
         (["run", "--metric", "worse"], "unknown metric 'worse': did you mean 'worst'?"),
+        (["run", "--measures", "lats"], "unknown measure of a table 'lats': did you mean 'last'?"),
+        (
+            ["run", "--rows", "methods"],
+            "unknown rows or columns of a table 'methods': did you mean 'method'?",
+        ),
+        (["run", "--columns", "method"], "--rows and --columns are both method: choose two different ones."),
+        (["run", "--reference", "fedvag"], "unknown method among the runs 'fedvag': did you mean 'fedavg'?"),
     ],
 )
 def test_bad_input_is_answered_in_one_sentence(unskew, write_run, arguments, says):

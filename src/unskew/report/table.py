@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -701,8 +702,8 @@ def escape_markdown(text: str) -> str:
 def escape_csv(text: str) -> str:
     """A spreadsheet takes for a formula what begins like one and is no number."""
     with contextlib.suppress(ValueError):
-        float(text)
-        return text
+        if math.isfinite(float(text)):
+            return text
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
