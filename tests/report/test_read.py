@@ -209,6 +209,25 @@ def test_experiment_files_are_called_by_their_methods(unskew, tmp_path):
     assert list(by_method(read([tmp_path / "cmp"]))) == names
 
 
+def test_a_search_stands_for_its_winners(write_run, tmp_path):
+    for trial in range(2):
+        write_run(f"search/fedprox/trial-00{trial}-seed1", method="fedprox", options={"mu": trial / 2})
+    folder = tmp_path / "search"
+    (folder / "search.json").write_text("{}")
+    with pytest.raises(UserError, match=f"has not ended: go on with unskew resume {folder}, or give"):
+        read([folder])
+    trials = [
+        {"method": "fedprox", "number": n, "folders": [f"fedprox/trial-00{n}-seed1"], "score": n}
+        for n in range(2)
+    ]
+    told = {"metric": "accuracy", "winners": [{"method": "fedprox", "trial": 2}], "all": trials}
+    (folder / "tune.json").write_text(json.dumps(told))
+    assert [run.label for run in read([folder])] == ["fedprox:mu=0.5"]
+    (folder / "tune.json").write_text(json.dumps(told | {"winners": []}))
+    with pytest.raises(UserError, match="came to a score: give another folder"):
+        read([folder])
+
+
 def broken(path, name, change):
     text = (path / name).read_text()
     (path / name).write_text(change(text))
