@@ -300,6 +300,23 @@ def test_what_has_no_axis_stands_before_the_rows(make):
     ]
 
 
+def test_a_hyperparameter_has_an_axis_of_its_own(write_run):
+    runs = []
+    for skew in ("dirichlet:0.05", "iid"):
+        for mu in (0.1, 1.0):
+            path = write_run(f"{skew}{mu}", method="fedprox", options={"mu": mu, "nu": 3}, skew__recipe=skew)
+            runs += read_runs([path])
+    table = tabulate(runs, rows="mu", columns="skew")
+    assert (table.heads, [row.keys for row in table.rows]) == (
+        ("mu", "method"),
+        [("0.1", "fedprox:nu=3"), ("1", "fedprox:nu=3")],
+    )
+    last = {(run.skew, run.experiment["method"]["mu"]): run.summary.accuracy.last for run in runs}
+    assert [[cell.text for cell in row.cells] for row in table.rows] == [
+        [f"{100 * last[skew, mu]:.1f}" for skew in ("dirichlet:0.05", "iid")] for mu in (0.1, 1.0)
+    ]
+
+
 def test_a_method_that_a_condition_lacks_has_no_number_there(two_skews):
     some = [run for run in two_skews if run.skew == "dirichlet:0.05" or run.label == "fedavg"]
     table = tabulate(some, columns="skew")

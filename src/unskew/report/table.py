@@ -17,10 +17,11 @@ from typing import Literal
 from unskew import metrics
 from unskew.errors import UserError, unknown
 from unskew.metrics import Difference, Summary
+from unskew.notation import write_value
 from unskew.report.answer import Answer, Moment, answer, choose_reference, moment
 from unskew.report.conditions import Condition, by_condition, in_common
 from unskew.report.measures import MEASURES, Measure, final_value, find, mean_of, series
-from unskew.report.read import Run, settings
+from unskew.report.read import Run, hyperparameters, settings
 from unskew.report.skew_words import skew_in_words
 
 Mark = Literal["best", "above", "below", ""]
@@ -160,8 +161,9 @@ def tabulate(
     is a fraction; without one it is the best of the reference on the same seed, to which speed-up is relative
     too. What not all seeds of a method have, such as a target reached, is not averaged over the others.
 
-    `rows` and `columns` say what stands below and beside each other: method, condition, measure or a setting
-    in which conditions differ, such as skew.recipe. What neither of them names, stands before the rows.
+    `rows` and `columns` say what stands below and beside each other: method, condition, measure, a setting
+    in which conditions differ, such as skew.recipe, or a hyperparameter. What neither of them names, stands
+    before the rows.
     `measures` are names of COLUMNS or of MEASURES; without any, all of COLUMNS where they are columns or
     rows, else the first.
     """
@@ -461,15 +463,29 @@ def _places(filled: Sequence[_Filled], columns: Sequence[Column], axes: Sequence
         condition = each.condition
         rest = ", ".join(text for key, text in condition.differs.items() if key not in axes)
         for name, cells in each.cells.items():
-            asked = settings(condition.methods[name][0])
-            told = {axis: str(asked.get(axis, NONE)) for axis in axes}
+            asked = _asked(condition.methods[name][0])
+            told = {axis: write_value(asked.get(axis, NONE)) for axis in axes}
+            method = _without(name, [axis for axis in axes if axis.startswith("method.")])
             for column, cell in zip(columns, cells, strict=True):
-                yield _Place(name, condition.short or condition.title, rest, told, column, cell)
+                yield _Place(method, condition.short or condition.title, rest, told, column, cell)
+
+
+def _asked(run: Run) -> dict[str, object]:
+    """The settings of a run and the hyperparameters of its method, which may be rows or columns."""
+    return settings(run) | {key: value for key, value in hyperparameters(run).items() if key != "method.name"}
+
+
+def _without(method: str, axes: Sequence[str]) -> str:
+    """What a method is called without hyperparameters that are rows or columns."""
+    for axis in axes:
+        option = re.escape(axis.rpartition(".")[2])
+        method = re.sub(rf"(?<=[:,]){option}=[^,+ ]*,?", "", method)
+    return re.sub(r"[:,](?=$|[+ ])", "", method)
 
 
 def _setting(axis: str, filled: Sequence[_Filled]) -> str:
-    """The setting that an axis names: skew.recipe, or as short as skew or lr."""
-    each = [settings(runs[0]) for one in filled for runs in one.condition.methods.values()]
+    """The setting that an axis names: skew.recipe, or as short as skew, lr or mu."""
+    each = [_asked(runs[0]) for one in filled for runs in one.condition.methods.values()]
     known = dict.fromkeys(key for mine in each for key in mine)
     if axis in known:
         return axis
