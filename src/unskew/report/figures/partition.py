@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.report.conditions import by_condition, in_common
 from unskew.report.figures.style import (
     COLUMN,
     LINE,
@@ -16,6 +17,7 @@ from unskew.report.figures.style import (
     PAGE,
     SMALL,
     TALLEST,
+    add_scale,
     blank,
     distinct,
     fit,
@@ -27,6 +29,7 @@ from unskew.report.figures.style import (
     text_width,
     tile,
 )
+from unskew.report.figures.words import heading
 from unskew.report.read import Run
 
 if TYPE_CHECKING:
@@ -45,15 +48,20 @@ most."""
 
 
 def partition(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
-    """The partitions of these runs: one panel for each that differs."""
+    """The partitions of these runs: one panel for each that differs, with its seed."""
     distinct_ = {(run.classes, run.counts.shape, run.counts.tobytes()): run for run in reversed(runs)}
     shown = sorted(distinct_.values(), key=runs.index)
     if len(shown) == 1:
         (run,) = shown
-        words = f"{run.conditions}, seed {run.seed}" if title is None else title
-        return draw_partition(run.counts, run.classes, run.names, title=words, width=width)
-    several = [(f"{run.skew}, seed {run.seed}", run.counts, run.classes, run.names) for run in shown]
-    return _draw(several, title or "", width)
+        told = "" if title is None else f"seed {run.seed}"
+        return _draw([(told, run.counts, run.classes, run.names)], heading([run], title), width)
+    shorts = {run.path: part.short for part in by_condition(runs) for run in part.runs}
+    several = [
+        (", ".join(filter(None, (shorts[run.path], f"seed {run.seed}"))), run.counts, run.classes, run.names)
+        for run in shown
+    ]
+    words = (runs[0].conditions if not shorts[runs[0].path] else in_common(runs)) if title is None else title
+    return _draw(several, words, width)
 
 
 def draw_partition(
@@ -102,7 +110,7 @@ def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
     turned = below + 0.06 > wide  # names of sites stand upright where they fit
     room = 0.5 + (below if turned else 0.0)
     figure = blank(total, rows * (tall * C + room) + (0.4 if discs else 0.1), title)
-    every = panels(figure, len(parts), columns)
+    every, spare = panels(figure, len(parts), columns)
     each = zip(parts, names, sites, every, strict=True)
     for place, ((name, counts, classes, _), labels, called, axes) in enumerate(each):
         if discs:
@@ -123,9 +131,7 @@ def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
     if discs:
         _key(figure, most, wide)
     else:
-        scale = figure.colorbar(image, ax=every, pad=0.02, aspect=30, format="{x:,.0f}")
-        scale.set_label("samples")
-        scale.outline.set_visible(False)
+        add_scale(figure, image, every, spare, "samples", format="{x:,.0f}")
     return figure
 
 
