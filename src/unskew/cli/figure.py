@@ -39,10 +39,11 @@ class Wish:
     classes: tuple[str, ...] = ()
     data: Path | None = None
     against: str | None = None
+    reference: str | None = None
     sort: bool = False
 
 
-Option = Literal["metric", "client", "round", "over", "classes", "data", "against", "sort"]
+Option = Literal["metric", "client", "round", "over", "classes", "data", "against", "reference", "sort"]
 Draw = Callable[[Sequence[Run], Wish], "Figure"]
 
 
@@ -72,6 +73,10 @@ def _sensitivity(runs: Sequence[Run], wish: Wish) -> Figure:
     )
 
 
+def _forest(runs: Sequence[Run], wish: Wish) -> Figure:
+    return figures.forest(runs, reference=wish.reference, width=wish.width, title=wish.title)
+
+
 def _heatmap(runs: Sequence[Run], wish: Wish) -> Figure:
     return figures.heatmap(runs, sort=wish.sort, width=wish.width, title=wish.title)
 
@@ -98,6 +103,11 @@ def _tsne(runs: Sequence[Run], wish: Wish) -> Figure:
 
 
 FIGURES: dict[str, FigureType] = {
+    "forest": FigureType(
+        "how far each method is from a reference, with intervals: the picture to see first",
+        _forest,
+        ("reference",),
+    ),
     "partition": FigureType("who holds what: clients against classes", _plain(figures.partition)),
     "curves": FigureType("a metric in every round, with bands over seeds", _curves, ("metric",)),
     "extremes": FigureType("best class, mean and worst class in every round", _plain(figures.extremes)),
@@ -161,6 +171,10 @@ def figure(
     against: Annotated[
         str | None, options.option("--against", "METHOD", "confusion: show the difference from a method.")
     ] = None,
+    reference: Annotated[
+        str | None,
+        options.option("--reference", "METHOD", "forest: what the others are compared with.", "fedavg"),
+    ] = None,
     sort: Annotated[
         bool | None, typer.Option("--sort", help="heatmap: the hardest class first.", show_default=False)
     ] = None,
@@ -186,7 +200,7 @@ def figure(
     kind, path = FIGURES[name], out or Path(f"{name}.png")
     given: dict[Option, object] = {
         "metric": metric, "client": client, "round": round, "over": over, "classes": classes, "data": data,
-        "against": against, "sort": sort,
+        "against": against, "reference": reference, "sort": sort,
     }  # fmt: skip
     for option, value in given.items():
         if value is not None and option not in kind.options:
@@ -209,6 +223,7 @@ def figure(
         classes=tuple(part.strip() for part in classes.split(",")) if classes else (),
         data=data,
         against=against,
+        reference=reference,
         sort=bool(sort),
     )
     figures.save(kind.draw(read_tested(runs), wish), path)

@@ -4,6 +4,7 @@ Each is a function from the runs that `unskew.report.read` gives to a Matplotlib
 """
 
 from unskew.report.figures.curves import counting, curves, experts, extremes
+from unskew.report.figures.forest import forest
 from unskew.report.figures.heatmap import heatmap
 from unskew.report.figures.matrices import confusion, features, predictions
 from unskew.report.figures.partition import draw_partition, partition
@@ -25,6 +26,7 @@ __all__ = [
     "experts",
     "extremes",
     "features",
+    "forest",
     "heatmap",
     "partition",
     "predictions",

@@ -135,8 +135,8 @@ def _lines(parts: Mapping[str, Mapping[str, Rounds]], axis: Axis, width: float |
     for place, ((name, lines), axes) in enumerate(zip(parts.items(), every, strict=True)):
         for line, values in lines.items():
             where = mark_places(len(values), names.index(line), len(names), inside)
-            _band(axes, values, axis, line_style(found[line]) | where)
-        whole_rounds(axes)
+            _band(axes, values, axis, line_style(found[line]) | where, 0.13 if len(lines) <= 5 else 0.07)
+        whole_rounds(axes, inside)
         if name:
             axes.set_title(fit(name, total / columns - 0.3, NORMAL))
         if place % columns == 0:
@@ -148,14 +148,14 @@ def _lines(parts: Mapping[str, Mapping[str, Rounds]], axis: Axis, width: float |
     return figure
 
 
-def _band(axes: Axes, values: Rounds, axis: Axis, look: Mapping[str, Any]) -> None:
+def _band(axes: Axes, values: Rounds, axis: Axis, look: Mapping[str, Any], alpha: float) -> None:
     rounds = np.array(list(values))
     seeds = [metrics.over_seeds(each) for each in values.values()]
     mean = axis.scale * np.array([np.nan if each is None else each.mean for each in seeds])
     std = axis.scale * np.array([0.0 if each is None or each.std is None else each.std for each in seeds])
     if std.any():
         low, high = np.clip((mean - std, mean + std), *axis.limits)
-        axes.fill_between(rounds, low, high, color=look["color"], alpha=0.13, linewidth=0)
+        axes.fill_between(rounds, low, high, color=look["color"], alpha=alpha, linewidth=0)
     axes.plot(rounds, mean, **look)
 
 
@@ -191,7 +191,7 @@ def extremes(runs: Sequence[Run], *, width: float | None = None, title: str | No
         if len(groups) > 1:
             axes.set_title(fit(name, total / columns - 0.45, NORMAL))
         axes.set_ylim(-3, 103)
-        whole_rounds(axes)
+        whole_rounds(axes, total / columns - 0.6)
         if place % columns == 0:
             axes.set_ylabel("accuracy (%)")
         if place + columns >= len(groups):
@@ -201,7 +201,9 @@ def extremes(runs: Sequence[Run], *, width: float | None = None, title: str | No
     return figure
 
 
-def whole_rounds(axes: Axes) -> None:
+def whole_rounds(axes: Axes, inches: float) -> None:
+    """Ticks at whole rounds, as many as fit on an axis of this length."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+    most = int(np.clip(inches / 0.4, 2, 9))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-WIDEST, NARROWEST = 0.42, 0.245
+WIDEST, NARROWEST = 0.75, 0.245
 """Inches: the widest cell, and the narrowest into which 100 can be written."""
 
 
@@ -68,13 +68,16 @@ def heatmap(
     rows = math.ceil(len(parts) / columns)
     wide = min((total - margin - 0.15 * columns) / columns / methods, WIDEST)
     below = [distinct(list(part.methods), 1.3) for part in parts]
-    foot = max(text_width(name, SMALL) for each in below for name in each) + 0.1
+    foot = max(text_width(name, SMALL) for each in below for name in each)
+    foot = 0.2 if foot + 0.06 <= wide else foot + 0.1
+    same = all(each == below[0] for each in below)  # then names stand under the last of a column alone
     told = wide >= NARROWEST
-    tall = min(LINE + 0.05, ((TALLEST - 0.6) / rows - 0.3 - foot) / len(classes))
+    feet = foot if same else rows * foot
+    tall = min(LINE + 0.05, (TALLEST - 0.8 - rows * 0.3 - feet) / rows / len(classes))
     if tall <= 0.01:
         raise UserError(f"{len(parts)} conditions do not fit on a page: give fewer runs.")
     written = told and tall >= LINE - 0.01
-    figure = blank(total, rows * (tall * len(classes) + 0.3 + foot) + 0.1, heading(runs, title))
+    figure = blank(total, rows * (tall * len(classes) + 0.3) + feet + 0.25, heading(runs, title))
     axes, spare = panels(figure, len(parts), columns)
     for place, (part, each, labels, one) in enumerate(zip(parts, values, below, axes, strict=True)):
         image = one.imshow(
@@ -87,7 +90,12 @@ def heatmap(
                     write_number(one, row, column, f"{value:.0f}", float(value))
         cross_out(one, each[order])
         _frame_worst(one, each[order])
-        name_below(one, labels, wide)
+        if same and place + columns < len(parts):
+            one.set_xticks([])
+        else:
+            name_below(one, labels, wide)
+        if wide == WIDEST:
+            one.set_box_aspect(tall * len(classes) / (wide * methods))
         named = place % columns == 0
         name_ticks(one.yaxis, names if named else [""] * len(names), tall)
         one.tick_params(length=0)
@@ -97,9 +105,9 @@ def heatmap(
         if part.short:
             one.set_title(fit(part.short, wide * methods + (0.1 if columns > 1 else margin), NORMAL))
     if not written or spare is not None:
-        add_scale(figure, image, axes, spare, "accuracy (%)")
+        add_scale(figure, image, axes, spare, "accuracy (%); framed: the worst class")
     else:
-        axes[-1].set_xlabel("accuracy (%), framed: worst class")
+        figure.supxlabel("accuracy (%); framed: the worst class", fontsize=NORMAL)
     return figure
 
 

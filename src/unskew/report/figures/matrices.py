@@ -18,6 +18,7 @@ from unskew.report.figures.style import (
     LINE,
     NORMAL,
     PAGE,
+    PITCH,
     SMALL,
     TALLEST,
     add_scale,
@@ -46,8 +47,11 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-READABLE = 0.187
-"""Inches: the smallest cell that three digits of 7 points fit into."""
+READABLE, WITH_SIGN = 0.187, 0.2
+"""Inches: the smallest cell that three digits of 7 points fit into, and that two with a sign do."""
+LEAST_DIFFERENCE = 20.0
+"""Points that the darkest shade of a difference stands for at the least: a few points are not to look like
+many."""
 
 
 @printed
@@ -83,8 +87,8 @@ def _against(
         for name, theirs, ours in versus(condition, reference):
             where = f" ({condition.short})" if condition.short else ""
             shown[f"{name} − {reference}{where}"] = 100 * (_shares(theirs) - _shares(ours))
-            used += [*theirs, *ours]
-    most = max(max(float(np.nanmax(np.abs(each))) for each in shown.values()), 1.0)
+            used += [run for run in (*theirs, *ours) if run not in used]
+    most = max(max(float(np.nanmax(np.abs(each))) for each in shown.values()), LEAST_DIFFERENCE)
     return _matrices(
         shown, classes, diverging(), (-most, most), "points", "{:+.0f}", width, heading(used, title),
         axes_names=("answer", "class"),
@@ -150,24 +154,37 @@ def _matrices(
     C = len(classes)
     names = distinct(classes, 0.9)
     margin = 0.3 + max(text_width(name, SMALL) for name in names)
-    total = width or (COLUMN if len(shown) == 1 and C * READABLE + margin <= COLUMN else PAGE)
-    bar = 0.0 if len(shown) <= 3 and C * READABLE * len(shown) + margin + 0.4 <= total else 0.65
-    columns, side = tile(
-        len(shown),
-        total - margin - bar,
-        TALLEST - 0.4 - margin,
-        aspect=1.0,
-        gap=0.1 if bar else 0.03,
-        enough=C * READABLE,
-    )
+    readable = WITH_SIGN if "+" in number else READABLE
+    total = width or (COLUMN if len(shown) == 1 and C * readable + margin <= COLUMN else PAGE)
+
+    def arrange(beside: float, below: float) -> tuple[int, float]:
+        return tile(
+            len(shown),
+            total - margin - beside,
+            TALLEST - 0.8 - margin - below,
+            aspect=1.0,
+            gap=0.06,
+            over=0.24,
+            enough=C * readable,
+            least=C * (PITCH + 0.005),
+        )
+
+    columns, side = arrange(0.0, 0.0)
+    numbers = side >= C * readable
+    full = len(shown) % columns == 0
+    # Numbers tell the shades; else a bar does, in an empty place where there is one.
+    beside, below = 0.0, 0.0
+    if not numbers and full:
+        beside, below = (0.65, 0.0) if total > 5 and len(shown) <= 3 else (0.0, 0.45)
+        columns, side = arrange(beside, below)
     side = min(side, max(3.2, C * 0.06))
     rows, cell = math.ceil(len(shown) / columns), side / C
-    figure = blank(total, rows * (side + 0.22) + margin, title)
+    figure = blank(total, rows * (side + 0.22) + margin + below, title)
     every, spare = panels(figure, len(shown), columns, sharex=True, sharey=True)
     for place, ((name, values), axes) in enumerate(zip(shown.items(), every, strict=True)):
         image = axes.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], interpolation="nearest")
         axes.grid(False)
-        if cell >= READABLE:
+        if numbers:
             _write_values(axes, values, number)
         cross_out(axes, values)
         name_below(axes, names, cell)
@@ -178,9 +195,9 @@ def _matrices(
         if place % columns == 0:
             axes.set_ylabel(axes_names[1])
         if place + columns >= len(shown):
-            axes.set_xlabel(axes_names[0] if bar else f"{axes_names[0]} ({unit})")
-    if bar or spare is not None:  # where there are numbers, they tell the shades
-        add_scale(figure, image, every, spare, unit, shrink=0.9 if rows == 1 else 0.5)
+            axes.set_xlabel(f"{axes_names[0]} ({unit})" if numbers else axes_names[0])
+    if not numbers or spare is not None:
+        add_scale(figure, image, every, spare, unit, below=not beside, shrink=0.9 if rows == 1 else 0.5)
     return figure
 
 
@@ -210,32 +227,34 @@ def predictions(runs: Sequence[Run], *, width: float | None = None, title: str |
         if not shown and known:
             held = np.array([run.counts[line.cohort].sum(axis=0) for line in run.tested], dtype=float)
             rounds = [line.round for line in run.tested]
-            shown[f"labels of the round's clients, seed {run.seed}"] = (
+            shown[f"clients' labels, seed {run.seed}"] = (
                 rounds, 100 * held / np.maximum(held.sum(axis=1, keepdims=True), 1)
             )  # fmt: skip
         whose = f"answers of {name}" if shown and alike else f"answers of {name}, seed {run.seed}"
         shown[whose] = [line.round for line in run.tested], 100 * shares
     C, total = len(classes), width or (COLUMN if len(shown) <= 6 else PAGE)
-    columns = 1 if total < 5 else columns_for(len(shown), min(3, math.ceil(len(shown) / 3)))
+    most = (2 if len(shown) > 5 else 1) if total < 5 else min(3, math.ceil(len(shown) / 3))
+    columns = columns_for(len(shown), most)
     rows = math.ceil(len(shown) / columns)
-    most = max(float(np.nanmax(values)) for _, values in shown.values())
+    highest = max(float(np.nanmax(values)) for _, values in shown.values())
     names = distinct(classes, 0.9)
     tall = min(max(LINE * C, 1.0), (TALLEST - 0.5) / rows - 0.35, 3.5)
     if tall < 0.35:
         raise UserError(f"{len(shown) - 1} methods do not fit on a page: give fewer runs.")
+    inside = (total - 0.9 - max(text_width(each, SMALL) for each in names)) / columns - 0.05
     words = heading([members[0] for members in groups.values()], title)
     figure = blank(total, rows * (tall + 0.35) + 0.2, words)
     every, spare = panels(figure, len(shown), columns)
     for place, (name, (rounds, values), axes) in enumerate(zip(shown, shown.values(), every, strict=True)):
         image = axes.imshow(
-            values.T, aspect="auto", cmap=shades(), vmin=0, vmax=most, interpolation="nearest"
+            values.T, aspect="auto", cmap=shades(), vmin=0, vmax=highest, interpolation="nearest"
         )
         axes.grid(False)
         name_ticks(axes.yaxis, names, tall / C)
-        inside = (total - 0.6) / columns - 0.9
         _round_ticks(axes, rounds, inside / len(rounds))
         axes.tick_params(length=0, labelleft=place % columns == 0)
-        axes.set_title(fit(name, inside + 0.3, NORMAL))
+        brief = name if text_width(name, NORMAL) <= inside else name.removeprefix("answers of ")
+        axes.set_title(fit(brief, inside, NORMAL))
         if place + columns >= len(shown):
             axes.set_xlabel("round")
     add_scale(figure, image, every, spare, "share (%)")

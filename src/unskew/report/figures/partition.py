@@ -15,12 +15,12 @@ from unskew.report.figures.style import (
     LINE,
     NORMAL,
     PAGE,
+    PITCH,
     SMALL,
     TALLEST,
     add_scale,
     blank,
     distinct,
-    fit,
     name_below,
     name_ticks,
     panels,
@@ -28,6 +28,7 @@ from unskew.report.figures.style import (
     shades,
     text_width,
     tile,
+    wrap,
 )
 from unskew.report.figures.words import heading
 from unskew.report.read import Run
@@ -99,7 +100,9 @@ def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
         TALLEST - 0.7,
         aspect=C / clients,
         gap=0.3,
+        over=0.5,
         enough=CELL * clients,
+        least=(PITCH + 0.003) * clients,
     )
     rows = math.ceil(len(parts) / columns)
     if discs:
@@ -108,11 +111,12 @@ def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
         wide = ((total - margin - bar) / columns - 0.3) / clients
         tall = min(((TALLEST - 0.7) / rows - 0.5) / C, LINE)
     turned = below + 0.06 > wide  # names of sites stand upright where they fit
-    room = 0.5 + (below if turned else 0.0)
+    titles = [wrap(name, max(wide * clients + 0.4, total / columns - 0.3), NORMAL) for name, *_ in parts]
+    room = 0.5 + (below if turned else 0.0) + (0.14 if any("\n" in each for each in titles) else 0.0)
     figure = blank(total, rows * (tall * C + room) + (0.4 if discs else 0.1), title)
     every, spare = panels(figure, len(parts), columns)
     each = zip(parts, names, sites, every, strict=True)
-    for place, ((name, counts, classes, _), labels, called, axes) in enumerate(each):
+    for place, ((_, counts, classes, _), labels, called, axes) in enumerate(each):
         if discs:
             _discs(axes, counts, wide, most)
         else:
@@ -125,7 +129,7 @@ def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
         name_ticks(axes.yaxis, labels if named else [""] * len(labels), tall)
         axes.tick_params(length=0)
         axes.set(xlabel="site" if called else "client", ylabel="class" if named else "")
-        axes.set_title(fit(name, wide * clients + 0.4, NORMAL))
+        axes.set_title(titles[place])
         for side in axes.spines.values():
             side.set_visible(False)
     if discs:

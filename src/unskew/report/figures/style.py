@@ -164,20 +164,29 @@ def columns_for(number: int, most: int) -> int:
 
 
 def tile(
-    number: int, width: float, height: float, *, aspect: float, gap: float, enough: float
+    number: int,
+    width: float,
+    height: float,
+    *,
+    aspect: float,
+    gap: float,
+    over: float,
+    enough: float,
+    least: float = 0.0,
 ) -> tuple[int, float]:
-    """In how many columns so many panels are largest in this room, and how wide each then is; a panel is
-    `aspect` times as high as wide and has `gap` around it, and larger than `enough` is no better. Where it
-    costs little, no place stays empty. Inches."""
+    """In how many columns so many panels stand in this room, and how wide each then is; a panel is `aspect`
+    times as high as wide, with `gap` between columns and `over` between rows. Where a panel can be `enough`
+    wide, it is, and larger is no better; else it may be somewhat smaller than it could be, though not below
+    `least`, for the sake of fewer rows and of no empty place. Inches."""
 
     def wide(columns: int) -> float:
         rows = math.ceil(number / columns)
-        return min(width / columns - gap, (height / rows - gap) / aspect)
+        return min(width / columns - gap, (height / rows - over) / aspect)
 
-    best = max(min(wide(columns), enough) for columns in range(1, number + 1))
-    near = [columns for columns in range(number, 0, -1) if min(wide(columns), enough) >= 0.8 * best]
-    # Of several, the one with the fewest rows.
-    columns = min(near, key=lambda columns: (-number % columns, -min(wide(columns), enough)))
+    best = max(map(wide, range(1, number + 1)))
+    goal = enough if best >= enough else max(0.65 * best, min(least, best))
+    able = [columns for columns in range(1, number + 1) if wide(columns) >= goal]
+    columns = min(able, key=lambda columns: math.ceil(number / columns) + 1.5 * (-number % columns))
     return columns, wide(columns)
 
 
@@ -344,12 +353,20 @@ def add_legend(
             spare.legend(handles, [clean(label) for label in labels], loc="center", **look)
             return
     labels = [fit(label, width - handle - 0.2) for label in labels]
-    widest = max(text_width(label, SMALL) for label in labels) + handle + 0.1
-    columns = int(np.clip((width - 0.1) // widest, 1, len(labels)))
-    rows = math.ceil(len(labels) / columns)
-    columns = math.ceil(len(labels) / rows)  # as even as they can be
+    sizes = [text_width(label, SMALL) + handle + 0.12 for label in labels]
+    number = len(labels)
+    for columns in range(number, 0, -1):
+        rows = math.ceil(number / columns)
+        if sum(max(sizes[column::columns]) for column in range(columns)) <= width - 0.1:
+            break
+    columns = math.ceil(number / rows)  # as even as they can be
+    # Matplotlib fills columns from above, eyes read rows.
+    order = [place for column in range(columns) for place in range(column, number, columns)]
     figure.set_size_inches(width, height + rows * 0.165 + 0.05)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1.2, **look)
+    figure.legend(
+        [handles[place] for place in order], [labels[place] for place in order],
+        loc="outside lower center", ncols=columns, columnspacing=1.2, **look,
+    )  # fmt: skip
 
 
 def add_scale(
@@ -359,11 +376,14 @@ def add_scale(
     spare: Axes | None,
     unit: str,
     *,
+    below: bool = False,
     shrink: float = 1.0,
     **more: Any,
 ) -> None:
-    """The bar that explains shades: in the place that panels leave empty, else beside them."""
-    if spare is None:
+    """The bar that explains shades: in the place that panels leave empty, else beside them, or `below`."""
+    if spare is None and below:
+        scale = figure.colorbar(image, ax=every, location="bottom", pad=0.02, aspect=30, shrink=0.8, **more)
+    elif spare is None:
         scale = figure.colorbar(image, ax=every, pad=0.02, aspect=30 * shrink, shrink=shrink, **more)
     else:
         place = spare.inset_axes((0.1, 0.55, 0.8, 0.06))
