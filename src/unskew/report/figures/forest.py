@@ -73,7 +73,7 @@ def forest(
     main = parts[0][1].main
     panels: list[Axes] = list(figure.subplots(1, len(main), sharey=True, squeeze=False)[0])
     seen = looks(names)
-    margin = 0.1 + max(text_width(name, SMALL) for name in short.values())
+    margin = 0.04 + max(text_width(name, SMALL) for name in short.values())
     inside = (total - margin) / len(main) - 0.1
     against = f"points against {references.pop()}" if len(references) == 1 else "points against the reference"
     for axes, measure in zip(panels, main, strict=True):

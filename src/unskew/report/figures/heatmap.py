@@ -94,7 +94,7 @@ def heatmap(
             one.set_xticks([])
         else:
             name_below(one, labels, wide)
-        if wide == WIDEST:
+        if wide == WIDEST and tall > LINE:
             one.set_box_aspect(tall * len(classes) / (wide * methods))
         named = place % columns == 0
         name_ticks(one.yaxis, names if named else [""] * len(names), tall)

@@ -190,7 +190,7 @@ def _matrices(
         name_below(axes, names, cell)
         name_ticks(axes.yaxis, names, cell)
         axes.tick_params(length=0)
-        if len(shown) > 1:
+        if len(shown) > 1 or "−" in name:
             axes.set_title(fit(name, side + 0.05, NORMAL))
         if place % columns == 0:
             axes.set_ylabel(axes_names[1])

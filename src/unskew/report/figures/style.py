@@ -299,10 +299,17 @@ def fit(text: str, inches: float, size: float = SMALL) -> str:
 
 
 def wrap(text: str, inches: float, size: float) -> str:
-    """The text in lines that fit, two at most."""
+    """The text in lines that fit, two at most, broken behind a comma where that will do."""
     text = clean(text)
     if text_width(text, size) <= inches:
         return text
+    for place in range(len(text) - 2, 0, -1):
+        first, rest = text[: place + 1], text[place + 2 :]
+        if (
+            text[place : place + 2] == ", "
+            and max(text_width(part, size) for part in (first, rest)) <= inches
+        ):
+            return f"{first}\n{rest}"
     letters = max(int(len(text) * inches / text_width(text, size)) - 2, 1)
     lines = textwrap.wrap(text, letters, break_long_words=False, break_on_hyphens=False)
     return "\n".join(fit(line, inches, size) for line in [*lines[:1], " ".join(lines[1:])] if line)
@@ -344,10 +351,8 @@ def add_legend(
     handle = 0.55  # inches: the sample of a line, and the space around it
     look = {"handletextpad": 0.5, "labelspacing": 0.35, "borderpad": 0.1, "borderaxespad": 0.1}
     if spare is not None:
-        grid = spare.get_gridspec()
-        assert grid is not None  # it is one of the panels
-        inside = width / grid.ncols - 0.15
-        tall = (height - 0.3) / grid.nrows - 0.3
+        rows, columns = _grid(spare)
+        inside, tall = width / columns - 0.15, (height - 0.3) / rows - 0.3
         widest = max(text_width(clean(label), SMALL) for label in labels) + handle
         if widest <= inside and 0.165 * len(labels) <= tall:
             spare.legend(handles, [clean(label) for label in labels], loc="center", **look)
@@ -369,6 +374,13 @@ def add_legend(
     )  # fmt: skip
 
 
+def _grid(panel: Axes) -> tuple[int, int]:
+    """Rows and columns of the panels that this is one of."""
+    grid = panel.get_gridspec()
+    assert grid is not None
+    return grid.nrows, grid.ncols
+
+
 def add_scale(
     figure: Figure,
     image: AxesImage,
@@ -388,6 +400,7 @@ def add_scale(
     else:
         place = spare.inset_axes((0.1, 0.55, 0.8, 0.06))
         scale = figure.colorbar(image, cax=place, orientation="horizontal", **more)
+        unit = wrap(unit, figure.get_figwidth() / _grid(spare)[1] - 0.4, NORMAL)
     scale.set_label(unit)
     scale.outline.set_visible(False)
 
