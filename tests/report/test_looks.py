@@ -104,6 +104,12 @@ def test_many_of_ones_own_are_told_apart_whatever_their_order(number, most):
     assert max(shared(one, other) for one, other in combinations(found.values(), 2)) <= most
 
 
+def test_up_to_ten_methods_have_a_colour_each_whoever_they_are():
+    for start in range(20):
+        names = ["fedavg", "fedvls", "fedlc", *(f"mine.py:alpha={start + n}" for n in range(7))]
+        assert len({look.light for look in looks(names).values()}) == 10
+
+
 def test_no_number_of_methods_is_too_large():
     assert len(looks(f"method {n}" for n in range(800))) == 800
 

@@ -126,9 +126,10 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     """A look for each of these methods, which are shown together.
 
     Registered methods have theirs whatever the others are. Each of the others starts from a look that follows
-    from its name, and keeps it unless one that was placed before shares two of colour, dash and marker with
-    it: then it takes the next that does not. They are placed in the order of their names, so the order of the
-    list never matters. Where so many are shown that none such is left, two may share more.
+    from its name, and keeps it unless a method that was placed before has its colour, or its dash and marker:
+    then it takes the next that is free. They are placed in the order of their names, so the order of the list
+    never matters. Where all colours are taken, two methods share one, and differ in dash and marker; where so
+    many are shown that even these are taken, in one of the three.
     """
     wanted = list(dict.fromkeys(names))
     placed = {name: OF_METHOD[name] for name in wanted if name in OF_METHOD}
@@ -152,14 +153,17 @@ EVERY = [
 
 
 def _place(name: str, shown: Iterable[Look]) -> Look:
-    """The first look that the name tries which shares at most one thing with those shown, or else is none of
-    them, or else the first."""
+    """The first look that the name tries whose colour none of those shown has; or else one that shares at
+    most one thing with each of them; or else one that is none of them; or else any."""
     exact = set(shown)
     pairs = {pair for look in exact for pair in look.pairs}
+    colours = {look.colour for look in exact}
     tried = list(_tried(name))
-    apart = (look for look in tried if not any(pair in pairs for pair in look.pairs))
+    apart = [look for look in tried if not any(pair in pairs for pair in look.pairs)]
     other = (look for look in tried if look not in exact)
-    return next(apart, None) or next(other, tried[0])
+    return next((look for look in apart if look.colour not in colours), None) or next(
+        iter(apart), next(other, tried[0])
+    )
 
 
 def _tried(name: str) -> Iterator[Look]:

@@ -182,7 +182,7 @@ def extremes(runs: Sequence[Run], *, width: float | None = None, title: str | No
             mean = [100 * float(np.mean(seeds)) for seeds in values.values()]
             (lines[metric],) = axes.plot(
                 list(values), mean, color=color, linestyle=dash, marker=marker, label=label,
-                markerfacecolor="white", **mark_places(len(mean), index, len(stages), total / columns - 0.6),
+                **mark_places(len(mean), index, len(stages), total / columns - 0.6),
             )  # fmt: skip
         axes.fill_between(
             lines["best"].get_xdata(), lines["worst"].get_ydata(), lines["best"].get_ydata(),

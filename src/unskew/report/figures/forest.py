@@ -58,15 +58,16 @@ def forest(
             "no two methods have tested seeds in common: give runs of at least two methods on the same seeds."
         )
     references = {told.reference for _, told in parts}
+    total = width or PAGE
     names = list(dict.fromkeys(each.name for _, told in parts for each in told.others))
-    short = dict(zip(names, distinct(names, 1.3), strict=True))
+    short = dict(zip(names, distinct(names, 1.3 if total > 5 else 0.85), strict=True))
     rows: list[Row] = []
     for part, told in parts:
         if part.short:
             against = f", against {told.reference}" if len(references) > 1 else ""
             rows.append(Row(f"{part.short}{against}"))
         rows += [Row(short[each.name], each.name, each.differences) for each in told.others]
-    total, pitch = width or PAGE, min(ROW, (TALLEST - 1.4) / len(rows))
+    pitch = min(ROW, (TALLEST - 1.4) / len(rows))
     if pitch < PITCH:
         raise UserError(f"{len(rows)} rows do not fit on a page: give fewer runs.")
     figure = blank(total, pitch * len(rows) + 0.65, _heading(parts, title))

@@ -198,7 +198,6 @@ def line_style(look: Look) -> dict[str, Any]:
         "color": look.light,
         "linestyle": (0, look.dash) if look.dash else "-",
         "marker": look.marker,
-        "markerfacecolor": "white",
         "markeredgewidth": 0.9,
         "zorder": 2 + gaps,
     }
@@ -208,18 +207,19 @@ def line_key(look: Look) -> Line2D:
     """The sample of a method's line in a legend."""
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], **line_style(look), markersize=3.8)
+    return Line2D([], [], **line_style(look), markersize=3.8, markerfacecolor="white")
 
 
 def mark_places(points: int, index: int, lines: int, inches: float) -> dict[str, Any]:
-    """Where the index-th of so many lines has its markers: up to six of them, at points where no other line
+    """Where the index-th of so many lines has its markers: two to six of them, at points where no other line
     has one, as far as there are so many points; further lines have larger markers, around those of others."""
     room = max(int(inches / 0.095), 1)  # markers side by side
-    each = int(np.clip(min(room, points) // lines, 1, 6))
+    each = int(np.clip(min(room, points) // lines, 2 if points >= 4 else 1, 6))
     step = max(points // each, 1)
     ring, place = divmod(index, min(lines, step))
     start = place * step // min(lines, step)
-    return {"markevery": (start, step), "markersize": 3.8 + 2.4 * min(ring, 4)}
+    inner = {"markerfacecolor": "white"} if ring == 0 else {"markerfacecolor": "none"}
+    return {"markevery": (start, step), "markersize": 3.8 + 2.4 * min(ring, 4), **inner}
 
 
 def ink_on(colour: Sequence[float]) -> str:
