@@ -23,9 +23,9 @@ TRIAL = shlex.split(
     "--device cpu --quiet"
 )
 RUNS = {
-    "compare": "compare fedavg fedprox fedlc fedlmd fedvls --skew dirichlet:0.05 --rounds 30 --seeds 1-5 "
+    "compare": "compare fedavg fedprox fedlc fedvls --skew dirichlet:0.05 --rounds 30 --seeds 1-3 "
     "--probe every=10",
-    "milder": "compare fedavg fedprox fedlc fedlmd fedvls --skew dirichlet:0.5 --rounds 30 --seeds 1-3",
+    "milder": "compare fedavg fedprox fedlc fedvls --skew dirichlet:0.5 --rounds 15 --seeds 1-3",
     "mu": "compare fedprox:mu=0.001 fedprox:mu=0.01 fedprox:mu=0.1 fedprox:mu=1 --skew dirichlet:0.05 "
     "--rounds 15 --seeds 1-2",
     "pkd": "run --method pkd --skew dirichlet:0.05 --rounds 30",
