@@ -15,6 +15,8 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+from colours import luminance
+from invented import made
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
@@ -24,12 +26,14 @@ from unskew.cli import main
 from unskew.cli.figure import FIGURES
 from unskew.errors import UserError
 from unskew.report import figures
+from unskew.report.answer import answer
 from unskew.report.figures import style
+from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, series
-from unskew.report.read import read_runs
+from unskew.report.read import by_method, read_runs
 
 LONG = [f"class {index} with a rather long name" for index in range(100)]
-PLAIN = ("partition", "curves", "extremes", "confusion", "predictions", "features", "updates")
+PLAIN = ("partition", "curves", "extremes", "heatmap", "confusion", "predictions", "features", "updates")
 
 
 @pytest.fixture
@@ -79,8 +83,9 @@ def drawn_texts(figure) -> list[Text]:
     return seen
 
 
-def assert_legible(figure) -> None:
-    """Nothing runs into anything else or off the paper, and nothing is smaller than 7 points."""
+def assert_legible(figure) -> set[str]:
+    """Nothing runs into anything else or off the paper, and nothing is smaller than 7 points. Returns what is
+    written."""
     texts = drawn_texts(figure)
     width, height = figure.canvas.get_width_height()
     boxes = [text.get_window_extent() for text in texts]
@@ -95,6 +100,7 @@ def assert_legible(figure) -> None:
         raise AssertionError(f"'{texts[one].get_text()}' overlaps '{texts[other].get_text()}'")
     assert round(figure.get_figwidth(), 2) in (3.4, 7.2)
     assert figure.get_figheight() <= 9
+    return {text.get_text() for text in texts}
 
 
 SCENES = {
@@ -108,23 +114,36 @@ SCENES = {
     "twenty methods": [
         {"method": f"my-own-method-number-{n}", "options": {"alpha": n}, "rounds": 5} for n in range(20)
     ],
+    "seven methods": seeds_of(*(f"m{n}" for n in range(7)), seeds=[1], rounds=5, probe=5),
+    "five conditions": [
+        {"method": method, "seed": seed, "rounds": 4, "skew__recipe": f"dirichlet:{beta}"}
+        for method in ("fedavg", "fedvls", "fedprox")
+        for seed in (1, 2, 3)
+        for beta in (0.01, 0.05, 0.1, 0.5, 1)
+    ],
 }
 ROUNDS = ("curves", "extremes", "predictions")
 LEGIBLE = [
     *((scene, kind) for scene in ("two methods", "long names", "100 classes", "one round") for kind in PLAIN),
     *(("a thousand rounds", kind) for kind in ROUNDS),
-    *(("twenty methods", kind) for kind in (*ROUNDS, "confusion")),
+    *(("twenty methods", kind) for kind in (*ROUNDS, "confusion", "heatmap", "forest")),
+    *(("seven methods", kind) for kind in ("confusion", "heatmap", "updates", "predictions")),
+    *(("five conditions", kind) for kind in ("partition", "curves", "heatmap", "forest")),
+    ("two methods", "forest"),
 ]
+NARROW_TOO = ("two methods", "seven methods", "five conditions")
 
 
 @pytest.mark.parametrize(("name", "kind"), LEGIBLE)
 def test_no_text_overlaps(scene, name, kind):
     runs = scene(name)
     assert_legible(getattr(figures, kind)(runs))
-    if name == "two methods":
+    if name in NARROW_TOO:
         narrow = getattr(figures, kind)(runs, width=figures.COLUMN)
         assert narrow.get_figwidth() == figures.COLUMN
-        assert_legible(narrow)
+        words = assert_legible(narrow)
+        if name == "seven methods":  # and no class goes without its name
+            assert set(runs[0].classes) <= words
 
 
 def test_updates_of_too_many_methods_say_so(make):
@@ -149,12 +168,67 @@ def test_curves_are_means_over_seeds_with_bands_of_a_standard_deviation(make):
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["fedavg", "fedvls"]
     assert axes.get_ylabel() == "accuracy (%)"
-    assert figure.get_suptitle() == "fashion-mnist, dirichlet:0.05, 6 clients, mlp-small"
+    assert figure.get_suptitle() == "fashion-mnist, dirichlet:0.05, 6 clients, mlp-small,\n3 seeds"
 
 
-def test_one_seed_has_no_band(make):
-    figure = figures.curves(make({}))
+def test_one_seed_has_no_band_and_is_named(make):
+    figure = figures.curves(make({"seed": 4}))
     assert not figure.axes[0].collections
+    assert figure.get_suptitle().endswith(", seed 4")
+
+
+def test_bands_stay_within_what_is_possible(make):
+    runs = make(*seeds_of("fedavg", seeds=(1, 2)))
+    for run, value in zip(runs, (0.05, 1.0), strict=True):
+        run.rounds[:] = [replace(line, min_class=value) for line in run.rounds]
+    (band,) = figures.curves(runs, metric="worst").axes[0].collections
+    ends = band.get_paths()[0].vertices[:, 1]
+    assert (ends.min(), ends.max()) == (0, 100)
+
+
+def test_runs_under_several_conditions_have_a_panel_each_with_the_same_looks(scene):
+    figure = figures.curves(scene("five conditions"))
+    *every, spare = figure.axes
+    assert [axes.get_title() for axes in every] == [f"dirichlet:{beta}" for beta in (0.01, 0.05, 0.1, 0.5, 1)]
+    assert figure.get_suptitle() == "fashion-mnist, 6 clients, all in a round, mlp-small, 3 seeds"
+    assert len({axes.get_ylim() for axes in every}) == len({axes.get_xlim() for axes in every}) == 1
+    for axes in every:
+        assert [line.get_color() for line in axes.get_lines()] == [
+            looks(["fedavg", "fedvls", "fedprox"])[name].light for name in ("fedavg", "fedvls", "fedprox")
+        ]
+    # The legend fills the place that five panels leave empty.
+    assert [text.get_text() for text in spare.get_legend().get_texts()] == ["fedavg", "fedvls", "fedprox"]
+    assert not figure.legends
+
+
+@pytest.mark.parametrize(("rounds", "methods"), [(30, 2), (30, 10), (12, 7), (500, 15)])
+def test_no_marker_lies_on_another(make, rounds, methods):
+    """All methods have the same values: whatever is hidden anywhere is hidden here."""
+    (run,) = make({"rounds": rounds})
+    figure = figures.curves([replace(run, label=f"m{n}") for n in range(methods)])
+    lines = figure.axes[0].get_lines()
+    marks = [
+        (place, line.get_markersize())
+        for line in lines
+        for place in range(rounds)[slice(line.get_markevery()[0], None, line.get_markevery()[1])]
+    ]
+    assert len(marks) == len(set(marks)) >= 2 * methods
+    assert all(line.get_markerfacecolor() == "none" for line in lines if line.get_markersize() > 4)
+    # Lines with gaps lie above, so that the others are seen through them.
+    whole = [line for line in lines if line.get_linestyle() == "-"]
+    assert all(line.get_zorder() > one.get_zorder() for line in lines for one in whole if line not in whole)
+
+
+def test_more_methods_than_rounds_have_markers_around_each_other(make):
+    (run,) = make({"rounds": 3})
+    lines = figures.curves([replace(run, label=f"m{n}") for n in range(9)]).axes[0].get_lines()
+    assert len({(line.get_markevery(), line.get_markersize()) for line in lines}) == 9
+
+
+def test_rows_of_panels_are_filled():
+    assert [style.columns_for(number, 4) for number in (1, 3, 4, 6, 8, 10)] == [1, 3, 4, 3, 4, 2]
+    assert [style.columns_for(number, 3) for number in (4, 5, 7)] == [2, 3, 2]
+    assert style.columns_for(5, 1) == 1
 
 
 def test_curves_hold_only_the_rounds_that_all_seeds_have(make):
@@ -190,10 +264,15 @@ def test_metrics_read_what_they_say(make):
         assert line.get_ydata()[-1] == pytest.approx(value), metric
 
 
-def test_twenty_lines_differ_in_grey_and_seven_in_colour():
-    looks = [style.line_style(index) for index in range(20)]
-    assert len({(look["linestyle"], look["marker"]) for look in looks}) == 20
-    assert len({look["color"] for look in looks[:7]}) == 7
+def test_a_methods_line_looks_the_same_in_any_figure_and_list(make):
+    runs = make(*({"method": name} for name in ("fedavg", "fedvls", "mine", "fedlc")))
+    look = looks(["fedvls"])["fedvls"]
+    for shown in (runs, runs[::-1], runs[1:2]):
+        lines = figures.curves(shown).axes[0].get_lines()
+        (line,) = [each for run, each in zip(shown, lines, strict=True) if run.label == "fedvls"]
+        assert to_hex(line.get_color()) == look.light
+        assert line.get_marker() == look.marker
+        assert line._unscaled_dash_pattern[1] == look.dash
 
 
 def test_extremes_are_the_best_the_mean_and_the_worst_class(make):
@@ -223,6 +302,126 @@ def test_confusion_is_the_share_of_each_class_over_all_seeds(make):
             place: f"{value:.0f}" for place, value in np.ndenumerate(expected) if f"{value:.0f}" != "0"
         }
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(runs[0].classes)
+
+
+def test_numbers_on_shades_have_a_contrast_of_four_and_a_half(make):
+    runs = make(*seeds_of("fedavg", "fedvls", seeds=[1]))
+    for figure in (figures.confusion(runs), figures.features(runs), figures.heatmap(runs)):
+        axes = figure.axes[0]
+        assert axes.texts
+        for text in axes.texts:
+            column, row = map(int, text.get_position())
+            (shade,) = axes.images[0].to_rgba(axes.images[0].get_array()[row, column].reshape(1))
+            low, high = sorted((luminance(to_hex(shade)), luminance(to_hex(text.get_color()))))
+            assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+def test_confusion_against_a_method_is_the_difference_on_the_same_seeds(make):
+    runs = make(*seeds_of("fedavg", "fedvls", "fedlc", seeds=(1, 2)), {"method": "fedavg", "seed": 3})
+    figure = figures.confusion(runs, against="fedavg")
+    assert [axes.get_title() for axes in figure.axes] == ["fedvls − fedavg", "fedlc − fedavg"]
+    assert figure.get_suptitle().endswith(", 2 seeds")
+    share = {
+        name: metrics.confusion_share(
+            np.sum([run.summary.confusion for run in runs if run.label == name and run.seed < 3], axis=0)
+        )
+        for name in ("fedavg", "fedvls")
+    }
+    image = figure.axes[0].images[0]
+    np.testing.assert_allclose(image.get_array(), 100 * (share["fedvls"] - share["fedavg"]), atol=1e-9)
+    assert image.norm.vmin == -image.norm.vmax
+    assert_legible(figure)
+    with pytest.raises(UserError, match="unknown method of these runs 'fedprox'"):
+        figures.confusion(runs, against="fedprox")
+    with pytest.raises(UserError, match="fedavg is the only method of these runs"):
+        figures.confusion(runs[:2], against="fedavg")
+    with pytest.raises(UserError, match="fedvls and fedavg have no seed in common"):
+        figures.confusion([runs[0], runs[3]], against="fedavg")
+
+
+def test_the_heat_map_has_the_mean_of_each_class_and_frames_the_worst(make):
+    runs = make(*seeds_of("fedavg", "fedvls", seeds=(1, 2), untested=[3]))
+    (axes,) = figures.heatmap(runs).axes
+    expected = np.stack(
+        [
+            np.mean([np.array(run.summary.class_accuracy, dtype=float) for run in members], axis=0)
+            for members in (runs[:2], runs[2:])
+        ],
+        axis=1,
+    )
+    np.testing.assert_allclose(axes.images[0].get_array(), 100 * expected)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["fedavg", "fedvls"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(runs[0].classes)
+    frames = [patch for patch in axes.patches if patch.get_hatch() is None]
+    assert [(patch.get_x() + 0.5, patch.get_y() + 0.5) for patch in frames] == [
+        (column, np.nanargmin(expected[:, column])) for column in (0, 1)
+    ]
+    (axes,) = figures.heatmap(runs, sort=True).axes
+    order = np.argsort(expected.mean(axis=1))
+    np.testing.assert_allclose(axes.images[0].get_array(), 100 * expected[order])
+    assert axes.get_yticklabels()[-1].get_text() == runs[0].classes[3]
+
+
+def forest_rows(axes) -> list[tuple[float, bool, list[float]]]:
+    """Of each method where its marker stands, whether it is filled, and its interval."""
+    marks = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    ends = {
+        line.get_ydata()[0]: list(line.get_xdata())
+        for line in axes.get_lines()
+        if len(set(line.get_ydata())) < len(line.get_ydata())
+    }
+    return [
+        (
+            float(mark.get_xdata()[0]),
+            mark.get_markerfacecolor() == mark.get_color(),
+            ends.get(mark.get_ydata()[0], []),
+        )
+        for mark in marks
+    ]
+
+
+def test_a_forest_has_the_differences_of_the_answer_and_fills_what_is_settled():
+    gains = {
+        "fedavg": (0, 0, 0, 0), "fedvls": (0.2, 0.21, 0.2, 0.19), "fedlc": (0.05, -0.04, 0.06, -0.05),
+    }  # fmt: skip
+    runs = [
+        made(label, seed, 0.6 + 0.01 * seed + gain, vacant=0.4 + gain / 2)
+        for label, each in gains.items()
+        for seed, gain in enumerate(each, 1)
+    ]
+    figure = figures.forest(runs)
+    assert [axes.get_title() for axes in figure.axes] == ["accuracy", "worst class", "vacant classes"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["fedvls", "fedlc"]
+    told = answer(by_method(runs))
+    for axes, measure in zip(figure.axes, told.main, strict=True):
+        for row, each in zip(forest_rows(axes), told.others, strict=True):
+            found = each.differences[measure]
+            assert row[0] == pytest.approx(100 * found.difference)
+            assert row[1] == found.settled
+            assert row[2] == pytest.approx([100 * end for end in found.interval])
+    accuracy = forest_rows(figure.axes[0])
+    assert [filled for _, filled, _ in accuracy] == [True, False]
+    other = figures.forest(runs, reference="fedlc")
+    assert [label.get_text() for label in other.axes[0].get_yticklabels()] == ["fedavg", "fedvls"]
+    assert other.axes[1].get_xlabel() == "points against fedlc"
+
+
+def test_a_forest_of_few_seeds_has_no_intervals_and_says_so(make):
+    figure = figures.forest(make(*seeds_of("fedavg", "fedvls", seeds=(1, 2))))
+    assert [row[1:] for row in forest_rows(figure.axes[0])] == [(False, [])]
+    assert "no interval: it takes three seeds" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_forest_of_runs_under_way_is_of_the_round_that_all_have(make):
+    runs = make(*seeds_of("fedavg", "fedvls"))
+    assert "after round" not in figures.forest(runs).get_suptitle()
+    behind = [replace(run, summary=None, rounds=run.rounds[:7]) for run in runs[3:]]
+    assert figures.forest([*runs[:3], *behind]).get_suptitle().endswith(", 3 seeds, after round 7")
+
+
+def test_one_method_makes_no_forest(make):
+    with pytest.raises(UserError, match="no two methods have tested seeds in common"):
+        figures.forest(make({}))
 
 
 def test_a_class_without_test_samples_is_hatched_not_white(make):
@@ -270,7 +469,7 @@ def test_updates_show_a_client_class_by_class_and_all_clients_by_group(make):
             100 * getattr(getattr(probe.groups, group), stage) for group in ("majority", "minority", "vacant")
         ]
         np.testing.assert_allclose([bar.get_height() for bar in bars], expected)
-    assert left.get_title() == "client 2, round 8"
+    assert left.get_title() == "client 2, round 8, seed 1"
     assert len({bar.get_hatch() for bars in left.containers for bar in bars}) == 3  # told apart in grey
     assert {text.get_text() for text in left.texts} >= {"majority", "vacant"}
 
@@ -279,14 +478,28 @@ def test_updates_have_a_row_for_each_method_and_bars_with_the_spread_of_seeds(ma
     runs = make(*seeds_of("fedavg", "fedvls", seeds=(1, 2), probe=12))
     figure = figures.updates(runs)
     assert [axes.get_title() for axes in figure.axes[::2]] == [
-        "fedavg: client 0, round 12",
-        "fedvls: client 0, round 12",
+        "fedavg: client 0, round 12, seed 1",
+        "fedvls: client 0, round 12, seed 1",
     ]
     bars = [each for each in figure.axes[1].containers if hasattr(each, "patches")]
     vacant = [run.probes[-1].groups.vacant.after for run in runs[:2]]
     assert bars[1].patches[2].get_height() == pytest.approx(100 * np.mean(vacant))
+    mean, std = 100 * np.mean(vacant), 100 * np.std(vacant, ddof=1)
     ends = bars[1].errorbar.lines[2][0].get_segments()[2][:, 1]
-    assert np.ptp(ends) == pytest.approx(200 * np.std(vacant, ddof=1))
+    np.testing.assert_allclose(ends, [max(mean - std, 0), min(mean + std, 100)])
+
+
+def test_bars_of_errors_end_where_accuracies_do(make):
+    runs = make(*seeds_of("fedavg", seeds=(1, 2), probe=12))
+    for run, value in zip(runs, (0.8, 1.0), strict=True):
+        stages = replace(run.probes[-1].groups.vacant, before=value)
+        groups = replace(run.probes[-1].groups, vacant=stages)
+        run.probes[-1] = replace(run.probes[-1], groups=groups)
+    axes = figures.updates(runs).axes[1]
+    bars = [each for each in axes.containers if hasattr(each, "patches")]
+    ends = bars[0].errorbar.lines[2][0].get_segments()[2][:, 1]
+    np.testing.assert_allclose(ends, [90 - 20 / np.sqrt(2), 100])
+    assert axes.get_ylim()[1] > 100
 
 
 def test_a_class_without_test_samples_is_named_in_updates(make):
@@ -298,7 +511,8 @@ def test_a_class_without_test_samples_is_named_in_updates(make):
 def test_partition_areas_are_samples_and_each_partition_is_drawn_once(make):
     runs = make(*seeds_of("fedavg", "fedvls", seeds=(1, 2)))
     figure = figures.partition(runs)
-    assert [axes.get_title() for axes in figure.axes] == [f"dirichlet:0.05, seed {seed}" for seed in (1, 2)]
+    assert [axes.get_title() for axes in figure.axes] == ["seed 1", "seed 2"]
+    assert figures.partition(runs[:1], title="Mine").axes[0].get_title() == "seed 1"
     (discs,) = [each for each in figure.axes[0].collections if isinstance(each, PathCollection)]
     held = runs[0].counts[np.nonzero(runs[0].counts)]
     large = held > runs[0].counts.max() / 20
@@ -424,12 +638,6 @@ def test_tsne_refuses_what_nobody_could_read():
         figures.tsne([broken], list("abc"))
 
 
-def test_colours_are_okabe_and_itos(make):
-    figure = figures.curves(make(*({"method": f"m{n}"} for n in range(7))))
-    shown = {to_hex(line.get_color()).upper() for line in figure.axes[0].get_lines()}
-    assert shown == {"#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"}
-
-
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_the_same_run_gives_the_same_bytes(make, tmp_path, ending):
     (run,) = make({"probe": 6, "classes": ["a", "b", "c"]})
@@ -477,11 +685,13 @@ def test_a_figure_that_cannot_be_written_says_why(make, tmp_path):
 
 
 def test_what_is_missing_is_said_with_what_to_do(make):
-    (whole,) = make({})
+    whole, counts = make({}, {"method": "pkd", "tally": "taught"})
     with pytest.raises(UserError, match=r"has no probes, .*run it again with --probe every=10"):
         figures.updates([whole])
     with pytest.raises(UserError, match="give runs of a method that does, such as pkd"):
         figures.experts([whole])
+    (line,) = figures.experts([whole, counts]).axes[0].get_lines()
+    assert to_hex(line.get_color()) == looks(["pkd"])["pkd"].light
 
 
 def test_a_run_under_way_says_what_it_lacks(make):
@@ -561,8 +771,14 @@ def test_options_reach_the_figure(unskew, compared, tmp_path):
     assert "Mine" in picture
     assert "accuracy of vacant classes (%)" in picture
     assert unskew("figure", "updates", "cmp", "--client", "1", "--round", "2", "--out", "b.svg").code == 0
-    assert "fedavg: client 1, round 2" in (tmp_path / "b.svg").read_text()
-    assert unskew("figure", "tsne", "cmp", "--classes", "3,8", "--out", "c.svg").code == 0
+    assert "fedavg: client 1, round 2, seed 1" in (tmp_path / "b.svg").read_text()
+    assert unskew("figure", "confusion", "cmp", "--against", "fedvls", "--out", "d.svg").code == 0
+    assert "fedavg − fedvls" in (tmp_path / "d.svg").read_text()
+    assert unskew("figure", "forest", "cmp", "--reference", "fedvls", "--out", "e.svg").code == 0
+    assert "points against fedvls" in (tmp_path / "e.svg").read_text()
+    assert unskew("figure", "heatmap", "cmp", "--sort", "--title", "Mine", "--out", "f.svg").code == 0
+    assert unskew("figure", "tsne", "cmp", "--classes", "3,8", "--title", "Mine", "--out", "c.svg").code == 0
+    assert "Mine (seed 1)" in (tmp_path / "c.svg").read_text()
     words = re.findall(r"<text[^>]*>([^<]+)</text>", (tmp_path / "c.svg").read_text())
     assert {"3", "8"} <= set(words)
     assert "1" not in words
@@ -577,7 +793,10 @@ def test_sensitivity_and_experts_of_real_runs(unskew, tmp_path):
     assert unskew("run", "--method", pkd, *BRIEF, "--rounds", "4", "--out", "pkd").code == 0
     lines = [json.loads(line) for line in (tmp_path / "pkd" / "rounds.jsonl").read_text().splitlines()]
     assert any("activated" in line["tallies"] for line in lines)
-    assert unskew("figure", "experts", "pkd", "--out", "pkd.svg").code == 0
+    answer = unskew("figure", "experts", "pkd", "mu", "--out", "pkd.svg")
+    assert answer.out == (
+        "left out, since they count nothing: fedprox:mu=0.1, fedprox:mu=1\nwritten: pkd.svg\n"
+    )
     assert "samples that ask an expert" in (tmp_path / "pkd.svg").read_text()
 
 
@@ -585,7 +804,7 @@ def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):
     answer = unskew("figure")
     assert answer.code == 0
     names = [line.split()[0] for line in answer.out.splitlines()]
-    assert set(names) == {*PLAIN, "tsne", "sensitivity", "experts"}
+    assert set(names) == {*PLAIN, "forest", "tsne", "sensitivity", "experts"}
     wrong = unskew("figure", "curve", "x")
     assert (wrong.code, wrong.out) == (2, answer.out)
     assert wrong.err == "unskew: unknown figure 'curve': did you mean 'curves'?\n"
@@ -598,6 +817,8 @@ def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):
         (["curves", "gone"], "there is no run folder gone: check the path."),
         (["curves", "run", "--metric", "acuracy"], "unknown metric 'acuracy': did you mean 'accuracy'?"),
         (["curves", "run", "--client", "1"], "--client is for updates: leave it out for curves."),
+        (["curves", "run", "--sort"], "--sort is for heatmap: leave it out for curves."),
+        (["forest", "run"], "no two methods have tested seeds in common: give runs of at least two methods"),
         (["confusion", "run", "--metric", "loss"], "--metric is for curves and sensitivity: leave it out"),
         (["curves", "run", "--width", "wide"], "unknown width 'wide': choose one of column, page."),
         (["curves", "run", "--out", "a.bmp"], "cannot draw to 'a.bmp': end its name in .png, .svg or .pdf."),

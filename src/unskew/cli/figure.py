@@ -16,9 +16,9 @@ from unskew.cli.reading import read_tested
 from unskew.cli.show import console
 from unskew.errors import UserError, unknown
 from unskew.report import figures
-from unskew.report.figures.words import heading
+from unskew.report.figures.words import heading, seeds_of
 from unskew.report.measures import MEASURES
-from unskew.report.read import Run
+from unskew.report.read import Run, by_method
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,9 +38,12 @@ class Wish:
     over: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     data: Path | None = None
+    against: str | None = None
+    reference: str | None = None
+    sort: bool = False
 
 
-Option = Literal["metric", "client", "round", "over", "classes", "data"]
+Option = Literal["metric", "client", "round", "over", "classes", "data", "against", "reference", "sort"]
 Draw = Callable[[Sequence[Run], Wish], "Figure"]
 
 
@@ -70,12 +73,41 @@ def _sensitivity(runs: Sequence[Run], wish: Wish) -> Figure:
     )
 
 
+def _forest(runs: Sequence[Run], wish: Wish) -> Figure:
+    return figures.forest(runs, reference=wish.reference, width=wish.width, title=wish.title)
+
+
+def _heatmap(runs: Sequence[Run], wish: Wish) -> Figure:
+    return figures.heatmap(runs, sort=wish.sort, width=wish.width, title=wish.title)
+
+
+def _confusion(runs: Sequence[Run], wish: Wish) -> Figure:
+    return figures.confusion(runs, against=wish.against, width=wish.width, title=wish.title)
+
+
+def _experts(runs: Sequence[Run], wish: Wish) -> Figure:
+    kept = figures.counting(runs)
+    silent = dict.fromkeys(run.label for run in runs if run not in kept)
+    if silent:
+        console().print(f"left out, since they count nothing: {', '.join(silent)}", soft_wrap=True)
+    return figures.experts(kept, width=wish.width, title=wish.title)
+
+
 def _tsne(runs: Sequence[Run], wish: Wish) -> Figure:
     models = final_features(runs, classes=wish.classes, data=wish.data)
-    return figures.tsne(models, runs[0].classes, width=wish.width, title=heading(runs, wish.title))
+    firsts = [members[0] for members in by_method(runs).values()]
+    words = heading(firsts, wish.title)
+    if wish.title:
+        words = f"{wish.title} ({seeds_of(firsts)})"
+    return figures.tsne(models, runs[0].classes, width=wish.width, title=words)
 
 
 FIGURES: dict[str, FigureType] = {
+    "forest": FigureType(
+        "how far each method is from a reference, with intervals: the picture to see first",
+        _forest,
+        ("reference",),
+    ),
     "partition": FigureType("who holds what: clients against classes", _plain(figures.partition)),
     "curves": FigureType("a metric in every round, with bands over seeds", _curves, ("metric",)),
     "extremes": FigureType("best class, mean and worst class in every round", _plain(figures.extremes)),
@@ -84,7 +116,12 @@ FIGURES: dict[str, FigureType] = {
         _updates,
         ("client", "round"),
     ),
-    "confusion": FigureType("what each class is taken for by the final model", _plain(figures.confusion)),
+    "heatmap": FigureType("the accuracy of every class by every method's final model", _heatmap, ("sort",)),
+    "confusion": FigureType(
+        "what each class is taken for by the final model, or how that differs from a method's",
+        _confusion,
+        ("against",),
+    ),
     "predictions": FigureType("which classes the model answers in every round", _plain(figures.predictions)),
     "features": FigureType("distances between the classes' mean features", _plain(figures.features)),
     "tsne": FigureType("test samples by the features of the final model", _tsne, ("classes", "data")),
@@ -93,7 +130,7 @@ FIGURES: dict[str, FigureType] = {
     ),
     "experts": FigureType(
         "what a method counts in every round, such as how often PKD's experts are asked",
-        _plain(figures.experts),
+        _experts,
     ),
 }
 
@@ -131,6 +168,16 @@ def figure(
         str | None, options.option("--classes", "NAMES", "tsne: such as coat,shirt.", "all, or the 10 worst")
     ] = None,
     data: options.Data = None,
+    against: Annotated[
+        str | None, options.option("--against", "METHOD", "confusion: show the difference from a method.")
+    ] = None,
+    reference: Annotated[
+        str | None,
+        options.option("--reference", "METHOD", "forest: what the others are compared with.", "fedavg"),
+    ] = None,
+    sort: Annotated[
+        bool | None, typer.Option("--sort", help="heatmap: the hardest class first.", show_default=False)
+    ] = None,
     width: Annotated[
         str | None,
         options.option("--width", "NAME", "column (3.4 inches) or page (7.2).", "what the figure needs"),
@@ -153,6 +200,7 @@ def figure(
     kind, path = FIGURES[name], out or Path(f"{name}.png")
     given: dict[Option, object] = {
         "metric": metric, "client": client, "round": round, "over": over, "classes": classes, "data": data,
+        "against": against, "reference": reference, "sort": sort,
     }  # fmt: skip
     for option, value in given.items():
         if value is not None and option not in kind.options:
@@ -174,6 +222,9 @@ def figure(
         over=tuple(over or ()),
         classes=tuple(part.strip() for part in classes.split(",")) if classes else (),
         data=data,
+        against=against,
+        reference=reference,
+        sort=bool(sort),
     )
     figures.save(kind.draw(read_tested(runs), wish), path)
     console().print(f"written: {path}", soft_wrap=True)

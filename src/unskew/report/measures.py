@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,10 +24,18 @@ class Measure:
     lower: bool = False
     """Whether less is better."""
     probed: bool = False
+    signed: bool = False
+    """Whether it may be less than 0."""
 
     @property
     def axis(self) -> str:
         return f"{self.title} (%)" if self.percent else self.title
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Between which all its values are, as the axis has them."""
+        most = 100.0 if self.percent else math.inf
+        return -most if self.signed else 0.0, most
 
     @property
     def scale(self) -> float:
@@ -104,6 +113,7 @@ MEASURES: dict[str, Measure] = {
         _probed(lambda probe: probe.groups.vacant.drop if probe.groups.vacant else None),
         lower=True,
         probed=True,
+        signed=True,
     ),
     "in-local": Measure("in-local accuracy", _over_clients(lambda client: client.in_local), probed=True),
     "out-local": Measure("out-local accuracy", _over_clients(lambda client: client.out_local), probed=True),

@@ -3,7 +3,9 @@
 Each is a function from the runs that `unskew.report.read` gives to a Matplotlib figure; `save` writes it.
 """
 
-from unskew.report.figures.curves import curves, experts, extremes
+from unskew.report.figures.curves import counting, curves, experts, extremes
+from unskew.report.figures.forest import forest
+from unskew.report.figures.heatmap import heatmap
 from unskew.report.figures.matrices import confusion, features, predictions
 from unskew.report.figures.partition import draw_partition, partition
 from unskew.report.figures.sensitivity import sensitivity
@@ -18,11 +20,14 @@ __all__ = [
     "Features",
     "check_format",
     "confusion",
+    "counting",
     "curves",
     "draw_partition",
     "experts",
     "extremes",
     "features",
+    "forest",
+    "heatmap",
     "partition",
     "predictions",
     "save",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unskew import metrics
 from unskew.errors import UserError
+from unskew.report.conditions import by_condition
 from unskew.report.figures.style import (
     BLACK,
     COLUMN,
@@ -17,22 +19,38 @@ from unskew.report.figures.style import (
     PAGE,
     RED,
     TALLEST,
+    add_legend,
     blank,
+    columns_for,
     fit,
-    legend_below,
+    line_key,
     line_style,
-    mark_every,
+    mark_places,
     panels,
     printed,
+    wrap,
 )
 from unskew.report.figures.words import heading
+from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, find, shared_rounds
 from unskew.report.read import Run, by_method
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What the vertical axis tells."""
+
+    label: str
+    scale: float
+    limits: tuple[float, float]
+
+
+Rounds = Mapping[int, Sequence[float]]
+"""The values of all seeds, by round."""
 
 
 @printed
@@ -40,39 +58,55 @@ def curves(
     runs: Sequence[Run], *, metric: str = "accuracy", width: float | None = None, title: str | None = None
 ) -> Figure:
     """A metric in every tested round, one line for each method: the mean over its seeds, and a band of one
-    standard deviation to each side (FedVLS, Fig. 3)."""
+    standard deviation to each side, cut where no value can be (FedVLS, Fig. 3). Of runs under several
+    conditions, a panel for each condition."""
     measure = find(metric, runs)
-    groups = {name: shared_rounds(members, measure) for name, members in by_method(runs).items()}
-    return _lines(groups, measure.axis, measure.scale, width, heading(runs, title))
+    parts = {
+        condition.short: {name: shared_rounds(seeds, measure) for name, seeds in condition.methods.items()}
+        for condition in by_condition(runs)
+    }
+    return _lines(parts, Axis(measure.axis, measure.scale, measure.limits), width, heading(runs, title))
 
 
 @printed
 def experts(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
     """What methods count in the steps of their clients, in every round, as a share of the samples that these
     passed through: such as how often PKD's experts teach (PKD, Fig. 11). Of a method that counts several
-    things, a line for each."""
+    things, a line for each. Runs that count nothing are left out; `counting` says which are not."""
+    runs = counting(runs)
     words: dict[str, str] = {}
-    found: dict[tuple[str, str], dict[int, list[float]]] = {}
-    for name, members in by_method(runs).items():
-        for tally, told in _tallies(members[0]).items():
-            words[tally] = told
-            each = [_shares(run, tally) for run in members]
-            rounds = sorted(set.intersection(*(set(values) for values in each)))
-            found[name, tally] = {round: [values[round] for values in each] for round in rounds}
+    found: dict[str, dict[tuple[str, str], Rounds]] = {}
+    for condition in by_condition(runs):
+        lines = found.setdefault(condition.short, {})
+        for name, members in condition.methods.items():
+            for tally, told in _tallies(members[0]).items():
+                words[tally] = told
+                each = [_shares(run, tally) for run in members]
+                rounds = sorted(set.intersection(*(set(values) for values in each)))
+                lines[name, tally] = {round: [values[round] for values in each] for round in rounds}
     one = len(set(words.values())) == 1
-    groups = {name if one else f"{name}: {words[tally]}": values for (name, tally), values in found.items()}
+    parts = {
+        short: {name if one else f"{name}: {words[tally]}": values for (name, tally), values in lines.items()}
+        for short, lines in found.items()
+    }
     ylabel = f"{next(iter(words.values()))} (%)" if one else "share of the samples (%)"
-    return _lines(groups, ylabel, 100, width, heading(runs, title))
+    return _lines(parts, Axis(ylabel, 100, (0, 100)), width, heading(runs, title))
+
+
+def counting(runs: Sequence[Run]) -> list[Run]:
+    """Of these runs those that have counted something in the steps of their clients; at least one."""
+    found = [run for run in runs if any(line.tallies for line in run.rounds)]
+    if not found:
+        raise UserError(
+            f"{runs[0].path} has counted nothing yet: give runs of a method that does, such as pkd, and wait "
+            "for its last stage."
+        )
+    return found
 
 
 def _tallies(run: Run) -> dict[str, str]:
     """What a run has counted, in words; while it is under way, by name."""
     names = dict.fromkeys(name for line in run.rounds for name in line.tallies)
-    if not names:
-        raise UserError(
-            f"{run.path} has counted nothing yet: give runs of a method that does, such as pkd, and wait for "
-            "its last stage."
-        )
     known = run.summary.tallies if run.summary else {}
     return {name: known[name].of if name in known else name for name in names}
 
@@ -85,36 +119,44 @@ def _shares(run: Run, tally: str) -> dict[int, float]:
     }
 
 
-def _lines(
-    groups: Mapping[str, Mapping[int, Sequence[float]]],
-    ylabel: str,
-    scale: float,
-    width: float | None,
-    title: str,
-) -> Figure:
-    total = width or (COLUMN if len(groups) <= 8 else PAGE)
-    figure = blank(total, 2.3 if total < 5 else 3.6, title)
-    axes = figure.add_subplot()
-    handles = []
-    for index, values in enumerate(groups.values()):
-        handles.append(_band(axes, values, scale, index))
-    axes.set(xlabel="round", ylabel=ylabel)
-    whole_rounds(axes)
-    if len(groups) > 1 or not title:
-        legend_below(figure, handles, list(groups))
+def _lines(parts: Mapping[str, Mapping[str, Rounds]], axis: Axis, width: float | None, title: str) -> Figure:
+    """Lines by name, in a panel for each part."""
+    names = list(dict.fromkeys(name for lines in parts.values() for name in lines))
+    total = width or (COLUMN if len(names) <= 8 and len(parts) == 1 else PAGE)
+    columns = columns_for(len(parts), int(max(total // 1.7, 1)))
+    rows = -(-len(parts) // columns)
+    if rows * 1.2 > TALLEST - 1:
+        raise UserError(f"{len(parts)} conditions do not fit on a page: give fewer runs.")
+    tall = (2.3 if total < 5 else 3.6) if len(parts) == 1 else min(2.1, (TALLEST - 1) / rows)
+    figure = blank(total, rows * tall, title)
+    every, spare = panels(figure, len(parts), columns, sharex=True, sharey=True)
+    found = looks(names)
+    inside = total / columns - 0.6
+    for place, ((name, lines), axes) in enumerate(zip(parts.items(), every, strict=True)):
+        for line, values in lines.items():
+            where = mark_places(len(values), names.index(line), len(names), inside)
+            _band(axes, values, axis, line_style(found[line]) | where, 0.13 if len(lines) <= 5 else 0.07)
+        whole_rounds(axes, inside)
+        if name:
+            axes.set_title(fit(name, total / columns - 0.3, NORMAL))
+        if place % columns == 0:
+            axes.set_ylabel(wrap(axis.label, tall - 0.45, NORMAL))
+        if place + columns >= len(parts):
+            axes.set_xlabel("round")
+    if len(names) > 1 or not title:
+        add_legend(figure, [line_key(found[name]) for name in names], names, spare)
     return figure
 
 
-def _band(axes: Axes, values: Mapping[int, Sequence[float]], scale: float, index: int) -> Line2D:
+def _band(axes: Axes, values: Rounds, axis: Axis, look: Mapping[str, Any], alpha: float) -> None:
     rounds = np.array(list(values))
     seeds = [metrics.over_seeds(each) for each in values.values()]
-    mean = scale * np.array([np.nan if each is None else each.mean for each in seeds])
-    std = scale * np.array([0.0 if each is None or each.std is None else each.std for each in seeds])
-    look = line_style(index)
+    mean = axis.scale * np.array([np.nan if each is None else each.mean for each in seeds])
+    std = axis.scale * np.array([0.0 if each is None or each.std is None else each.std for each in seeds])
     if std.any():
-        axes.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=0.15, linewidth=0)
-    (line,) = axes.plot(rounds, mean, **look, markevery=mark_every(len(rounds), index))
-    return line
+        low, high = np.clip((mean - std, mean + std), *axis.limits)
+        axes.fill_between(rounds, low, high, color=look["color"], alpha=alpha, linewidth=0)
+    axes.plot(rounds, mean, **look)
 
 
 @printed
@@ -123,24 +165,24 @@ def extremes(runs: Sequence[Run], *, width: float | None = None, title: str | No
     seeds, their means (PKD, Fig. 3)."""
     groups = by_method(runs)
     total = width or (COLUMN if len(groups) == 1 else PAGE)
-    columns = int(np.clip(total // (1.7 if len(groups) > 3 else 2.3), 1, len(groups)))
+    columns = columns_for(len(groups), int(max(total // (1.7 if len(groups) > 3 else 2.3), 1)))
     rows = -(-len(groups) // columns)
     height = min(rows * (2.1 if rows < 4 else 1.6), TALLEST - 0.6)
     figure = blank(total, height, heading(runs, title))
-    every = panels(figure, len(groups), columns, sharex=True, sharey=True)
-    looks = {
+    every, spare = panels(figure, len(groups), columns, sharex=True, sharey=True)
+    stages = {
         "best": (GREEN, "--", "^", "best class"),
         "balanced-accuracy": (BLACK, "-", "o", "mean"),
         "worst": (RED, "-.", "v", "worst class"),
     }
     for place, ((name, members), axes) in enumerate(zip(groups.items(), every, strict=True)):
         lines = {}
-        for metric, (color, dash, marker, label) in looks.items():
+        for index, (metric, (color, dash, marker, label)) in enumerate(stages.items()):
             values = shared_rounds(members, MEASURES[metric])
             mean = [100 * float(np.mean(seeds)) for seeds in values.values()]
             (lines[metric],) = axes.plot(
                 list(values), mean, color=color, linestyle=dash, marker=marker, label=label,
-                markevery=mark_every(len(mean), 0),
+                **mark_places(len(mean), index, len(stages), total / columns - 0.6),
             )  # fmt: skip
         axes.fill_between(
             lines["best"].get_xdata(), lines["worst"].get_ydata(), lines["best"].get_ydata(),
@@ -149,17 +191,19 @@ def extremes(runs: Sequence[Run], *, width: float | None = None, title: str | No
         if len(groups) > 1:
             axes.set_title(fit(name, total / columns - 0.45, NORMAL))
         axes.set_ylim(-3, 103)
-        whole_rounds(axes)
+        whole_rounds(axes, total / columns - 0.6)
         if place % columns == 0:
             axes.set_ylabel("accuracy (%)")
         if place + columns >= len(groups):
             axes.set_xlabel("round")
     handles = list(lines.values())
-    legend_below(figure, handles, [str(line.get_label()) for line in handles])
+    add_legend(figure, handles, [str(line.get_label()) for line in handles], spare)
     return figure
 
 
-def whole_rounds(axes: Axes) -> None:
+def whole_rounds(axes: Axes, inches: float) -> None:
+    """Ticks at whole rounds, as many as fit on an axis of this length."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+    most = int(np.clip(inches / 0.4, 2, 9))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unskew import metrics
-from unskew.errors import UserError
+from unskew.errors import UserError, unknown
+from unskew.report.conditions import Condition, by_condition
 from unskew.report.figures.style import (
     COLUMN,
     LINE,
     NORMAL,
     PAGE,
+    PITCH,
     SMALL,
     TALLEST,
+    add_scale,
     blank,
+    columns_for,
+    cross_out,
     distinct,
+    diverging,
     fit,
     name_below,
     name_ticks,
@@ -29,6 +35,7 @@ from unskew.report.figures.style import (
     shades,
     text_width,
     tile,
+    write_number,
 )
 from unskew.report.figures.words import finished, heading
 from unskew.report.read import Run, by_method, same_classes
@@ -40,24 +47,68 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-READABLE = 0.187
-"""Inches: the smallest cell that three digits of 7 points fit into."""
+READABLE, WITH_SIGN = 0.187, 0.2
+"""Inches: the smallest cell that three digits of 7 points fit into, and that two with a sign do."""
+LEAST_DIFFERENCE = 20.0
+"""Points that the darkest shade of a difference stands for at the least: a few points are not to look like
+many."""
 
 
 @printed
-def confusion(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
+def confusion(
+    runs: Sequence[Run],
+    *,
+    against: str | None = None,
+    width: float | None = None,
+    title: str | None = None,
+) -> Figure:
     """What each class is taken for by the final model, in percent of its test samples: a panel for each
-    method, over all its seeds (FedVLS, Fig. 2)."""
+    method, over all its seeds (FedVLS, Fig. 2). With `against`, the name of a method, how many points more or
+    less that is than with that method on the same seeds and under the same condition."""
     classes = same_classes(runs)
-    shown = {
-        name: 100 * metrics.confusion_share(np.sum([finished(run).confusion for run in members], axis=0))
-        for name, members in by_method(runs).items()
-    }
-    words = heading(runs, title)
+    if against is not None:
+        return _against(runs, against, classes, width, title)
+    shown = {name: 100 * _shares(members) for name, members in by_method(runs).items()}
     return _matrices(
-        shown, classes, shades(), (0, 100), "% of the class", "{:.0f}", width, words,
+        shown, classes, shades(), (0, 100), "% of the class", "{:.0f}", width, heading(runs, title),
         axes_names=("answer", "class"),
     )  # fmt: skip
+
+
+def _shares(runs: Sequence[Run]) -> Floats:
+    return metrics.confusion_share(np.sum([finished(run).confusion for run in runs], axis=0))
+
+
+def _against(
+    runs: Sequence[Run], reference: str, classes: Sequence[str], width: float | None, title: str | None
+) -> Figure:
+    shown, used = {}, []
+    for condition in by_condition(runs):
+        for name, theirs, ours in versus(condition, reference):
+            where = f" ({condition.short})" if condition.short else ""
+            shown[f"{name} − {reference}{where}"] = 100 * (_shares(theirs) - _shares(ours))
+            used += [run for run in (*theirs, *ours) if run not in used]
+    most = max(max(float(np.nanmax(np.abs(each))) for each in shown.values()), LEAST_DIFFERENCE)
+    return _matrices(
+        shown, classes, diverging(), (-most, most), "points", "{:+.0f}", width, heading(used, title),
+        axes_names=("answer", "class"),
+    )  # fmt: skip
+
+
+def versus(condition: Condition, reference: str) -> Iterator[tuple[str, list[Run], list[Run]]]:
+    """Each method but the reference with its runs and those of the reference, on the seeds that both have."""
+    if reference not in condition.methods:
+        raise unknown("method of these runs", reference, condition.methods)
+    if len(condition.methods) == 1:
+        raise UserError(f"{reference} is the only method of these runs: give runs of another one, too.")
+    base = {run.seed: run for run in condition.methods[reference]}
+    for name, members in condition.methods.items():
+        if name == reference:
+            continue
+        both = [run for run in members if run.seed in base]
+        if not both:
+            raise UserError(f"{name} and {reference} have no seed in common: run both on the same seeds.")
+        yield name, both, [base[run.seed] for run in both]
 
 
 @printed
@@ -103,73 +154,71 @@ def _matrices(
     C = len(classes)
     names = distinct(classes, 0.9)
     margin = 0.3 + max(text_width(name, SMALL) for name in names)
-    total = width or (COLUMN if len(shown) == 1 and C * READABLE + margin <= COLUMN else PAGE)
-    bar = 0.0 if len(shown) <= 3 and C * READABLE * len(shown) + margin + 0.4 <= total else 0.65
-    columns, side = tile(
-        len(shown),
-        total - margin - bar,
-        TALLEST - 0.4 - margin,
-        aspect=1.0,
-        gap=0.1 if bar else 0.03,
-        enough=C * READABLE,
-    )
+    readable = WITH_SIGN if "+" in number else READABLE
+    total = width or (COLUMN if len(shown) == 1 and C * readable + margin <= COLUMN else PAGE)
+
+    def arrange(beside: float, below: float) -> tuple[int, float]:
+        return tile(
+            len(shown),
+            total - margin - beside,
+            TALLEST - 0.8 - margin - below,
+            aspect=1.0,
+            gap=0.06,
+            over=0.24,
+            enough=C * readable,
+            least=C * (PITCH + 0.005),
+        )
+
+    columns, side = arrange(0.0, 0.0)
+    numbers = side >= C * readable
+    full = len(shown) % columns == 0
+    # Numbers tell the shades; else a bar does, in an empty place where there is one.
+    beside, below = 0.0, 0.0
+    if not numbers and full:
+        beside, below = (0.65, 0.0) if total > 5 and len(shown) <= 3 else (0.0, 0.45)
+        columns, side = arrange(beside, below)
     side = min(side, max(3.2, C * 0.06))
     rows, cell = math.ceil(len(shown) / columns), side / C
-    figure = blank(total, rows * (side + 0.22) + margin, title)
-    every = panels(figure, len(shown), columns, sharex=True, sharey=True)
+    figure = blank(total, rows * (side + 0.22) + margin + below, title)
+    every, spare = panels(figure, len(shown), columns, sharex=True, sharey=True)
     for place, ((name, values), axes) in enumerate(zip(shown.items(), every, strict=True)):
         image = axes.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], interpolation="nearest")
         axes.grid(False)
-        if cell >= READABLE:
-            _write_values(axes, values, number, limits)
-        _cross_out(axes, values)
+        if numbers:
+            _write_values(axes, values, number)
+        cross_out(axes, values)
         name_below(axes, names, cell)
         name_ticks(axes.yaxis, names, cell)
         axes.tick_params(length=0)
-        if len(shown) > 1:
+        if len(shown) > 1 or "−" in name:
             axes.set_title(fit(name, side + 0.05, NORMAL))
         if place % columns == 0:
             axes.set_ylabel(axes_names[1])
         if place + columns >= len(shown):
-            axes.set_xlabel(axes_names[0] if bar else f"{axes_names[0]} ({unit})")
-    if bar:  # where there are numbers, they tell the shades
-        scale = figure.colorbar(image, ax=every, pad=0.02, aspect=25, shrink=0.9 if rows == 1 else 0.5)
-        scale.set_label(unit)
-        scale.outline.set_visible(False)
+            axes.set_xlabel(f"{axes_names[0]} ({unit})" if numbers else axes_names[0])
+    if not numbers or spare is not None:
+        add_scale(figure, image, every, spare, unit, below=not beside, shrink=0.9 if rows == 1 else 0.5)
     return figure
 
 
-def _write_values(axes: Axes, values: Floats, number: str, limits: tuple[float, float]) -> None:
-    """Numbers that do not round to nothing, white on dark."""
-    low, high = limits
+def _write_values(axes: Axes, values: Floats, number: str) -> None:
+    """Numbers that do not round to nothing."""
     for (row, column), value in np.ndenumerate(values):
-        written = "" if np.isnan(value) else number.format(value)
-        if written and float(written):
-            red, green, blue, _ = axes.images[0].cmap((value - low) / (high - low))
-            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55  # luma, ITU-R BT.601
-            axes.text(
-                column, row, written, ha="center", va="center", fontsize=SMALL,
-                color="white" if dark else "black",
-            )  # fmt: skip
-
-
-def _cross_out(axes: Axes, values: Floats) -> None:
-    """A class without test samples, and the distance of a class to itself, are hatched: they are not 0."""
-    from matplotlib.patches import Rectangle
-
-    for row, column in np.argwhere(np.isnan(values)):
-        axes.add_patch(
-            Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////", edgecolor="#999999", lw=0)
-        )
+        written = "" if np.isnan(value) else number.format(value).replace("-", "−")
+        if written and float(written.replace("−", "-")):
+            write_number(axes, row, column, written, float(value))
 
 
 @printed
 def predictions(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
     """Which classes the global model answers, in every tested round, below which labels the clients of the
-    round held, where that is known; a panel for each method, of its first seed (FedLMD, Fig. 2)."""
+    round held, where that is known; a panel for each method, of its first seed, which it names (FedLMD,
+    Fig. 2)."""
     classes = same_classes(runs)
     shown: dict[str, tuple[list[int], Floats]] = {}
-    for name, members in by_method(runs).items():
+    groups = by_method(runs)
+    alike = len({members[0].seed for members in groups.values()}) == 1
+    for name, members in groups.items():
         run = members[0]
         if not run.tested:
             raise UserError(f"{run.path} has no tested round yet: wait for the first, or leave the run out.")
@@ -178,36 +227,37 @@ def predictions(runs: Sequence[Run], *, width: float | None = None, title: str |
         if not shown and known:
             held = np.array([run.counts[line.cohort].sum(axis=0) for line in run.tested], dtype=float)
             rounds = [line.round for line in run.tested]
-            shown["labels of the round's clients"] = (
+            shown[f"clients' labels, seed {run.seed}"] = (
                 rounds, 100 * held / np.maximum(held.sum(axis=1, keepdims=True), 1)
             )  # fmt: skip
-        shown[f"answers of {name}"] = [line.round for line in run.tested], 100 * shares
+        whose = f"answers of {name}" if shown and alike else f"answers of {name}, seed {run.seed}"
+        shown[whose] = [line.round for line in run.tested], 100 * shares
     C, total = len(classes), width or (COLUMN if len(shown) <= 6 else PAGE)
-    columns = 1 if total < 5 else min(3, math.ceil(len(shown) / 3))
+    most = (2 if len(shown) > 5 else 1) if total < 5 else min(3, math.ceil(len(shown) / 3))
+    columns = columns_for(len(shown), most)
     rows = math.ceil(len(shown) / columns)
-    most = max(float(np.nanmax(values)) for _, values in shown.values())
+    highest = max(float(np.nanmax(values)) for _, values in shown.values())
     names = distinct(classes, 0.9)
     tall = min(max(LINE * C, 1.0), (TALLEST - 0.5) / rows - 0.35, 3.5)
     if tall < 0.35:
         raise UserError(f"{len(shown) - 1} methods do not fit on a page: give fewer runs.")
-    words = heading(runs, title)
-    figure = blank(total, rows * (tall + 0.35) + 0.2, words and f"{words}, seed {runs[0].seed}")
-    every = panels(figure, len(shown), columns)
+    inside = (total - 0.9 - max(text_width(each, SMALL) for each in names)) / columns - 0.05
+    words = heading([members[0] for members in groups.values()], title)
+    figure = blank(total, rows * (tall + 0.35) + 0.2, words)
+    every, spare = panels(figure, len(shown), columns)
     for place, (name, (rounds, values), axes) in enumerate(zip(shown, shown.values(), every, strict=True)):
         image = axes.imshow(
-            values.T, aspect="auto", cmap=shades(), vmin=0, vmax=most, interpolation="nearest"
+            values.T, aspect="auto", cmap=shades(), vmin=0, vmax=highest, interpolation="nearest"
         )
         axes.grid(False)
         name_ticks(axes.yaxis, names, tall / C)
-        inside = (total - 0.6) / columns - 0.9
         _round_ticks(axes, rounds, inside / len(rounds))
         axes.tick_params(length=0, labelleft=place % columns == 0)
-        axes.set_title(fit(name, inside + 0.3, NORMAL))
+        brief = name if text_width(name, NORMAL) <= inside else name.removeprefix("answers of ")
+        axes.set_title(fit(brief, inside, NORMAL))
         if place + columns >= len(shown):
             axes.set_xlabel("round")
-    bar = figure.colorbar(image, ax=every, pad=0.02, aspect=30)
-    bar.set_label("share (%)")
-    bar.outline.set_visible(False)
+    add_scale(figure, image, every, spare, "share (%)")
     return figure
 
 

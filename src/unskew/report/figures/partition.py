@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.report.conditions import by_condition, in_common
 from unskew.report.figures.style import (
     COLUMN,
     LINE,
     NORMAL,
     PAGE,
+    PITCH,
     SMALL,
     TALLEST,
+    add_scale,
     blank,
     distinct,
-    fit,
     name_below,
     name_ticks,
     panels,
@@ -26,7 +28,9 @@ from unskew.report.figures.style import (
     shades,
     text_width,
     tile,
+    wrap,
 )
+from unskew.report.figures.words import heading
 from unskew.report.read import Run
 
 if TYPE_CHECKING:
@@ -45,15 +49,20 @@ most."""
 
 
 def partition(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
-    """The partitions of these runs: one panel for each that differs."""
+    """The partitions of these runs: one panel for each that differs, with its seed."""
     distinct_ = {(run.classes, run.counts.shape, run.counts.tobytes()): run for run in reversed(runs)}
     shown = sorted(distinct_.values(), key=runs.index)
     if len(shown) == 1:
         (run,) = shown
-        words = f"{run.conditions}, seed {run.seed}" if title is None else title
-        return draw_partition(run.counts, run.classes, run.names, title=words, width=width)
-    several = [(f"{run.skew}, seed {run.seed}", run.counts, run.classes, run.names) for run in shown]
-    return _draw(several, title or "", width)
+        told = "" if title is None else f"seed {run.seed}"
+        return _draw([(told, run.counts, run.classes, run.names)], heading([run], title), width)
+    shorts = {run.path: part.short for part in by_condition(runs) for run in part.runs}
+    several = [
+        (", ".join(filter(None, (shorts[run.path], f"seed {run.seed}"))), run.counts, run.classes, run.names)
+        for run in shown
+    ]
+    words = (runs[0].conditions if not shorts[runs[0].path] else in_common(runs)) if title is None else title
+    return _draw(several, words, width)
 
 
 def draw_partition(
@@ -91,7 +100,9 @@ def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
         TALLEST - 0.7,
         aspect=C / clients,
         gap=0.3,
+        over=0.5,
         enough=CELL * clients,
+        least=(PITCH + 0.003) * clients,
     )
     rows = math.ceil(len(parts) / columns)
     if discs:
@@ -100,11 +111,12 @@ def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
         wide = ((total - margin - bar) / columns - 0.3) / clients
         tall = min(((TALLEST - 0.7) / rows - 0.5) / C, LINE)
     turned = below + 0.06 > wide  # names of sites stand upright where they fit
-    room = 0.5 + (below if turned else 0.0)
+    titles = [wrap(name, max(wide * clients + 0.4, total / columns - 0.3), NORMAL) for name, *_ in parts]
+    room = 0.5 + (below if turned else 0.0) + (0.14 if any("\n" in each for each in titles) else 0.0)
     figure = blank(total, rows * (tall * C + room) + (0.4 if discs else 0.1), title)
-    every = panels(figure, len(parts), columns)
+    every, spare = panels(figure, len(parts), columns)
     each = zip(parts, names, sites, every, strict=True)
-    for place, ((name, counts, classes, _), labels, called, axes) in enumerate(each):
+    for place, ((_, counts, classes, _), labels, called, axes) in enumerate(each):
         if discs:
             _discs(axes, counts, wide, most)
         else:
@@ -117,15 +129,13 @@ def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
         name_ticks(axes.yaxis, labels if named else [""] * len(labels), tall)
         axes.tick_params(length=0)
         axes.set(xlabel="site" if called else "client", ylabel="class" if named else "")
-        axes.set_title(fit(name, wide * clients + 0.4, NORMAL))
+        axes.set_title(titles[place])
         for side in axes.spines.values():
             side.set_visible(False)
     if discs:
         _key(figure, most, wide)
     else:
-        scale = figure.colorbar(image, ax=every, pad=0.02, aspect=30, format="{x:,.0f}")
-        scale.set_label("samples")
-        scale.outline.set_visible(False)
+        add_scale(figure, image, every, spare, "samples", format="{x:,.0f}")
     return figure
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,15 +16,18 @@ from unskew.report.figures.style import (
     PAGE,
     SMALL,
     TALLEST,
+    add_legend,
     blank,
+    columns_for,
     fit,
-    legend_below,
+    line_key,
     line_style,
     panels,
     printed,
     text_width,
 )
 from unskew.report.figures.words import heading
+from unskew.report.looks import Look, looks
 from unskew.report.measures import Measure, final_value, find, series
 from unskew.report.read import Run, hyperparameters, settings
 
@@ -61,19 +64,19 @@ def sensitivity(
             "fedprox:mu=0.1."
         )
     total = width or (COLUMN if len(found) == 1 else PAGE)
-    columns = int(np.clip(total // 2.2, 1, len(found)))
+    columns = columns_for(len(found), int(max(total // 2.2, 1)))
     rows = math.ceil(len(found) / columns)
     words = heading(runs, title)
     figure = blank(total, min(rows * 2.2, TALLEST - 1), words)
-    every = panels(figure, len(found), columns, sharey=True)
+    every, spare = panels(figure, len(found), columns, sharey=True)
     names = list(dict.fromkeys(name for lines in found.values() for name in lines))
-    handles: dict[str, Any] = {}
+    seen = looks(names)
     for place, ((key, lines), axes) in enumerate(zip(found.items(), every, strict=True)):
-        _panel(axes, key, lines, measure, names, handles, total / columns - 0.7)
+        _panel(axes, key, lines, measure, seen, total / columns - 0.7)
         if place % columns == 0:
             axes.set_ylabel(measure.axis)
     if len(names) > 1 or not words:
-        legend_below(figure, [handles[name] for name in names], names)
+        add_legend(figure, [line_key(seen[name]) for name in names], names, spare)
     return figure
 
 
@@ -126,8 +129,7 @@ def _panel(
     key: str,
     lines: Lines,
     measure: Measure,
-    names: Sequence[str],
-    handles: dict[str, Any],
+    seen: Mapping[str, Look],
     inches: float,
 ) -> None:
     values = list(dict.fromkeys(value for each in lines.values() for value in each if value is not None))
@@ -138,20 +140,23 @@ def _panel(
         }
         for name, each in lines.items()
     }
+    low, high = measure.limits
     for name, each in ends.items():
-        look = line_style(names.index(name))
+        look = line_style(seen[name]) | {"markerfacecolor": "none"}
         if (level := each.get(None)) is not None:
-            handles[name] = axes.axhline(
-                measure.scale * level.mean, color=look["color"], linestyle=look["linestyle"]
-            )
+            # Its marker stands at the edge, where lines over the setting have none.
+            axes.axhline(measure.scale * level.mean, **look, markersize=3.8, markevery=[1], clip_on=False)
             continue
         known = {places[value]: end for value, end in each.items() if end is not None}
-        handles[name] = axes.errorbar(
+        mean = measure.scale * np.array([known[place].mean for place in sorted(known)])
+        std = measure.scale * np.array([known[place].std or 0.0 for place in sorted(known)])
+        axes.errorbar(
             sorted(known),
-            [measure.scale * known[place].mean for place in sorted(known)],
-            yerr=[measure.scale * (known[place].std or 0) for place in sorted(known)],
+            mean,
+            yerr=(mean - np.maximum(mean - std, low), np.minimum(mean + std, high) - mean),
             capsize=2,
             elinewidth=0.7,
+            markersize=3.8,
             **look,
         )
     _ticks(axes, places, numeric, inches)

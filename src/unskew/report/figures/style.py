@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unskew.errors import UserError
 from unskew.files import replacing
+from unskew.report.looks import COLOURS, MARKERS, Look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+    from matplotlib.lines import Line2D
 
 FORMATS = (".png", ".svg", ".pdf")
 COLUMN, PAGE, TALLEST = 3.4, 7.2, 8.6
@@ -31,14 +35,12 @@ SMALL, NORMAL = 7.0, 8.0
 LINE = 0.13
 """Inches from one line of small text to the next."""
 
-BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
-    "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
-)  # fmt: skip
-"""Okabe and Ito's colours (Color Universal Design, 2008), without the yellow that is lost on white."""
-COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK)
-DASHES = ("-", "--", "-.", ":")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
-"""Four dashes and nine markers: 36 lines that differ in grey."""
+PITCH = 0.117
+"""Inches from one line of small text to the next at the least, where lines are names of ticks."""
+
+BLACK, GREEN, BLUE, RED = "#000000", "#009E73", "#0072B2", "#D55E00"
+"""Of Okabe and Ito's colours (Color Universal Design, 2008): for what is not a method. Methods have those of
+`unskew.report.looks`."""
 
 RC: dict[str, object] = {
     "font.family": "DejaVu Sans",  # comes with Matplotlib: the same everywhere
@@ -49,7 +51,7 @@ RC: dict[str, object] = {
     "ytick.labelsize": SMALL,
     "legend.fontsize": SMALL,
     "legend.frameon": False,
-    "legend.handlelength": 2.8,  # a whole period of every dash
+    "legend.handlelength": 3.4,  # two periods of every dash
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
@@ -134,48 +136,115 @@ def blank(width: float, height: float, title: str = "") -> Figure:
 
 def panels(
     figure: Figure, number: int, columns: int, *, sharex: bool = False, sharey: bool = False
-) -> list[Axes]:
-    """As many axes in rows of `columns`."""
+) -> tuple[list[Axes], Axes | None]:
+    """As many axes in rows of `columns`; and where the last row is not full, its empty end, for a legend."""
     columns = min(number, columns)
     rows = math.ceil(number / columns)
     every = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
     axes: list[Axes] = list(every.ravel())
-    for spare in axes[number:]:
-        spare.remove()
+    spare = axes[number:]
+    for each in spare[1:]:
+        each.remove()
     for index, each in enumerate(axes[:number]):
         if index + columns >= number:  # nothing below it, though its row may not be the last
             each.tick_params(labelbottom=True)
-    return axes[:number]
+    if not spare:
+        return axes, None
+    spare[0].set_axis_off()
+    return axes[:number], spare[0]
+
+
+def columns_for(number: int, most: int) -> int:
+    """How many columns so many panels have, `most` at the most: those that leave the fewest places empty,
+    and of these the most. A single column only where there is no room for two."""
+    if number <= most:
+        return number
+    fewest = min(2, most)
+    return min(range(most, fewest - 1, -1), key=lambda columns: -number % columns)
 
 
 def tile(
-    number: int, width: float, height: float, *, aspect: float, gap: float, enough: float
+    number: int,
+    width: float,
+    height: float,
+    *,
+    aspect: float,
+    gap: float,
+    over: float,
+    enough: float,
+    least: float = 0.0,
 ) -> tuple[int, float]:
-    """In how many columns so many panels are largest in this room, and how wide each then is; a panel is
-    `aspect` times as high as wide and has `gap` around it, and larger than `enough` is no better. Inches."""
+    """In how many columns so many panels stand in this room, and how wide each then is; a panel is `aspect`
+    times as high as wide, with `gap` between columns and `over` between rows. Where a panel can be `enough`
+    wide, it is, and larger is no better; else it may be somewhat smaller than it could be, though not below
+    `least`, for the sake of fewer rows and of no empty place. Inches."""
 
     def wide(columns: int) -> float:
         rows = math.ceil(number / columns)
-        return min(width / columns - gap, (height / rows - gap) / aspect)
+        return min(width / columns - gap, (height / rows - over) / aspect)
 
-    # Of several, the one with the fewest rows.
-    columns = max(range(number, 0, -1), key=lambda columns: min(wide(columns), enough))
+    best = max(map(wide, range(1, number + 1)))
+    goal = enough if best >= enough else max(0.65 * best, min(least, best))
+    able = [columns for columns in range(1, number + 1) if wide(columns) >= goal]
+    columns = min(able, key=lambda columns: math.ceil(number / columns) + 1.5 * (-number % columns))
     return columns, wide(columns)
 
 
-def line_style(index: int) -> dict[str, Any]:
-    """The look of the index-th line: by colour, and in grey by dash and marker."""
+def line_style(look: Look) -> dict[str, Any]:
+    """A method's line: its colour, and in grey its dash and its marker. Lines with gaps lie above those with
+    fewer, so that of two that are the same both are seen."""
+    gaps = sum(look.dash[1::2]) / sum(look.dash) if look.dash else 0.0
     return {
-        "color": COLOURS[index % len(COLOURS)],
-        "linestyle": DASHES[index % len(DASHES)],
-        "marker": MARKERS[index % len(MARKERS)],
+        "color": look.light,
+        "linestyle": (0, look.dash) if look.dash else "-",
+        "marker": look.marker,
+        "markeredgewidth": 0.9,
+        "zorder": 2 + gaps,
     }
 
 
-def mark_every(points: int, index: int) -> tuple[int, int]:
-    """About six markers on a line, each line's at places of its own."""
-    step = max(points // 6, 1)
-    return index % step, step
+def line_key(look: Look) -> Line2D:
+    """The sample of a method's line in a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **line_style(look), markersize=3.8, markerfacecolor="white")
+
+
+def mark_places(points: int, index: int, lines: int, inches: float) -> dict[str, Any]:
+    """Where the index-th of so many lines has its markers: two to six of them, at points where no other line
+    has one, as far as there are so many points; further lines have larger markers, around those of others."""
+    room = max(int(inches / 0.095), 1)  # markers side by side
+    each = int(np.clip(min(room, points) // lines, 2 if points >= 4 else 1, 6))
+    step = max(points // each, 1)
+    ring, place = divmod(index, min(lines, step))
+    start = place * step // min(lines, step)
+    inner = {"markerfacecolor": "white"} if ring == 0 else {"markerfacecolor": "none"}
+    return {"markevery": (start, step), "markersize": 3.8 + 2.4 * min(ring, 4), **inner}
+
+
+def ink_on(colour: Sequence[float]) -> str:
+    """Black or white, whichever is read better on this colour: by the contrast of WCAG 2, 4.5:1 or more."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"
+
+
+def write_number(axes: Axes, row: int, column: int, text: str, value: float, **more: Any) -> None:
+    """A number on a cell of the image, in black or white as is read better."""
+    (shade,) = axes.images[0].to_rgba(np.array([value]))
+    axes.text(
+        column, row, text, ha="center", va="center", fontsize=SMALL, color=ink_on(shade), **more
+    )  # fmt: skip
+
+
+def cross_out(axes: Axes, values: NDArray[np.float64]) -> None:
+    """What is not known is hatched, such as the accuracy of a class without test samples: it is not 0."""
+    from matplotlib.patches import Rectangle
+
+    for row, column in np.argwhere(np.isnan(values)):
+        axes.add_patch(
+            Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////", edgecolor="#999999", lw=0)
+        )
 
 
 def shades() -> Colormap:
@@ -183,6 +252,13 @@ def shades() -> Colormap:
     from matplotlib import colormaps
 
     return colormaps["Blues"]
+
+
+def diverging() -> Colormap:
+    """From blue over white, which is none, to orange-brown: told apart with any kind of colour vision."""
+    from matplotlib import colormaps
+
+    return colormaps["PuOr_r"]
 
 
 LONGEST_TEXT = 300
@@ -223,10 +299,17 @@ def fit(text: str, inches: float, size: float = SMALL) -> str:
 
 
 def wrap(text: str, inches: float, size: float) -> str:
-    """The text in lines that fit, two at most."""
+    """The text in lines that fit, two at most, broken behind a comma where that will do."""
     text = clean(text)
     if text_width(text, size) <= inches:
         return text
+    for place in range(len(text) - 2, 0, -1):
+        first, rest = text[: place + 1], text[place + 2 :]
+        if (
+            text[place : place + 2] == ", "
+            and max(text_width(part, size) for part in (first, rest)) <= inches
+        ):
+            return f"{first}\n{rest}"
     letters = max(int(len(text) * inches / text_width(text, size)) - 2, 1)
     lines = textwrap.wrap(text, letters, break_long_words=False, break_on_hyphens=False)
     return "\n".join(fit(line, inches, size) for line in [*lines[:1], " ".join(lines[1:])] if line)
@@ -247,7 +330,7 @@ def distinct(names: Sequence[str], inches: float, size: float = SMALL) -> list[s
 def name_ticks(axis: Axis, names: Sequence[str], cell: float, *, across: bool = False) -> None:
     """A name at every cell of so many inches, or at every second, third ... where they would overlap.
     `across`: written along the axis, not at right angles to it."""
-    room = max((text_width(name, SMALL) for name in names), default=0.0) + 0.06 if across else LINE
+    room = max((text_width(name, SMALL) for name in names), default=0.0) + 0.06 if across else PITCH
     step = max(math.ceil(room / cell - 1e-9), 1)
     axis.set_ticks(range(0, len(names), step), list(names[::step]))
 
@@ -259,16 +342,77 @@ def name_below(axes: Axes, names: Sequence[str], cell: float) -> None:
     axes.tick_params(axis="x", rotation=0 if upright else 90)
 
 
-def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Under the axes, in as many columns as fit; the figure grows by its height."""
+def add_legend(
+    figure: Figure, handles: Sequence[Any], labels: Sequence[str], spare: Axes | None = None
+) -> None:
+    """The legend, in the place that panels leave empty where it fits there; else under the axes in as many
+    columns as fit, and the figure grows by its height."""
     width, height = figure.get_size_inches()
-    handle = 0.45  # inches: the sample of a line, and the space around it
+    handle = 0.55  # inches: the sample of a line, and the space around it
+    look = {"handletextpad": 0.5, "labelspacing": 0.35, "borderpad": 0.1, "borderaxespad": 0.1}
+    if spare is not None:
+        rows, columns = _grid(spare)
+        inside, tall = width / columns - 0.15, (height - 0.3) / rows - 0.3
+        widest = max(text_width(clean(label), SMALL) for label in labels) + handle
+        if widest <= inside and 0.165 * len(labels) <= tall:
+            spare.legend(handles, [clean(label) for label in labels], loc="center", **look)
+            return
     labels = [fit(label, width - handle - 0.2) for label in labels]
-    widest = max(text_width(label, SMALL) for label in labels) + handle + 0.1
-    columns = int(np.clip((width - 0.1) // widest, 1, len(labels)))
-    rows = math.ceil(len(labels) / columns)
-    figure.set_size_inches(width, height + rows * 0.16 + 0.05)
+    sizes = [text_width(label, SMALL) + handle + 0.12 for label in labels]
+    number = len(labels)
+    for columns in range(number, 0, -1):
+        rows = math.ceil(number / columns)
+        if sum(max(sizes[column::columns]) for column in range(columns)) <= width - 0.1:
+            break
+    columns = math.ceil(number / rows)  # as even as they can be
+    # Matplotlib fills columns from above, eyes read rows.
+    order = [place for column in range(columns) for place in range(column, number, columns)]
+    figure.set_size_inches(width, height + rows * 0.165 + 0.05)
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, columnspacing=1.2, handletextpad=0.5,
-        labelspacing=0.35, borderpad=0.1, borderaxespad=0.1,
+        [handles[place] for place in order], [labels[place] for place in order],
+        loc="outside lower center", ncols=columns, columnspacing=1.2, **look,
     )  # fmt: skip
+
+
+def _grid(panel: Axes) -> tuple[int, int]:
+    """Rows and columns of the panels that this is one of."""
+    grid = panel.get_gridspec()
+    assert grid is not None
+    return grid.nrows, grid.ncols
+
+
+def add_scale(
+    figure: Figure,
+    image: AxesImage,
+    every: Sequence[Axes],
+    spare: Axes | None,
+    unit: str,
+    *,
+    below: bool = False,
+    shrink: float = 1.0,
+    **more: Any,
+) -> None:
+    """The bar that explains shades: in the place that panels leave empty, else beside them, or `below`."""
+    if spare is None and below:
+        scale = figure.colorbar(image, ax=every, location="bottom", pad=0.02, aspect=30, shrink=0.8, **more)
+    elif spare is None:
+        scale = figure.colorbar(image, ax=every, pad=0.02, aspect=30 * shrink, shrink=shrink, **more)
+    else:
+        place = spare.inset_axes((0.1, 0.55, 0.8, 0.06))
+        scale = figure.colorbar(image, cax=place, orientation="horizontal", **more)
+        unit = wrap(unit, figure.get_figwidth() / _grid(spare)[1] - 0.4, NORMAL)
+    scale.set_label(unit)
+    scale.outline.set_visible(False)
+
+
+def class_looks(number: int) -> list[dict[str, Any]]:
+    """Points of so many classes: each colour with another marker whenever it comes again."""
+    return [
+        {
+            "linestyle": "",
+            "marker": MARKERS[(index + 2 * (index // len(COLOURS))) % len(MARKERS)][0],
+            "color": COLOURS[index % len(COLOURS)][0],
+            "markeredgewidth": 0,
+        }
+        for index in range(number)
+    ]

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from unskew.errors import UserError
 from unskew.report.figures.style import (
-    COLOURS,
     COLUMN,
     LINE,
-    MARKERS,
     NORMAL,
     PAGE,
     SMALL,
     TALLEST,
+    add_legend,
     blank,
+    class_looks,
+    columns_for,
     distinct,
     fit,
-    legend_below,
     panels,
     printed,
     text_width,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CLASSES = 21
-"""As many as colours and markers tell apart: three markers in each of seven colours."""
+"""As many as colours and markers tell apart: two or three markers in each of ten colours."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,25 +60,23 @@ def tsne(
             f"{len(shown)} classes cannot be told apart: choose at most {MOST_CLASSES} with --classes."
         )
     total = width or (COLUMN if len(models) == 1 else PAGE)
-    columns = int(np.clip(total // 2.2, 1, len(models)))
+    columns = columns_for(len(models), int(max(total // (1.75 if len(models) > 3 else 2.2), 1)))
     rows = math.ceil(len(models) / columns)
     side = min(total / columns - 0.1, (TALLEST - 0.8) / rows - 0.25, 3.0)
     names = distinct([classes[label] for label in shown], 0.9)
     figure = blank(total, rows * (side + 0.25), title)
-    for model, axes in zip(models, panels(figure, len(models), columns), strict=True):
+    every, spare = panels(figure, len(models), columns)
+    for model, axes in zip(models, every, strict=True):
         places = embed(model.values)
-        for index, label in enumerate(shown):
+        for look, label in zip(class_looks(len(shown)), shown, strict=True):
             mine = places[model.labels == label]
-            axes.plot(
-                mine[:, 0], mine[:, 1], linestyle="", marker=MARKERS[index % len(MARKERS)], markersize=2.2,
-                color=COLOURS[index % len(COLOURS)], markeredgewidth=0, alpha=0.75,
-            )  # fmt: skip
+            axes.plot(mine[:, 0], mine[:, 1], **look, markersize=2.2, alpha=0.75)
         axes.set(xticks=[], yticks=[], box_aspect=1)
         _name_clusters(axes, {names[i]: places[model.labels == label] for i, label in enumerate(shown)}, side)
         axes.spines[:].set_visible(True)
         if len(models) > 1:
             axes.set_title(fit(model.name, side, NORMAL))
-    legend_below(figure, _keys(len(shown)), names)
+    add_legend(figure, _keys(len(shown)), names, spare)
     return figure
 
 
@@ -111,11 +109,7 @@ def _name_clusters(axes: Axes, clusters: Mapping[str, NDArray[np.float32]], side
 def _keys(number: int) -> list[object]:
     from matplotlib.lines import Line2D
 
-    return [
-        Line2D([], [], linestyle="", marker=MARKERS[index % len(MARKERS)], markersize=4, markeredgewidth=0,
-               color=COLOURS[index % len(COLOURS)])
-        for index in range(number)
-    ]  # fmt: skip
+    return [Line2D([], [], **look, markersize=4) for look in class_looks(number)]
 
 
 def embed(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -19,10 +19,10 @@ from unskew.report.figures.style import (
     RED,
     SMALL,
     TALLEST,
+    add_legend,
     blank,
     distinct,
     fit,
-    legend_below,
     name_below,
     printed,
     text_width,
@@ -74,20 +74,26 @@ def updates(
     body = min((TALLEST - 0.6 - foot) / len(groups) - 0.4, 1.4)
     if body < 0.5:
         raise UserError(f"{len(groups)} methods do not fit on a page: give fewer runs.")
-    figure = blank(total, len(groups) * (body + 0.4) + foot, heading(runs, title))
+    told = {
+        name: f"client {found[name].client}, round {probes[name].round}, seed {members[0].seed}"
+        for name, members in groups.items()
+    }
+    once = total < 5 and len(groups) > 1 and len(set(told.values())) == 1  # then below the last row
+    figure = blank(total, len(groups) * (body + 0.4) + foot + 0.15 * once, heading(runs, title))
     every = figure.subplots(len(groups), 2, squeeze=False, sharey=True, width_ratios=[total - right, right])
     for row, (name, members) in enumerate(groups.items()):
         left, means = every[row]
         _classes(left, found[name], held[row], orders[row], names if named[row] else None, cell)
-        text = f"client {found[name].client}, round {probes[name].round}"
-        whose = f"{name}: {text}" if len(groups) > 1 else text
+        whose = name if once else f"{name}: {told[name]}" if len(groups) > 1 else told[name]
         left.set_title(fit(whose, total - right - 0.6, NORMAL), pad=12)
         left.set_ylabel("accuracy (%)")
         seeds = [_probe(run, probes[name].round) for run in members]
         _groups(means, seeds, named[row], (right - 0.15) / len(GROUPS))
-        means.set_title("all clients", pad=12)
+        means.set_title("mean of the round's clients" if total > 5 else "round's clients", pad=12)
+    if once:
+        every[-1][0].set_xlabel(next(iter(told.values())), fontsize=SMALL)
     handles = list(every[0][0].containers or every[0][0].lines[: len(STAGES)])
-    legend_below(figure, handles, [label for label, *_ in STAGES.values()])
+    add_legend(figure, handles, [label for label, *_ in STAGES.values()])
     return figure
 
 
@@ -200,10 +206,15 @@ def _bars(
             hatch=hatch,
             edgecolor="white",
             linewidth=0.2,
-            yerr=None if spread is None else 100 * spread[stage],
+            yerr=None if spread is None else 100 * _within(values[stage], spread[stage]),
             error_kw={"elinewidth": 0.7, "capsize": 1.2},
         )
-    axes.set_ylim(0, 100)
+    axes.set_ylim(0, 101)
     axes.grid(False, axis="x")
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.6, len(values["before"]) - 0.4)
+
+
+def _within(mean: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far the bars of an error reach below and above: no further than an accuracy can."""
+    return np.stack([np.minimum(std, mean), np.minimum(std, 1 - mean)])

@@ -6,18 +6,27 @@ from collections.abc import Sequence
 
 from unskew.errors import UserError
 from unskew.record import Summary
+from unskew.report.conditions import by_condition, in_common
 from unskew.report.read import Run
 
 
-def conditions(runs: Sequence[Run]) -> str:
-    """The conditions that all runs share; nothing where they differ."""
-    every = {run.conditions for run in runs}
-    return every.pop() if len(every) == 1 else ""
-
-
 def heading(runs: Sequence[Run], title: str | None) -> str:
-    """The title that was asked for, or else the conditions."""
-    return conditions(runs) if title is None else title
+    """The title that was asked for, or else the conditions that all runs share and the seeds."""
+    if title is not None:
+        return title
+    every = {run.conditions for run in runs}
+    shared = every.pop() if len(every) == 1 else in_common(runs)
+    return ", ".join(part for part in (shared, seeds_of(runs)) if part)
+
+
+def seeds_of(runs: Sequence[Run]) -> str:
+    """How many seeds each method has under its condition, such as 3 seeds; of one seed, which."""
+    groups = [[run.seed for run in seeds] for part in by_condition(runs) for seeds in part.methods.values()]
+    least, most = min(map(len, groups)), max(map(len, groups))
+    if most == 1:
+        seeds = sorted({seed for group in groups for seed in group})
+        return f"seed {seeds[0]}" if len(seeds) == 1 else f"one seed each ({', '.join(map(str, seeds))})"
+    return f"{most} seeds" if least == most else f"{least} to {most} seeds"
 
 
 def finished(run: Run) -> Summary:

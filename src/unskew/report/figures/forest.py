@@ -1,0 +1,173 @@
+"""By how much methods differ from a reference, and whether the seeds settle it: the picture to see first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from unskew.errors import UserError
+from unskew.metrics import Difference
+from unskew.report.answer import TITLES, Answer, answer, choose_reference, signed
+from unskew.report.conditions import Condition, by_condition
+from unskew.report.figures.style import (
+    NORMAL,
+    PAGE,
+    PITCH,
+    SMALL,
+    TALLEST,
+    add_legend,
+    blank,
+    distinct,
+    fit,
+    printed,
+    text_width,
+    wrap,
+)
+from unskew.report.figures.words import heading
+from unskew.report.looks import Look, looks
+from unskew.report.read import Run
+from unskew.report.table import NONE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROW = 0.24
+"""Inches for a method, where there is room."""
+GREY = "#444444"
+
+
+@printed
+def forest(
+    runs: Sequence[Run],
+    *,
+    reference: str | None = None,
+    width: float | None = None,
+    title: str | None = None,
+) -> Figure:
+    """How many points each method is above or below the reference, with its 95 % interval over seeds: a row
+    for each method, and side by side accuracy, the worst class and vacant classes; of sites their mean, the
+    worst one and the worst class. A filled marker is a difference that the seeds settle after Holm's
+    correction, a hollow one is not settled. Without `reference` that is FedAvg, or else the first method. Of
+    runs under several conditions, those of each stand together."""
+    compared = ((part, _answer(part, reference)) for part in by_condition(runs))
+    parts = [(part, told) for part, told in compared if told.others]
+    if not parts:
+        raise UserError(
+            "no two methods have tested seeds in common: give runs of at least two methods on the same seeds."
+        )
+    references = {told.reference for _, told in parts}
+    total = width or PAGE
+    names = list(dict.fromkeys(each.name for _, told in parts for each in told.others))
+    short = dict(zip(names, distinct(names, 1.3 if total > 5 else 0.85), strict=True))
+    rows: list[Row] = []
+    for part, told in parts:
+        if part.short:
+            against = f", against {told.reference}" if len(references) > 1 else ""
+            rows.append(Row(f"{part.short}{against}"))
+        rows += [Row(short[each.name], each.name, each.differences) for each in told.others]
+    pitch = min(ROW, (TALLEST - 1.4) / len(rows))
+    if pitch < PITCH:
+        raise UserError(f"{len(rows)} rows do not fit on a page: give fewer runs.")
+    figure = blank(total, pitch * len(rows) + 0.65, _heading(parts, title))
+    main = parts[0][1].main
+    panels: list[Axes] = list(figure.subplots(1, len(main), sharey=True, squeeze=False)[0])
+    seen = looks(names)
+    margin = 0.04 + max(text_width(name, SMALL) for name in short.values())
+    inside = (total - margin) / len(main) - 0.1
+    against = f"points against {references.pop()}" if len(references) == 1 else "points against the reference"
+    for axes, measure in zip(panels, main, strict=True):
+        _panel(axes, rows, measure, seen, numbers=total > 5)
+        axes.set_title(wrap(TITLES[measure], inside, NORMAL))
+    panels[len(panels) // 2].set_xlabel(fit(against, total - 0.2, NORMAL))
+    panels[0].set_yticks(
+        [place for place, row in enumerate(rows) if row.method],
+        [row.label for row in rows if row.method],
+    )
+    for place, row in enumerate(rows):
+        if not row.method:
+            panels[0].annotate(
+                fit(row.label, total - 0.2, NORMAL), (0, place), (-72 * margin, 0), fontsize=NORMAL,
+                xycoords=panels[0].get_yaxis_transform(), textcoords="offset points", va="center",
+                annotation_clip=False, bbox={"facecolor": "white", "linewidth": 0, "pad": 1},
+            ).set_in_layout(False)  # fmt: skip
+    _explain(figure, parts)
+    return figure
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method, or the condition of those below it."""
+
+    label: str
+    method: str = ""
+    """Empty for a condition."""
+    differences: Mapping[str, Difference | None] = field(default_factory=dict)
+    """By measure."""
+
+
+def _answer(part: Condition, reference: str | None) -> Answer:
+    return answer(part.methods, reference=choose_reference(part.methods, reference))
+
+
+def _heading(parts: Sequence[tuple[Condition, Answer]], title: str | None) -> str:
+    """The conditions, the seeds that are compared, and where not all runs have ended, the round."""
+    used = [
+        run
+        for part, told in parts
+        for each in told.standings
+        for run in part.methods[each.name]
+        if run.seed in told.seeds
+    ]
+    rounds = {told.round for _, told in parts} - {None}
+    words = heading(used, title)
+    if title is None and rounds:
+        words += f", after round {' and '.join(str(round) for round in rounds)}"
+    return words
+
+
+def _panel(axes: Axes, rows: Sequence[Row], measure: str, seen: Mapping[str, Look], *, numbers: bool) -> None:
+    axes.axvline(0, color=GREY, linewidth=0.8, zorder=1)
+    axes.grid(False, axis="y")
+    for place, row in enumerate(rows):
+        if not row.method:
+            continue
+        found, look = row.differences.get(measure), seen[row.method]
+        if found is not None:
+            if found.interval:
+                low, high = (100 * end for end in found.interval)
+                axes.plot([low, high], [place, place], color=look.light, linewidth=1.3, solid_capstyle="butt")
+            axes.plot(
+                100 * found.difference, place, marker="o", markersize=5, color=look.light,
+                markerfacecolor=look.light if found.settled else "white", zorder=3, clip_on=False,
+            )  # fmt: skip
+        if numbers or found is None:
+            axes.annotate(
+                NONE if found is None else signed(found.difference), (1, place), (2, 0), fontsize=SMALL,
+                xycoords=axes.get_yaxis_transform(), textcoords="offset points", va="center",
+                annotation_clip=False,
+            )  # fmt: skip
+    axes.margins(x=0.08)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def _explain(figure: Figure, parts: Sequence[tuple[Condition, Answer]]) -> None:
+    """What markers and lines mean, as far as they are there."""
+    from matplotlib.lines import Line2D
+
+    shown = [each.differences[measure] for _, told in parts for each in told.others for measure in told.main]
+    known = [found for found in shown if found is not None]
+    keys = {}
+    dot: dict[str, Any] = {"marker": "o", "markersize": 5, "linestyle": "", "color": GREY}
+    if any(found.settled for found in known):
+        keys["settled after Holm's correction"] = Line2D([], [], **dot)
+    if not all(found.settled for found in known):
+        keys["not settled"] = Line2D([], [], markerfacecolor="white", **dot)
+    if any(found.interval for found in known):
+        keys["95 % interval"] = Line2D([], [], color=GREY, linewidth=1.3)
+    else:
+        keys["no interval: it takes three seeds"] = Line2D([], [], linestyle="")
+    add_legend(figure, list(keys.values()), list(keys))

@@ -1,0 +1,138 @@
+"""The accuracy of every class by every method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew.errors import UserError
+from unskew.report.conditions import Condition, by_condition
+from unskew.report.figures.style import (
+    COLUMN,
+    LINE,
+    NORMAL,
+    PAGE,
+    SMALL,
+    TALLEST,
+    add_scale,
+    blank,
+    columns_for,
+    cross_out,
+    distinct,
+    fit,
+    name_below,
+    name_ticks,
+    panels,
+    printed,
+    shades,
+    text_width,
+    write_number,
+)
+from unskew.report.figures.words import finished, heading
+from unskew.report.read import Run, same_classes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+WIDEST, NARROWEST = 0.75, 0.245
+"""Inches: the widest cell, and the narrowest into which 100 can be written."""
+
+
+@printed
+def heatmap(
+    runs: Sequence[Run], *, sort: bool = False, width: float | None = None, title: str | None = None
+) -> Figure:
+    """The accuracy of each class by the final model of each method, in percent, the mean over seeds; a frame
+    around each method's worst class. Of runs under several conditions, a panel for each condition. With
+    `sort`, the class that is hardest for all comes first."""
+    classes = same_classes(runs)
+    parts = by_condition(runs)
+    values = [_accuracies(part) for part in parts]
+    order = np.arange(len(classes))
+    if sort:
+        every = np.concatenate(values, axis=1)
+        order = np.argsort(_mean(every), kind="stable")  # classes without test samples last
+    methods = max(len(part.methods) for part in parts)
+    names = distinct([classes[c] for c in order], 0.9)
+    margin = 0.35 + max(text_width(name, SMALL) for name in names)
+    total = width or (COLUMN if len(parts) == 1 and margin + methods * NARROWEST <= COLUMN else PAGE)
+    room = max(int((total - margin) // (methods * NARROWEST + 0.15)), 1)
+    columns = columns_for(len(parts), min(room, len(parts)))
+    rows = math.ceil(len(parts) / columns)
+    wide = min((total - margin - 0.15 * columns) / columns / methods, WIDEST)
+    below = [distinct(list(part.methods), 1.3) for part in parts]
+    foot = max(text_width(name, SMALL) for each in below for name in each)
+    foot = 0.2 if foot + 0.06 <= wide else foot + 0.1
+    same = all(each == below[0] for each in below)  # then names stand under the last of a column alone
+    told = wide >= NARROWEST
+    feet = foot if same else rows * foot
+    tall = min(LINE + 0.05, (TALLEST - 0.8 - rows * 0.3 - feet) / rows / len(classes))
+    if tall <= 0.01:
+        raise UserError(f"{len(parts)} conditions do not fit on a page: give fewer runs.")
+    written = told and tall >= LINE - 0.01
+    figure = blank(total, rows * (tall * len(classes) + 0.3) + feet + 0.25, heading(runs, title))
+    axes, spare = panels(figure, len(parts), columns)
+    for place, (part, each, labels, one) in enumerate(zip(parts, values, below, axes, strict=True)):
+        image = one.imshow(
+            each[order], aspect="auto", cmap=shades(), vmin=0, vmax=100, interpolation="nearest"
+        )
+        one.grid(False)
+        if written:
+            for (row, column), value in np.ndenumerate(each[order]):
+                if not np.isnan(value):
+                    write_number(one, row, column, f"{value:.0f}", float(value))
+        cross_out(one, each[order])
+        _frame_worst(one, each[order])
+        if same and place + columns < len(parts):
+            one.set_xticks([])
+        else:
+            name_below(one, labels, wide)
+        if wide == WIDEST and tall > LINE:
+            one.set_box_aspect(tall * len(classes) / (wide * methods))
+        named = place % columns == 0
+        name_ticks(one.yaxis, names if named else [""] * len(names), tall)
+        one.tick_params(length=0)
+        one.spines[:].set_visible(False)
+        if named:
+            one.set_ylabel("class")
+        if part.short:
+            one.set_title(fit(part.short, wide * methods + (0.1 if columns > 1 else margin), NORMAL))
+    if not written or spare is not None:
+        add_scale(figure, image, axes, spare, "accuracy (%); framed: the worst class")
+    else:
+        figure.supxlabel("accuracy (%); framed: the worst class", fontsize=NORMAL)
+    return figure
+
+
+def _accuracies(part: Condition) -> Floats:
+    """Percent, [C, methods]; NaN where a class has no test samples."""
+    means = [
+        _mean(np.array([finished(run).class_accuracy for run in seeds], dtype=np.float64).T)
+        for seeds in part.methods.values()
+    ]
+    return 100 * np.stack(means, axis=1)
+
+
+def _mean(values: Floats) -> Floats:
+    """Of each row, over what is known; NaN where nothing is."""
+    known = ~np.isnan(values)
+    sums, counts = np.where(known, values, 0.0).sum(axis=1), known.sum(axis=1)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _frame_worst(axes: Axes, values: Floats) -> None:
+    from matplotlib.patches import Rectangle
+
+    for column, each in enumerate(values.T):
+        if not np.isnan(each).all():
+            row = int(np.nanargmin(each))
+            axes.add_patch(
+                Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#D55E00", lw=1.3, zorder=3)
+            )
