@@ -1,0 +1,171 @@
+"""How each method looks, on the page and in figures: a colour, a dash and a marker that are always its own.
+
+A registered method has a place in `FIXED`, whatever else is shown. Any two of them differ in at least two of
+the three. All others, such as a method with other hyperparameters, find theirs by their name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from unskew.record import Json
+
+COLOURS = (
+    ("#3a3b41", "#bfc1c8"),  # ink
+    ("#0a6a4a", "#7cffc7"),  # green
+    ("#ef5306", "#ff7438"),  # orange
+    ("#ca1191", "#bc5c95"),  # magenta
+    ("#938b5b", "#f5eb13"),  # khaki, yellow
+    ("#0b55ec", "#4968fc"),  # blue
+    ("#0690d8", "#25a2ef"),  # sky
+    ("#c30010", "#e91e1d"),  # red
+    ("#400488", "#dfbffc"),  # indigo, lavender
+    ("#4e1e07", "#c6937d"),  # brown
+)
+"""On white paper, and on the dark page. Within each, any two are at least 11 apart (CIEDE2000), also to eyes
+that lack one kind of cone, and each has a contrast of 3:1 or more to what it stands on."""
+
+DASHES: tuple[tuple[float, ...], ...] = (
+    (),
+    (4, 1.6),
+    (1, 1.4),
+    (5, 1.4, 1, 1.4),
+    (8, 2),
+    (4, 1.3, 1, 1.3, 1, 1.3),
+)
+"""Strokes and gaps in widths of the line; () is a whole line."""
+
+MARKERS = (
+    ("o", "circle"),
+    ("s", "square"),
+    ("^", "triangle-up"),
+    ("D", "diamond"),
+    ("v", "triangle-down"),
+    ("P", "cross"),
+    ("X", "x"),
+    ("<", "triangle-left"),
+    (">", "triangle-right"),
+    ("*", "star"),
+    ("h", "hexagon2"),
+    ("d", "diamond-tall"),
+)
+"""As Matplotlib calls them, and as Plotly does."""
+
+FIXED = (
+    # Every ten have each colour once, in the order above: what is often compared stands together, and methods
+    # of one family have different colours.
+    "fedavg", "fedprox", "fedlc", "fedntd", "fedlmd",
+    "fedvls", "feded", "pkd", "scaffold", "feddyn",
+    "centralised", "logit-adjustment", "fedlmd-tf", "fedrs", "feddecorr",
+    "moon", "fedgela", "calfat", "fedntd-tf", "ccvr",
+    "local-only", "fedadam", "fedavgm", "fedlmd-switch", "fedsam",
+    "balancefl", "fednova", "fedmr", "fedekd", "fedkd",
+    "uniform", "mofedsam", "fpl", "feddkd", "fedexp",
+    "fedconcat", "label-smoothing", "focal", "class-balanced", "logit-adjustment-post-hoc",
+    "unnormalised", "fedyogi", "fedgf", "ema", "fedcodl",
+    "fedcurv", "median", "krum", "trimmed-mean", "geometric-median",
+    "dp", "clip", "nnm", "fedadagrad",
+)  # fmt: skip
+"""Registered methods by their place. A new one is added at the end, so that all others keep theirs."""
+
+STEP = 101
+"""From one look to the next that a name tries: prime, and so it comes by all of them."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A colour, a dash and a marker, by their places in `COLOURS`, `DASHES` and `MARKERS`."""
+
+    colour: int
+    dashes: int
+    symbol: int
+
+    @property
+    def light(self) -> str:
+        """The colour on white paper."""
+        return COLOURS[self.colour][0]
+
+    @property
+    def dark(self) -> str:
+        """The colour on the dark page."""
+        return COLOURS[self.colour][1]
+
+    @property
+    def dash(self) -> tuple[float, ...]:
+        """Strokes and gaps in widths of the line; () is a whole line."""
+        return DASHES[self.dashes]
+
+    @property
+    def marker(self) -> str:
+        """The marker as Matplotlib calls it."""
+        return MARKERS[self.symbol][0]
+
+    def told(self) -> dict[str, Json]:
+        """What the page is sent: both colours, the dash in widths of the line, Plotly's name of a marker."""
+        return {
+            "light": self.light,
+            "dark": self.dark,
+            "dash": list(self.dash),
+            "symbol": MARKERS[self.symbol][1],
+        }
+
+    @property
+    def pairs(self) -> tuple[tuple[str, int, int], ...]:
+        """Any two of the three: looks that share one of these are hard to tell apart."""
+        return (
+            ("line", self.colour, self.dashes),
+            ("points", self.colour, self.symbol),
+            ("grey", self.dashes, self.symbol),
+        )
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """A look for each of these methods, which are shown together.
+
+    Registered methods have theirs whatever the others are. Each of the others starts from a look that follows
+    from its name, and keeps it unless one that was placed before shares two of colour, dash and marker with
+    it: then it takes the next that does not. They are placed in the order of their names, so the order of the
+    list never matters. Where so many are shown that none such is left, two may share more.
+    """
+    wanted = list(dict.fromkeys(names))
+    placed = {name: OF_METHOD[name] for name in wanted if name in OF_METHOD}
+    for name in sorted(set(wanted) - set(placed)):
+        placed[name] = _place(name, placed.values())
+    return {name: placed[name] for name in wanted}
+
+
+def _fixed(place: int) -> Look:
+    """The look of the method at this place: each turn through the colours shifts dashes by one and markers by
+    two, so that no two of colour, dash and marker come together twice."""
+    turn, colour = divmod(place, len(COLOURS))
+    return Look(colour, (colour + turn) % len(DASHES), (colour + 2 * turn) % len(MARKERS))
+
+
+OF_METHOD = {name: _fixed(place) for place, name in enumerate(FIXED)}
+_TAKEN = set(OF_METHOD.values())
+EVERY = [
+    Look(*places) for places in itertools.product(*(range(len(part)) for part in (COLOURS, DASHES, MARKERS)))
+]
+
+
+def _place(name: str, shown: Iterable[Look]) -> Look:
+    """The first look that the name tries which shares at most one thing with those shown, or else is none of
+    them, or else the first."""
+    exact = set(shown)
+    pairs = {pair for look in exact for pair in look.pairs}
+    tried = list(_tried(name))
+    apart = (look for look in tried if not any(pair in pairs for pair in look.pairs))
+    other = (look for look in tried if look not in exact)
+    return next(apart, None) or next(other, tried[0])
+
+
+def _tried(name: str) -> Iterator[Look]:
+    """All looks that no registered method has, from the one that the name stands for."""
+    first = int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:8], "big")
+    for step in range(len(EVERY)):
+        look = EVERY[(first + step * STEP) % len(EVERY)]
+        if look not in _TAKEN:
+            yield look
