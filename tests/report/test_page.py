@@ -573,7 +573,7 @@ def test_conditions_have_a_panel_each_and_can_be_filtered(open_page):
     assert (min(bands), max(bands)) == (0, 100)
     note = page.inner_text("#curve-note")
     assert "cut where no value can be" in note
-    assert "A: dirichlet:0.05, fedprox (2 seeds: 1 from round 3)" in note
+    assert "of 2 seeds 1 from round 3 (A: dirichlet:0.05, fedprox)" in note
     assert any("(1 of 2 seeds)" in text for line in drawn for text in line["text"])
     assert page.locator("#chips label").count() == 3  # one for each method, whatever the condition
 

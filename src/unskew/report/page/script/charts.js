@@ -163,20 +163,20 @@ function saves(id) {
   );
 }
 async function saveImage(id, chart, format) {
-  const width = Math.max($(id).clientWidth, 640),
-    height = chart.layout.height || $(id).clientHeight,
-    top = (chart.layout.margin.t || 0) + 34,
-    own = chart.layout.showlegend;
+  const more = 54, // pixels above the chart, for what the page says around it
+    own = chart.layout.showlegend,
+    blocks = chosenBlocks(),
+    under = blocks.length === 1 ? `<br><span style="font-size: 12px">${plain(blocks[0].title)}</span>` : "";
   const layout = {
     ...chart.layout,
-    title: { text: plain(chart.title), x: 0, xref: "paper", xanchor: "left", y: 1, yref: "container", yanchor: "top", pad: { t: 10 }, font: { size: 15 } },
-    margin: { ...chart.layout.margin, t: top },
+    title: { text: plain(chart.title) + under, x: 0, xref: "paper", xanchor: "left", y: 1, yref: "container", yanchor: "top", pad: { t: under ? 26 : 12 }, font: { size: 15 } },
+    margin: { ...chart.layout.margin, t: (chart.layout.margin.t || 0) + more },
     showlegend: own || chart.traces.some((trace) => trace.showlegend),
     ...(own ? {} : { legend: { orientation: "v", x: 1.02, y: 1, font: { size: 12 } } }),
   };
   const address = await Plotly.toImage(
     { data: chart.traces, layout },
-    { format, width: Math.max(width, chart.layout.width), height: height + 34, scale: format === "png" ? 2 : 1 },
+    { format, width: chart.layout.width || $(id).clientWidth, height: chart.layout.height + more, scale: format === "png" ? 2 : 1 },
   );
   const text = address.slice(address.indexOf(",") + 1);
   const content = format === "svg" ? decodeURIComponent(text) : Uint8Array.from(atob(text), (c) => c.charCodeAt(0));

@@ -121,7 +121,7 @@ function showConfusion() {
   const width = $("matrix-figure").parentElement.clientWidth,
     left = 32 + 7 * Math.max(...names.map((name) => Math.min(name.length, 14))),
     bar = 66,
-    side = Math.min(width - left - bar, 560),
+    side = Math.min(width - left - bar, 560, 100 * C),
     { axis } = classTicks(names, side);
   const of = seed === "" || own.length > 1 ? (own.length === 1 ? `seed ${own[0].seed}` : `mean over ${own.length} seeds`) : `seed ${seed}`;
   const label = `${title(method)}${other ? ` minus ${title(other.method)}` : ""}, ${of}`;

@@ -174,6 +174,8 @@ function showClient(run, federation, client) {
   }
   $("client-more").textContent = more.join(" ");
 
+  $("effect-figure").hidden = $("side").hidden = !own;
+  $("client-figures").classList.toggle("alone", !own);
   // Majority classes first, then minority, then vacant; within a group the largest first.
   const order = counts.map((_, c) => c).sort((a, b) => kinds[a] - kinds[b] || counts[b] - counts[a] || a - b);
   const C = order.length,
@@ -193,8 +195,7 @@ function showClient(run, federation, client) {
     },
   };
   const hues = GROUPS.map((name) => css("--" + name));
-  const caption = `Samples it holds (seed ${run.seed})`;
-  $("holds-caption").textContent = caption;
+  $("holds-caption").textContent = `Samples it holds (seed ${run.seed})`;
   draw(
     "holds",
     [
@@ -231,9 +232,6 @@ function showClient(run, federation, client) {
       rows: order.map((c) => [classes[c], counts[c], GROUPS[kinds[c]]]),
     },
   );
-  $("effect-figure").hidden = !own;
-  $("client-figures").classList.toggle("alone", !own);
-  $("side").hidden = !own;
   if (!own) return;
   const value = (key, c) => (known(own[key][c]) ? 100 * own[key][c] : null);
   const about = order.map(

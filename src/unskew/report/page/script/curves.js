@@ -75,7 +75,8 @@ function panelGrid(count) {
 const voids = (count, columns) => Math.ceil(count / columns) * columns - count;
 
 function showCurves() {
-  const metric = fill($("metric"), measures(), chosen.metric);
+  const first = data.blocks.some((block) => block.sites) ? "site-mean" : "accuracy";
+  const metric = fill($("metric"), measures(), chosen.metric || first);
   const offered = Object.keys(AXES).filter((axis) => axis === "round" || data.runs.some((run) => run.spent[axis]?.length));
   const axis = fill($("x-axis"), offered.map((each) => [each, AXES[each][0]]), chosen.x);
   const smooth = Number(fill($("smooth"), SMOOTH.map((n) => [String(n), n === 1 ? "none" : `mean of ${n} tested rounds`]), chosen.smooth));
@@ -89,7 +90,7 @@ function showCurves() {
     [rows, columns] = panelGrid(blocks.length);
   const traces = [],
     table = [],
-    ended = [],
+    ended = new Map(), // what is left of how many seeds: the methods of which that is so
     wholeOnly = [],
     beside = [];
   let clipped = false;
@@ -158,7 +159,10 @@ function showCurves() {
       // Where a seed leaves off the mean jumps: from there it is drawn faint, and said of how many seeds it is.
       const last = points.findLastIndex((point) => point.n === point.of);
       const leaves = points.filter((point, i) => i > 0 && point.n < points[i - 1].n).map((point) => `${point.n} from round ${point.round}`);
-      if (leaves.length) ended.push(`${where}${name} (${points[0].of} seeds: ${leaves.join(", ")})`);
+      if (leaves.length) {
+        const how = `of ${points[0].of} seeds ${leaves.join(", ")}`;
+        ended.set(how, [...(ended.get(how) || []), where + name]);
+      }
       for (const [part, opacity] of [
         [points.slice(0, last + 1), 1],
         [points.slice(Math.max(last, 0)), 0.45],
@@ -247,7 +251,10 @@ function showCurves() {
   if (smooth > 1) notes.push(`Every point is the mean of the last ${smooth} tested rounds of a seed, of fewer at the start.`);
   if (seeds === "band" && traces.length > lines.length)
     notes.push(`The band is one standard deviation over seeds to either side${clipped ? ", cut where no value can be" : ""}.`);
-  if (ended.length) notes.push(`Faint: seeds that have ended or not come so far are no longer in the mean: ${ended.join("; ")}.`);
+  if (ended.size) {
+    const each = [...ended].map(([how, names]) => `${how} (${names.length > 5 ? `${names.length} methods` : names.join(", ")})`);
+    notes.push(`Faint: seeds that have ended or not come so far are no longer in the mean, ${each.join("; ")}.`);
+  }
   if (axis !== "round" && seeds === "band") notes.push(`A point stands at the mean of its seeds' ${AXES[axis][0]} so far.`);
   if (beside.length) notes.push(`What was done beside the rounds, such as training experts, counts before the first: ${beside.join("; ")}.`);
   if (axis === "time" && data.runs.some((run) => run.finished)) notes.push("Time has the tests in it, and for methods in several stages what came before the first round.");

@@ -29,7 +29,7 @@ function showForestWords() {
   blocks.forEach((block, i) => {
     const { measures, rows, seeds, round } = block.forest;
     $(`forest-caption-${i}`).textContent =
-      `${several() ? block.short + ": " : ""}minus ${block.reference}, ${plural(seeds, "seed")}` +
+      `${several() ? block.short + ": difference" : "Difference"} to ${block.reference}, ${plural(seeds, "seed")}` +
       (rows.some((row) => row.cells.some((each) => each.interval)) ? "" : ", too few for intervals") +
       (round === null ? "" : `, round ${round}, the last that all runs have reached`);
     const method = (row) => block.rows.find((each) => each.name === row.name).method;
@@ -59,12 +59,12 @@ function showForests() {
       left = 18 + 7 * long,
       between = 70; // pixels from one panel to the next below it: its ticks and its title
     const layout = {
-      height: (stacked ? panels * inner + (panels - 1) * between : inner) + 30 + 40,
-      margin: { l: left, r: 14, t: 30, b: 40 },
+      height: (stacked ? panels * inner + (panels - 1) * between : inner) + 30 + 46,
+      margin: { l: left, r: 14, t: 30, b: 46 },
       hovermode: "closest",
       annotations: [],
     };
-    const whole = layout.height - 70;
+    const whole = layout.height - 76;
     const traces = [];
     measures.forEach((measure, at) => {
       const place = at ? String(at + 1) : "";
@@ -117,7 +117,7 @@ function showForests() {
         anchor: "y" + place,
         range: [low - pad, high + pad],
         title: stacked && at < panels - 1 ? "" : "points",
-        nticks: 6,
+        nticks: stacked || wide(`forest-chart-${i}`) > 900 ? 6 : 4,
         zeroline: true,
         zerolinecolor: css("--muted"),
         zerolinewidth: 1.5,

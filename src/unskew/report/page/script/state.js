@@ -3,7 +3,7 @@
 
 const FIRST = {
   condition: "",
-  metric: "accuracy",
+  metric: "", // accuracy, or where there are sites their mean
   x: "round",
   smooth: "1",
   seeds: "band",
