@@ -9,8 +9,8 @@ function showForestWords() {
   const references = [...new Set(blocks.map((block) => block.reference))];
   $("forest-title").textContent = `Against ${references.length === 1 ? references[0] : "the reference"}`;
   $("forest-lede").textContent =
-    "Difference in points, mean over seeds, each on its own, with its 95 % interval. Filled: the seeds settle its sign, " +
-    "after Holm's correction for many methods. Hollow: they do not.";
+    "Difference in points on the same seeds, with its 95 % interval. Filled: the seeds settle which is better, after " +
+    "Holm's correction for many methods. Hollow: they do not.";
   const key = blocks.map((block) => block.title).join("|");
   if ($("forests").dataset.key !== key) {
     $("forests").dataset.key = key;

@@ -156,7 +156,7 @@ function methodTable(block) {
   }));
   const against = {
     key: "against",
-    title: `against ${block.reference}`,
+    title: `${block.compared === "accuracy" ? "" : block.compared + " "}against ${block.reference}`,
     help: `difference of ${block.compared} in points, seed by seed, with its 95 % interval`,
     value: (row) => row.against?.[1],
     cell: (row) => h("td", { class: "spread" }, row.against === null ? "reference" : row.against[0]),
