@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import combinations
 from pathlib import Path
 
@@ -52,10 +51,8 @@ def test_every_colour_stands_out_from_the_paper(mode):
             assert (high + 0.05) / (low + 0.05) >= 3, colour
 
 
-def test_the_page_has_the_same_colours():
+def test_the_page_has_these_papers():
     sheet = (Path(unskew.report.page.__file__).parent / "page.css").read_text()
-    told = re.findall(r"--c(\d+): (#[0-9a-f]{6});", sheet)
-    assert told == [(str(place), colour) for each in MODES.values() for place, colour in enumerate(each)]
     for papers in PAPERS.values():
         assert [f"--paper: {papers[0]};" in sheet, f"--panel: {papers[1]};" in sheet] == [True, True]
 

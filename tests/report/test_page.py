@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +13,10 @@ import pytest
 from invented import made
 
 from unskew import record
+from unskew.report.answer import TITLES, answer, points, verdict
 from unskew.report.page import page_data, render, write_page
-from unskew.report.read import Run, read_run, read_runs
+from unskew.report.read import Run, by_method, read_run, read_runs
+from unskew.report.table import tabulate, to_csv
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -23,8 +27,8 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 def test_methods_are_marked_and_compared_on_the_seeds_that_all_have():
     runs = [made("fedavg", 1, 0.8), made("fedavg", 2, 0.6), made("pkd", 1, 0.75)]
     rows = page_data(runs)["blocks"][0]["rows"]
-    assert not any(best for row in rows for _, best in row["cells"])
-    assert rows[1]["against"] == "−5.0"
+    assert not any(best for row in rows for _, best, _ in row["cells"])
+    assert rows[1]["against"][0] == "−5.0"
 
 
 def test_runs_under_different_conditions_stand_in_blocks_of_their_own():
@@ -34,7 +38,10 @@ def test_runs_under_different_conditions_stand_in_blocks_of_their_own():
     first, second = data["blocks"]
     assert "fedvls ends at 70.0" in first["sentence"]
     assert "fedavg ends at 60.0" in second["sentence"]
-    assert data["methods"] == ["fedavg (A)", "fedvls (A)", "fedavg (B)", "fedvls (B)"]
+    titles = [method["title"] for method in data["methods"]]
+    assert titles == ["fedavg (A)", "fedvls (A)", "fedavg (B)", "fedvls (B)"]
+    assert [block["short"] for block in data["blocks"]] == ["A: dirichlet:0.05", "B: dirichlet:0.5"]
+    assert data["methods"][0]["look"] == data["methods"][2]["look"] != data["methods"][1]["look"]
 
 
 def test_what_was_tuned_for_each_method_is_no_other_condition():
@@ -53,9 +60,9 @@ def test_the_best_is_marked_only_among_runs_at_the_same_round():
     slow = [made("fedavg", s, 0.6) for s in (1, 2, 3)]
     done = page_data([*slow, *(made("fedvls", s, 0.68 + s / 100) for s in (1, 2, 3))])
     cells = [row["cells"][0] for row in done["blocks"][0]["rows"]]
-    assert cells == [["60.0 ± 0.0", False], ["70.0 ± 1.0", True]]
+    assert cells == [["60.0 ± 0.0", False, 0.6], ["70.0 ± 1.0", True, 0.7]]
     going = page_data([*slow, *(made("fedvls", s, 0.68 + s / 100, done=2) for s in (1, 2, 3))])
-    assert not any(best for row in going["blocks"][0]["rows"] for _, best in row["cells"])
+    assert not any(best for row in going["blocks"][0]["rows"] for _, best, _ in row["cells"])
 
 
 def test_the_time_left_follows_from_the_pace_of_the_rounds():
@@ -84,12 +91,38 @@ def test_numbers_that_would_make_the_page_too_large_are_thinned_and_the_last_rou
     many = 1000
     rounds = [replace(line, class_accuracy=[0.5] * many) for line in run.rounds]
     run = replace(
-        run, rounds=rounds, classes=tuple(map(str, range(many))), counts=np.ones((2, many), dtype=np.int64)
+        run,
+        rounds=rounds,
+        classes=tuple(map(str, range(many))),
+        counts=np.ones((2, many), dtype=np.int64),
+        summary=None,
     )
     shown = page_data([run])["runs"][0]
     assert len(shown["rounds"]["by_class"]) < 1000
     assert shown["rounds"]["by_class"][-1] == 1000
     assert len(shown["series"]["accuracy"][1]) == 1000
+
+
+def test_a_mean_over_fewer_than_ten_rounds_is_called_what_it_is():
+    def title(*runs):
+        return next(h["title"] for h in page_data(runs)["blocks"][0]["heads"] if h["key"] == "mean_last_10")
+
+    assert title(made(rounds=3)) == "mean of all 3"
+    assert title(made(rounds=12, done=12)) == "mean last 10"
+    assert title(made(rounds=12, done=12), made("fedvls", rounds=12, done=4)) == "mean last 10 or all"
+
+
+def test_what_was_spent_has_all_stages_and_ends_at_the_sums_of_the_run():
+    run = made(rounds=3)  # a second and a half, 6000 bytes and 3 U in its rounds
+    staged = replace(run.summary, seconds=4.0, traffic=record.Traffic(5000, 5000), cost=10.0)
+    data = page_data([replace(run, summary=staged)])
+    assert data["blocks"][0]["rows"][0]["seconds"] == 4
+    spent = data["runs"][0]["spent"]
+    assert spent["time"] == [3, 3.5, 4]
+    assert spent["traffic"] == [0.006, 0.008, 0.01]
+    assert spent["cost"] == [8, 9, 10]
+    whole = page_data([replace(run, summary=replace(staged, passes=None))])["runs"][0]["spent"]
+    assert whole["cost"] == [None, None, 10]  # what single rounds cost is not recorded
 
 
 # The command
@@ -133,7 +166,7 @@ def open_page(chromium, tmp_path):
     """Opens the page about runs from disk. What it complains of or asks the network for fails the test."""
     contexts, trouble, asked = [], [], []
 
-    def show(runs: list[Run], width: int = 1280, **options):
+    def show(runs: list[Run], width: int = 1280, link: str = "", **options):
         file = tmp_path / f"page{len(contexts)}.html"
         write_page(runs, file)
         context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
@@ -143,7 +176,7 @@ def open_page(chromium, tmp_path):
         page.on("pageerror", lambda error: trouble.append(str(error)))
         page.on("dialog", lambda dialog: (trouble.append("a dialog"), dialog.dismiss()))
         page.on("request", lambda request: asked.append(request.url))
-        page.goto(file.as_uri())
+        page.goto(file.as_uri() + link)
         page.wait_for_selector("#curve .main-svg")
         return page
 
@@ -151,26 +184,70 @@ def open_page(chromium, tmp_path):
     for context in contexts:
         context.close()
     assert trouble == []
-    assert all(url.startswith("file:") and url.endswith(".html") for url in asked)
-    assert len(asked) == len(contexts)
+    loaded = [url for url in asked if not url.startswith(("blob:", "data:"))]
+    assert all(url.startswith("file:") and url.partition("#")[0].endswith(".html") for url in loaded)
+    assert len(loaded) == len(contexts)
+
+
+@pytest.fixture(scope="module")
+def two_methods(write_at, tmp_path_factory) -> list[Run]:
+    folder = tmp_path_factory.mktemp("two")
+    for method in ("fedavg", "fedvls"):
+        for seed in (1, 2):
+            write_at(folder / f"{method}-{seed}", method=method, seed=seed, probe=4, rounds=8)
+    return read_runs(folder / f"{method}-{seed}" for method in ("fedavg", "fedvls") for seed in (1, 2))
+
+
+@pytest.fixture(scope="module")
+def opened(chromium, two_methods, tmp_path_factory):
+    """One page for many tests: to open it takes longer than most of them."""
+    file, trouble = tmp_path_factory.mktemp("page") / "page.html", []
+    write_page(two_methods, file)
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, has_touch=True)
+    page = context.new_page()
+    page.on("console", lambda message: trouble.append(message.text))
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("request", lambda asked: trouble.append(asked.url) if asked.url.startswith("http") else None)
+    page.goto(file.as_uri())
+    page.wait_for_selector("#curve .main-svg")
+    yield page, trouble
+    context.close()
 
 
 @pytest.fixture
-def two_methods(write_run) -> list[Run]:
-    folders = [
-        write_run(f"{method}-{seed}", method=method, seed=seed, probe=4, rounds=8)
-        for method in ("fedavg", "fedvls")
-        for seed in (1, 2)
-    ]
-    return read_runs(folders)
+def page(opened):
+    """The page about two methods, with nothing chosen. What it complains of or asks the network for fails the
+    test."""
+    page, trouble = opened
+    page.emulate_media(media="screen", color_scheme="light")
+    page.evaluate("() => { location.hash = ''; }")
+    page.wait_for_function("document.getElementById('metric').value === 'accuracy'")
+    yield page
+    assert trouble == []
 
 
 def curves(page) -> list[dict]:
     """The lines that are drawn: name, rounds and values."""
     return page.evaluate(
         "() => document.getElementById('curve').data.filter(t => t.hoverinfo !== 'skip')"
-        ".map(t => ({name: t.meta, x: Array.from(t.x), y: Array.from(t.y)}))"
+        ".map(t => ({name: t.meta, axis: t.xaxis, x: Array.from(t.x), y: Array.from(t.y), text: t.text}))"
     )
+
+
+def chart(page, id: str):
+    """The traces of a chart."""
+    return page.evaluate(
+        "id => JSON.parse(JSON.stringify(document.getElementById(id).data.map(t => ({...t, "
+        "z: t.z && t.z.map(row => Array.from(row))}))))",
+        id,
+    )
+
+
+def saved(page, button: str) -> tuple[str, bytes]:
+    """What a button downloads: the name and the content."""
+    with page.expect_download() as found:
+        page.click(button)
+    return found.value.suggested_filename, Path(found.value.path()).read_bytes()
 
 
 def mean_of(runs: list[Run], label: str, value) -> list[float]:
@@ -178,8 +255,7 @@ def mean_of(runs: list[Run], label: str, value) -> list[float]:
     return np.mean(each, axis=0).tolist()
 
 
-def test_the_page_opens_from_disk_answers_first_and_tells_values_on_hover(open_page, two_methods):
-    page = open_page(two_methods)
+def test_the_page_opens_from_disk_answers_first_and_tells_values_on_hover(page, two_methods):
     data = page_data(two_methods)
     assert page.text_content("#answers .answer") == data["blocks"][0]["sentence"]
     rows = page.locator("#tables table").first.locator("tbody tr")
@@ -198,8 +274,7 @@ def test_the_page_opens_from_disk_answers_first_and_tells_values_on_hover(open_p
     assert "fedavg: " in page.text_content("#curve .hoverlayer")
 
 
-def test_the_measure_methods_and_seeds_of_the_curves_can_be_chosen(open_page, two_methods):
-    page = open_page(two_methods)
+def test_the_measure_methods_and_seeds_of_the_curves_can_be_chosen(page, two_methods):
     assert [line["name"] for line in curves(page)] == ["fedavg", "fedvls"]
     expected = mean_of(two_methods, "fedvls", lambda line: line.accuracy)
     assert curves(page)[1]["y"] == pytest.approx(expected, abs=0.01)
@@ -216,7 +291,7 @@ def test_the_measure_methods_and_seeds_of_the_curves_can_be_chosen(open_page, tw
 
     page.get_by_label("fedavg", exact=True).uncheck()
     assert [line["name"] for line in curves(page)] == ["fedvls"]
-    page.get_by_label("each seed").check()
+    page.select_option("#seeds", "lines")
     assert [line["name"] for line in curves(page)] == ["fedvls", "fedvls"]
     page.click("#none")
     assert curves(page) == []
@@ -225,8 +300,7 @@ def test_the_measure_methods_and_seeds_of_the_curves_can_be_chosen(open_page, tw
     assert len(curves(page)) == 4
 
 
-def test_a_click_in_the_picture_or_a_key_in_the_list_picks_a_client(open_page, two_methods):
-    page = open_page(two_methods)
+def test_a_click_in_the_picture_or_a_key_in_the_list_picks_a_client(page, two_methods):
     run = two_methods[0]
 
     def shown() -> tuple[str, list[float]]:
@@ -260,7 +334,7 @@ def test_a_click_in_the_picture_or_a_key_in_the_list_picks_a_client(open_page, t
     assert vacant[:2] == [f"{100 * stages.before:.1f}", f"{100 * stages.after:.1f}"]
     assert vacant[2].startswith("−")
     after = page.evaluate("() => document.getElementById('effect').data.find(t => t.name === 'updated').x")
-    assert sorted(after) == pytest.approx(sorted(100 * value for value in mine.after), abs=0.01)
+    assert sorted(after) == pytest.approx(sorted(100 * value for value in mine.after), abs=0.051)
 
 
 def test_what_a_run_does_not_have_is_said_and_how_to_get_it(open_page, write_run):
@@ -272,9 +346,10 @@ def test_what_a_run_does_not_have_is_said_and_how_to_get_it(open_page, write_run
     tested = [row for row in range(10) if row != 2]
     shares = 100 * confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     assert np.allclose(np.array(drawn)[tested].astype(float), shares[tested])
-    page.select_option("#confusion-run", str(going))
+    page.select_option("#confusion-method", "fedvls")
     assert "when the run ends" in page.inner_text("#confusion-note")
     assert page.locator("#matrix").is_hidden()
+    page.select_option("#method", "fedvls")
     assert "--probe every=10" in page.inner_text("#probe-note")
     assert page.locator("#effect-figure").is_hidden()
     assert page.locator("#holds .main-svg").first.is_visible()
@@ -288,7 +363,7 @@ def test_text_from_runs_is_text(open_page, write_run):
     assert HOSTILE not in render(page_data([run]))
     page = open_page([run, replace(run, label="fedavg", path=run.path / "2")])
     page.select_option("#metric", f"class:{HOSTILE}")
-    page.get_by_label("each seed").check()
+    page.select_option("#seeds", "lines")
     page.locator("#partition").hover()
     page.click("#next")
     assert HOSTILE in page.inner_text("#tables")
@@ -343,6 +418,8 @@ def test_sites_have_a_table_and_pictures_and_their_names_are_only_text(open_page
     )
     page = open_page(runs)
     assert page.is_visible("#sites-link")
+    sections = [each.get_attribute("id") for each in page.locator("main > section").all()]
+    assert sections.index("sites") < sections.index("methods")
     rows = page.locator("#site-tables tbody tr")
     assert [row.locator("th").inner_text() for row in rows.all()] == list(sites)
     each = [run.summary.sites.spread for run in runs if run.label == "fedavg"]
@@ -362,7 +439,7 @@ def test_sites_have_a_table_and_pictures_and_their_names_are_only_text(open_page
     each = [site for run in runs[:2] for site in run.summary.sites.each if site.name == "south"]
     mean = np.mean([site.balanced_accuracy for site in each])
     assert rows.nth(2).locator("td").nth(2).inner_text().startswith(f"{100 * mean:.1f} ± ")
-    page.select_option("#site-run", str(runs[2].path))
+    page.select_option("#site-method", "fedvls")
     shown = page.evaluate("() => document.getElementById('site-classes').data[0].z.map(r => Array.from(r))")
     told = [[100 * value for value in site.class_accuracy] for site in runs[2].summary.sites.each]
     assert np.array(shown) == pytest.approx(np.array(told), abs=0.01)
@@ -375,7 +452,313 @@ def test_sites_have_a_table_and_pictures_and_their_names_are_only_text(open_page
     assert page.locator("img").count() == 0
 
 
-def test_without_sites_there_is_no_such_section(open_page, write_run):
-    page = open_page(read_runs([write_run(rounds=2)]))
+def test_without_sites_there_is_no_such_section(page):
     assert not page.is_visible("#sites")
     assert not page.is_visible("#sites-link")
+
+
+def test_everything_can_be_saved_without_a_network(page, two_methods):
+    name, table = saved(page, "#tables [data-save=csv]")
+    assert name == "unskew-methods.csv"
+    assert table.decode() == to_csv(tabulate(two_methods))
+    page.select_option("#metric", "worst")
+    name, numbers = saved(page, "#curves [data-save=csv]")
+    assert name == "unskew-curve-worst.csv"
+    rows = list(csv.DictReader(io.StringIO(numbers.decode())))
+    last = [row for row in rows if row["round"] == "8"]
+    expected = [
+        mean_of(two_methods, method, lambda line: line.min_class)[-1] for method in ("fedavg", "fedvls")
+    ]
+    assert [100 * float(row["worst"]) for row in last] == pytest.approx(expected, abs=1e-6)
+    assert {row["seeds"] for row in rows} == {"2"}
+    name, image = saved(page, "#curves [data-save=png]")
+    assert (name, image[:4]) == ("unskew-curve-worst.png", b"\x89PNG")
+    name, image = saved(page, "#curves [data-save=svg]")
+    assert name == "unskew-curve-worst.svg"
+    text = image.decode()
+    assert text.startswith("<svg")
+    assert "fedvls" in text  # its legend, which is beside the chart on the page
+    page.select_option("#setup-method", "fedvls")
+    name, experiment = saved(page, "#save-experiment")
+    assert name == "unskew-fedvls-seed-1.toml"
+    assert experiment.decode() == (two_methods[2].path / "experiment.toml").read_text()
+    charts = [each.get_attribute("id") for each in page.locator("main .chart:visible").all()]
+    assert len(charts) == len(page.locator("main figure:visible .saves").all()) >= 8
+
+
+def test_tables_are_sorted_and_explained_by_mouse_finger_and_keys(page, two_methods):
+    table = page.locator("#tables table").first
+    head = table.locator("th", has_text="vacant")
+    names = lambda: table.locator("tbody th").all_inner_texts()  # noqa: E731
+    worth = {
+        name: np.mean([run.final.groups.vacant for run in two_methods if run.label == name])
+        for name in ("fedavg", "fedvls")
+    }
+    head.locator("button.sort").click()
+    assert (head.get_attribute("aria-sort"), names()) == (
+        "descending",
+        sorted(worth, key=lambda n: -worth[n]),
+    )
+    page.keyboard.press("Enter")  # the head has kept the focus
+    assert (head.get_attribute("aria-sort"), names()) == ("ascending", sorted(worth, key=lambda n: worth[n]))
+    page.keyboard.press("Enter")
+    assert (head.get_attribute("aria-sort"), names()) == ("none", ["fedavg", "fedvls"])
+
+    help = page.locator("#help")
+    head.locator("button.help").tap()
+    assert "classes of which a client has nothing" in help.inner_text()
+    page.locator("h1").tap()
+    assert help.is_hidden()
+    head.locator("button.help").focus()
+    page.keyboard.press("Enter")
+    assert help.is_visible()
+    page.keyboard.press("Escape")
+    assert help.is_hidden()
+    assert head.locator("button.help").get_attribute("aria-expanded") == "false"
+
+
+def test_a_copied_link_opens_the_same_view_and_back_leads_to_the_section_before(page, open_page, two_methods):
+    for list_, value in (
+        ("metric", "class:dress"), ("x-axis", "traffic"), ("smooth", "3"), ("seeds", "lines"),
+        ("method", "fedvls"), ("seed", "2"), ("client", "4"), ("round", "4"),
+        ("confusion-method", "fedvls"), ("confusion-seed", "1"), ("against", "fedavg"),
+        ("class-how", "difference"),
+    ):  # fmt: skip
+        page.select_option(f"#{list_}", value)
+    page.get_by_label("fedavg", exact=True).uncheck()
+    page.locator("#tables button.sort", has_text="minority").click()
+    page.click("nav a[href='#clients']")
+    page.click("nav a[href='#confusion']")
+    view = """() => ({
+        lists: [...document.querySelectorAll('main select')].map(each => each.value),
+        heads: [...document.querySelectorAll('th')].map(each => each.getAttribute('aria-sort')),
+        boxes: [...document.querySelectorAll('input')].map(each => each.checked),
+        texts: [...document.querySelectorAll('figcaption')].map(each => each.textContent)
+    })"""
+    there = page.evaluate(view)
+    copied = page.evaluate("location.hash")
+    assert copied.startswith("#confusion?")
+    again = open_page(two_methods, link=copied)
+    assert again.evaluate(view) == there
+    assert again.evaluate("window.scrollY") > 1000
+    assert again.evaluate("location.hash") == copied
+
+    page.go_back()
+    assert page.evaluate("location.hash").startswith("#clients?")
+    assert page.evaluate(view) == there
+    page.goto(page.url.partition("#")[0] + "#curves?metric=loss")  # another link, put into the address bar
+    assert page.input_value("#metric") == "loss"
+    assert page.input_value("#confusion-method") == "fedavg"
+
+
+def test_conditions_have_a_panel_each_and_can_be_filtered(open_page):
+    runs = [
+        made(label, seed, 0.5 + seed / 20, skew=skew, rounds=4, done=4)
+        for skew in ("dirichlet:0.05", "dirichlet:0.5", "classes:1")
+        for label in ("fedavg", "fedprox", "pkd")
+        for seed in (1, 2)
+    ]
+    # A run stops early, one method's rounds differ in what they cost, and one seed is far from the other.
+    far = [made("fedprox", s, a, skew="dirichlet:0.05", rounds=4, done=4) for s, a in ((1, 0.99), (2, 0.05))]
+    runs[2:4] = [replace(far[0], rounds=far[0].rounds[:2]), far[1]]
+    runs[4] = replace(runs[4], summary=replace(runs[4].summary, passes=None, cost=9.0))
+    page = open_page(runs)
+    drawn = curves(page)
+    assert {line["axis"] for line in drawn} == {"x", "x2", "x3"}
+    titles = page.evaluate("() => document.getElementById('curve').layout.annotations.map(a => a.text)")
+    assert titles == ["A: dirichlet:0.05", "B: dirichlet:0.5", "C: classes:1"]
+    ranges = page.evaluate(
+        "() => ['yaxis', 'yaxis2', 'yaxis3'].map(a => document.getElementById('curve').layout[a].range)"
+    )
+    assert ranges[0] == ranges[1] == ranges[2]
+    bands = [value for trace in chart(page, "curve") if trace.get("fill") for value in trace["y"]]
+    assert (min(bands), max(bands)) == (0, 100)
+    note = page.inner_text("#curve-note")
+    assert "cut where no value can be" in note
+    assert "of 2 seeds 1 from round 3 (A: dirichlet:0.05, fedprox)" in note
+    assert any("(1 of 2 seeds)" in text for line in drawn for text in line["text"])
+    assert page.locator("#chips label").count() == 3  # one for each method, whatever the condition
+
+    page.select_option("#condition", "A: dirichlet:0.05")
+    assert {line["axis"] for line in curves(page)} == {"x"}
+    assert page.locator("#tables table[data-table=methods]").count() == 1
+    assert page.locator("#confusion-method option").all_inner_texts() == [
+        "fedavg (A)",
+        "fedprox (A)",
+        "pkd (A)",
+    ]
+    page.select_option("#x-axis", "cost")
+    by_name = {line["name"]: line["x"] for line in reversed(curves(page))}
+    assert by_name["fedavg"] == [1, 2, 3, 4]
+    assert "only the whole is recorded" in page.inner_text("#curve-note")
+    page.select_option("#x-axis", "traffic")
+    assert curves(page)[0]["x"] == pytest.approx([0.002, 0.004, 0.006, 0.008])
+    page.select_option("#x-axis", "time")
+    assert curves(page)[0]["x"] == [0.5, 1, 1.5, 2]
+
+
+def test_smoothing_is_a_mean_of_the_last_tested_rounds_and_says_so(page, two_methods):
+    plain = mean_of(two_methods, "fedavg", lambda line: line.accuracy)
+    page.select_option("#smooth", "3")
+    expected = [np.mean(plain[max(0, i - 2) : i + 1]) for i in range(8)]
+    assert curves(page)[0]["y"] == pytest.approx(expected, abs=1e-6)
+    assert "mean of 3 tested rounds" in page.inner_text("#curve-caption")
+    assert "mean of 3 tested rounds" in page.text_content("#curve .ytitle")
+
+
+def test_one_client_stands_under_all_methods_and_classes_and_confusion_over_seeds(page, two_methods):
+    page.select_option("#client", "2")
+    page.select_option("#round", "4")
+    page.select_option("#seed", "2")
+    mine = [
+        next(
+            client
+            for probe in run.probes
+            if probe.round == 4
+            for client in probe.clients
+            if client.client == 2
+        )
+        for run in two_methods
+        if run.seed == 2
+    ]
+    assert "seed 2, round 4" in page.inner_text("#side-title")
+    shown = [row.locator("td").all_inner_texts() for row in page.locator("#side-table tbody tr").all()]
+    told = [
+        [
+            f"{100 * getattr(stages, stage):.1f}"
+            for stages in each
+            if stages
+            for stage in ("after", "aggregated")
+        ]
+        for each in ((c.groups.majority, c.groups.minority, c.groups.vacant) for c in mine)
+    ]
+    assert shown == told
+    updated, averaged = (trace for trace in chart(page, "side-map") if trace["type"] == "heatmap")
+    assert np.sort(updated["z"]) == pytest.approx(np.sort([100 * np.array(c.after) for c in mine]), abs=0.051)
+    assert np.sort(averaged["z"]) == pytest.approx(
+        np.sort([100 * np.array(c.aggregated) for c in mine]), abs=0.051
+    )
+
+    share = {
+        label: [
+            100 * np.array(run.summary.confusion) / np.sum(run.summary.confusion, axis=1, keepdims=True)
+            for run in two_methods
+            if run.label == label
+        ]
+        for label in ("fedavg", "fedvls")
+    }
+    matrix = lambda: np.array(chart(page, "matrix")[0]["z"])  # noqa: E731
+    assert matrix() == pytest.approx(np.mean(share["fedavg"], axis=0))
+    assert page.inner_text("#matrix-caption") == "fedavg, mean over 2 seeds"
+    page.select_option("#confusion-method", "fedvls")
+    page.select_option("#against", "fedavg")
+    difference = np.mean(share["fedvls"], axis=0) - np.mean(share["fedavg"], axis=0)
+    assert matrix() == pytest.approx(difference)
+    heat = chart(page, "matrix")[0]
+    assert heat["zmin"] == -heat["zmax"]
+    page.select_option("#confusion-seed", "2")
+    assert matrix() == pytest.approx(share["fedvls"][1] - share["fedavg"][1])
+    page.select_option("#against", "")
+    assert matrix() == pytest.approx(share["fedvls"][1])
+
+    by_class = [
+        np.mean([run.summary.class_accuracy for run in two_methods if run.label == label], axis=0)
+        for label in ("fedavg", "fedvls")
+    ]
+    assert np.array(chart(page, "class-map")[0]["z"]) == pytest.approx(100 * np.array(by_class), abs=1e-6)
+    page.select_option("#class-how", "difference")
+    drawn = np.array(chart(page, "class-map")[0]["z"])
+    assert drawn == pytest.approx(100 * (by_class[1] - by_class[0])[None], abs=1e-6)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_numbers_in_the_confusion_matrix_stand_out_from_their_cells(page, scheme):
+    page.emulate_media(color_scheme=scheme)
+
+    def light(colour) -> float:
+        parts = np.array(colour) / 255
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    def rgb(text: str) -> list[int]:
+        return [int(text[at : at + 2], 16) for at in (1, 3, 5)]
+
+    for against in ("", "fedvls"):
+        page.select_option("#against", against)
+        heat, *texts = chart(page, "matrix")
+        assert sum(len(trace["x"]) for trace in texts) >= 20
+        stops = [at for at, _ in heat["colorscale"]]
+        shades = np.array([rgb(colour) for _, colour in heat["colorscale"]])
+        for trace in texts:
+            for column, row in zip(trace["x"], trace["y"], strict=True):
+                place = (heat["z"][row][column] - heat["zmin"]) / (heat["zmax"] - heat["zmin"])
+                cell = [np.interp(place, stops, shades[:, part]) for part in range(3)]
+                low, high = sorted((light(cell), light(rgb(trace["textfont"]["color"]))))
+                assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+def test_numbers_agree_in_table_hover_and_picture(open_page):
+    """With ties between two printed numbers, and so many seeds that the order of a sum matters."""
+    values = [0.1225, 0.77625, 0.77635, 0.776499, 0.77655, 0.7765, 0.776, 0.7771, 0.77649, 0.7760001]
+    runs = [made("fedavg", seed, value) for seed, value in enumerate(values, 1)]
+    runs += [made("fedvls", seed, 0.1225) for seed in range(1, 11)]
+    runs += [made("fedlc", seed, value - 1 / 2000) for seed, value in enumerate(values, 1)]
+    page = open_page(runs)
+    rows = {
+        row.locator("th").inner_text(): row.locator("td").first.inner_text()
+        for row in page.locator("#tables table").first.locator("tbody tr").all()
+    }
+    for line in curves(page):
+        assert (
+            line["text"][-1].replace("\N{NO-BREAK SPACE}", " ") == f"{line['name']}: {rows[line['name']]} %"
+        )
+    page.select_option("#seeds", "lines")
+    seeds = [line["text"][-1] for line in curves(page) if line["name"] == "fedavg"]
+    assert [text.split(": ")[1].split("\N{NO-BREAK SPACE}")[0] for text in seeds] == [
+        f"{100 * value:.1f}" for value in values
+    ]
+
+
+def test_the_first_picture_says_which_differences_are_settled(open_page):
+    runs = [made("fedavg", s, 0.6 + s / 1000) for s in range(1, 5)]
+    runs += [made("fedvls", s, 0.7 + s / 900, vacant=0.4 + s / 10) for s in range(1, 5)]
+    runs += [made("fedprox", s, 0.55 + s / 40) for s in range(1, 5)]
+    page = open_page(runs)
+    told = answer(by_method(runs))
+    found = {
+        (trace["meta"]["method"], trace["meta"]["measure"]): trace for trace in chart(page, "forest-chart-0")
+    }
+    assert len(found) == 6
+    paper = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--paper')").strip()
+    label = page.get_attribute("#forest-chart-0", "aria-label")
+    for each in told.others:
+        for measure in told.main:
+            trace, change = found[each.name, TITLES[measure]], each.differences[measure]
+            assert trace["x"] == pytest.approx([100 * change.difference], abs=1e-6)
+            assert (trace["marker"]["color"] != paper) == change.settled
+            low = trace["x"][0] - trace["error_x"]["arrayminus"][0]
+            high = trace["x"][0] + trace["error_x"]["array"][0]
+            assert (low, high) == pytest.approx([100 * end for end in change.interval], abs=1e-6)
+            assert f"{TITLES[measure]} {points(change)}, {verdict(change)}" in label
+    assert found["fedvls", "accuracy"]["marker"]["color"] != paper
+    assert found["fedprox", "accuracy"]["marker"]["color"] == paper
+    first = page.locator("main > section:visible").first
+    assert first.get_attribute("id") == "forest"
+
+
+def test_on_paper_the_legend_stays_and_lists_are_the_text_of_what_is_chosen(page):
+    page.select_option("#metric", "vacant")
+    page.get_by_label("fedavg", exact=True).uncheck()
+    page.emulate_media(media="print", color_scheme="dark")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("select:visible, button.help:visible, nav:visible").count() == 0
+    assert page.locator("#metric + .told").is_visible()
+    assert page.inner_text("#metric + .told") == "accuracy of vacant classes"
+    assert page.locator("#chips label:visible").all_inner_texts() == ["fedvls"]
+    background = page.locator("#curve .main-svg").first.evaluate("svg => svg.style.backgroundColor")
+    assert background == "rgb(255, 255, 255)"
+    width = page.locator("#curve .main-svg").first.bounding_box()["width"]
+    assert width <= 720
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert page.locator("#metric").is_visible()

@@ -20,6 +20,9 @@ from unskew.report.read import Run
 
 __all__ = ["page_data", "policy", "render", "write_page"]
 
+SCRIPTS = ("basics", "state", "charts", "tables", "forest", "curves", "sites", "classes", "clients", "page")
+"""Files of script/, in the order in which they make the page's script."""
+
 
 def write_page(runs: Sequence[Run], path: Path) -> None:
     """Write the page about these runs to a file."""
@@ -42,7 +45,7 @@ def render(data: Mapping[str, Json]) -> str:
         style=_part("page.css"),
         data=embed(data),
         plotly=_plotly(),
-        script=_part("page.js"),
+        script=_script(),
     )
 
 
@@ -50,7 +53,7 @@ def policy(*, live: bool) -> str:
     """A browser may run the two scripts of the page and no other, and may ask the network for nothing; a live
     page may ask for its data where it came from."""
     network = "connect-src 'self'; " if live else ""
-    scripts = " ".join(_hash(script) for script in (_part("page.js"), _plotly()))
+    scripts = " ".join(_hash(script) for script in (_script(), _plotly()))
     return (
         f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
         f"{network}base-uri 'none'; form-action 'none'"
@@ -79,6 +82,12 @@ def _hash(script: str) -> str:
 @cache
 def _part(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    whole = "\n".join(_part(f"script/{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{whole}}})();\n'
 
 
 @cache

@@ -9,6 +9,7 @@ import numpy as np
 
 from unskew import metrics
 from unskew.record import Json, Number, Site, SiteSpread
+from unskew.report.page.runs import number
 from unskew.report.read import Run
 
 MOST_ROWS = 40
@@ -81,7 +82,7 @@ def site_classes(run: Run) -> Json:
             "name": site.name,
             "train": list(site.train),
             "test": list(site.test),
-            "accuracy": [_whole(value) for value in site.class_accuracy],
+            "accuracy": [number(value) for value in site.class_accuracy],
         }
         for site in _each(run)
     ]
@@ -126,10 +127,6 @@ def _lacks(site: Site | None, classes: Sequence[str]) -> list[Json]:
 
 
 def _cell(values: Sequence[Number]) -> Json:
-    """The mean in whole hundredths of a percent, and the same as text with its spread over seeds."""
+    """The mean, and the same in percent as text with its spread over seeds."""
     known = metrics.over_seeds(values)
-    return None if known is None else [_whole(known.mean), metrics.plus_minus(known, scale=100)]
-
-
-def _whole(value: Number) -> int | None:
-    return None if value is None or not math.isfinite(value) else round(10_000 * value)
+    return None if known is None else [number(known.mean), metrics.plus_minus(known, scale=100)]

@@ -1,0 +1,179 @@
+"""What a page shows of single runs: every measure by round, what was spent until then, probes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from unskew import metrics
+from unskew.record import Json, Probe, Round, Stages
+from unskew.report.answer import GROUPS
+from unskew.report.measures import MEASURES
+from unskew.report.read import Run
+
+T = TypeVar("T")
+
+
+def number(value: float | None) -> float | None:
+    """As the page gets it: with so many decimals that what it prints with one, in percent, is what a table
+    prints. A fraction k / n is either printed in full here, or not that near to where rounding changes."""
+    return None if value is None or not math.isfinite(value) else round(value, 9)
+
+
+def _thousandths(value: float | None) -> int | None:
+    """One of very many numbers, as it will be printed: a whole number of tenths of a percent."""
+    return None if value is None or not math.isfinite(value) else round(1000 * value)
+
+
+def thin(values: int, most: int) -> int:
+    """Which part of the rounds to keep: every 1st, 2nd, 3rd..."""
+    return max(1, math.ceil(values / most))
+
+
+def every(lines: Sequence[T], step: int) -> list[T]:
+    """Each `step`-th, counted from the last."""
+    return list(lines[::-1][::step][::-1])
+
+
+# By round
+
+
+def curves(run: Run, keep: int, keep_sites: int) -> dict[str, Json]:
+    """Every measure by round, and every class's accuracy in each `keep`-th tested round and the last; of
+    sites likewise. The rounds stand apart: under `all` where a measure is of every round, `tested`,
+    `probed`, `by_class` or `by_site`."""
+    some, of_sites = every(run.tested, keep), every(run.tested, keep_sites)
+    lines: dict[str, Sequence[Round | Probe]] = {
+        "all": run.rounds,
+        "tested": run.tested,
+        "probed": run.probes,
+        "by_class": some,
+        "by_site": of_sites,
+    }
+    series: dict[str, Json] = {}
+    for key, measure in MEASURES.items():
+        kind = "probed" if measure.probed else "all" if key == "train-loss" else "tested"
+        values = [number(measure.of(line)) for line in lines[kind]]
+        if any(value is not None for value in values):
+            series[key] = [kind, list(values)]
+    domains = dict.fromkeys(name for line in run.tested for name in line.domains or {})
+    by_site = [(line.sites.accuracy or {}) if line.sites else {} for line in of_sites]
+    sites = dict.fromkeys(name for values in by_site for name in values)
+    return {
+        "rounds": {kind: [line.round for line in those] for kind, those in lines.items()},
+        "series": series,
+        "domains": {
+            name: [number((line.domains or {}).get(name)) for line in run.tested] for name in domains
+        },
+        "by_site": {name: [number(values.get(name)) for values in by_site] for name in sites},
+        "by_class": [[number(line.class_accuracy[c]) for line in some] for c in range(len(run.classes))],
+    }
+
+
+def site_values(run: Run) -> int:
+    return sum(len(line.sites.accuracy or {}) for line in run.tested if line.sites)
+
+
+# What was spent
+
+
+def seconds(run: Run) -> float:
+    """Of the whole run with all its stages and probes; of one that has not ended, until its last round."""
+    return max(run.summary.seconds if run.summary else 0.0, _counted_seconds(run))
+
+
+def _counted_seconds(run: Run) -> float:
+    return sum(line.seconds for line in run.rounds) + sum(probe.seconds for probe in run.probes)
+
+
+def spent(run: Run, of_method: Sequence[Run]) -> dict[str, Json]:
+    """What it took until the end of each round: megabytes between server and clients, U of computation,
+    seconds. What a method does beside its rounds, such as PKD's experts, is in `beside` and in all of the
+    numbers, as if it came before the first round: only the whole of it is recorded."""
+    sent = [line.traffic.up + line.traffic.down for line in run.rounds]
+    whole = run.summary.traffic.up + run.summary.traffic.down if run.summary else sum(sent)
+    probing = {probe.round: probe.seconds for probe in run.probes}
+    took = [line.seconds + probing.get(line.round, 0.0) for line in run.rounds]
+    more = {"traffic": whole - sum(sent), "time": seconds(run) - _counted_seconds(run)}
+    cost = _cost_of_round(run, of_method)
+    told: dict[str, Json] = {
+        "traffic": _so_far([value / 1e6 for value in sent], more["traffic"] / 1e6),
+        "time": _so_far(took, more["time"]),
+    }
+    beside: dict[str, Json] = {"traffic": _short(more["traffic"] / 1e6)}
+    if cost is not None:
+        known = run.summary.cost if run.summary else None
+        before = 0.0 if known is None else max(known - cost * run.done, 0.0)
+        told["cost"] = [_short(before + cost * n) for n in range(1, run.done + 1)]
+        beside["cost"] = _short(before)
+    elif run.summary and run.summary.cost is not None:  # of rounds that differ, as PKD's, the whole alone
+        told["cost"] = [*[None] * (run.done - 1), _short(run.summary.cost)]
+    return told | {"beside": beside}
+
+
+def _cost_of_round(run: Run, of_method: Sequence[Run]) -> float | None:
+    """In U, the same in every round; None where the rounds of a method differ or nobody has counted."""
+    epochs = run.experiment["budget"].get("epochs")
+    passes = next((each.summary.passes for each in (run, *of_method) if each.summary), None)
+    if passes is not None and not passes.once:
+        epochs = epochs or 1  # of rounds that are given in steps; it makes no difference
+    if passes is None or not isinstance(epochs, int | float) or epochs <= 0:
+        return None
+    return metrics.round_cost(metrics.Passes(passes.trained, passes.frozen, passes.once), epochs)
+
+
+def _so_far(values: Sequence[float], before: float) -> list[Json]:
+    so_far = list(itertools.accumulate(values, initial=before))
+    return [_short(value) for value in so_far[1:]]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+# Probes
+
+
+def probe_every(run: Run) -> int:
+    table = run.experiment.get("probe")
+    every = table.get("every", 0) if isinstance(table, dict) else 0
+    return every if isinstance(every, int) else 0
+
+
+def probe_values(run: Run) -> int:
+    return sum(
+        len(probe.clients) * 12 + sum(map(len, _models(probe).values())) * len(run.classes)
+        for probe in run.probes
+    )
+
+
+def _models(probe: Probe) -> Mapping[str, list[list[float | None]]]:
+    """Class accuracies around the local updates: of every client, or once where all have the model in
+    common."""
+    told = {}
+    for name in ("before", "after", "aggregated"):
+        models = [getattr(client, name) for client in probe.clients]
+        same = name != "after" and all(model == models[0] for model in models)
+        told[name] = models[:1] if same else models
+    return told
+
+
+def probed(probe: Probe) -> dict[str, Json]:
+    """The clients of a probed round, one value or list for each; a model that all have in common once, its
+    class accuracies in thousandths."""
+    clients = probe.clients
+    told: dict[str, Json] = {"round": probe.round, "clients": [client.client for client in clients]}
+    for name, models in _models(probe).items():
+        told[name] = [[_thousandths(value) for value in model] for model in models]
+    told["groups"] = [[_stages(getattr(client.groups, group)) for group in GROUPS] for client in clients]
+    for key in ("in_local", "out_local", "deviation"):
+        told[key] = [number(getattr(client, key)) for client in clients]
+    return told
+
+
+def _stages(stages: Stages | None) -> Json:
+    if stages is None:
+        return None
+    return [number(value) for value in (stages.before, stages.after, stages.aggregated)]
