@@ -1,5 +1,6 @@
 # make demo: from nothing to a class-wise answer.   make test: all tests and checks.
 # make test-gpu: what only a CUDA GPU can show.      make bench: races, on a quiet machine.
+# make docs: the documentation as a site, in build/site. make notebook: docs/first-steps.ipynb, executed anew.
 # make lock: constraints.txt anew, with the newest releases of everything but PyTorch.
 PYTHON ?= python3
 VENV := .venv
@@ -13,13 +14,13 @@ TORCH := 2.13.0
 # Python compiles a module when it is first imported: half of an installation's time was for modules that never are.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile
 
-.PHONY: demo test test-gpu check browser bench bench-peers gallery format lock clean
+.PHONY: demo test test-gpu check docs notebook browser bench bench-peers gallery format lock clean
 
 demo: $(VENV)/library
 	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls --dataset digits --skew dirichlet:0.05 \
 	  --clients 10 --cohort 3 --rounds 30 --epochs 3 --lr 0.05 --seeds 1,2,3
 
-test: check browser
+test: check docs browser
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-gpu: $(VENV)/development
@@ -50,6 +51,13 @@ check: $(VENV)/development
 	$(BIN)/ruff check .
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
+
+# Every link and anchor has to lead somewhere, and nothing may come from a network.
+docs: $(VENV)/development
+	$(BIN)/python docs/site/build.py
+
+notebook: $(VENV)/development
+	$(BIN)/python docs/notebook.py
 
 format: $(VENV)/development
 	$(BIN)/ruff format .

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unskew import data, losses, methods, metrics, models
+    from unskew import data, losses, methods, metrics, models, plot
     from unskew.checkpoints import Checkpoints
     from unskew.data import Dataset, Federation, federate, load
     from unskew.data.augment import Augment
@@ -45,6 +45,7 @@ __all__ = [
     "methods",
     "metrics",
     "models",
+    "plot",
     "train",
 ]
 

@@ -367,9 +367,9 @@ def partial_distillation(
 ) -> Tensor:
     """PKD: learn from an expert on a group of classes where the student confuses two of that group.
 
-    experts[i] holds logits [B, len(groups[i])], column j for class groups[i][j]. A sample is active when its
-    prediction is wrong and some group holds both label and prediction; the smallest such group counts, then
-    the first. It contributes KL(expert || student), the student's logits selected on the group.
+    `experts[i]` holds logits [B, len(groups[i])], column j for class `groups[i][j]`. A sample is active when
+    its prediction is wrong and some group holds both label and prediction; the smallest such group counts,
+    then the first. It contributes KL(expert || student), the student's logits selected on the group.
     direction: "reverse" is KL(student || expert), as printed. mean: over the active samples, or the batch.
     """
     z, y, keep = _inputs(logits, labels, ignore_index)

@@ -1,0 +1,56 @@
+"""Runs to compare and to draw: from run folders, and from results in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from unskew.cli.reading import read_tested
+from unskew.errors import UserError
+from unskew.report.read import Run
+from unskew.result import Result
+from unskew.runs import slug
+
+Source = str | Path | Result
+"""A run folder, a folder of run folders as compare writes it, or what `unskew.train` returned."""
+Sources = Source | Iterable[Source] | Mapping[str, Source | Iterable[Source]]
+"""One or several of these, or several under names of one's own, such as {"fedavg": [first, second]}."""
+
+
+@contextmanager
+def gathered(sources: Sources) -> Iterator[list[Run]]:
+    """The runs, as long as they are needed: results become run folders for that time. Those that were given
+    under a name have it as their label."""
+    named = sources if isinstance(sources, Mapping) else {"": sources}
+    found: list[Run] = []
+    with TemporaryDirectory(prefix="unskew-") as folder:
+        for name, members in named.items():
+            if not isinstance(name, str):
+                raise UserError(f"{name!r} is no name for runs: give a text.")
+            paths = [
+                _folder(each, Path(folder), len(found) + place, name)
+                for place, each in enumerate(_several(members))
+            ]
+            if not paths:
+                raise UserError(f"no run is given{f' for {name}' * bool(name)}: give at least one.")
+            runs = read_tested(paths)
+            found += [replace(run, label=name) for run in runs] if name else runs
+        yield found
+
+
+def _several(given: Source | Iterable[Source]) -> list[Source]:
+    return [given] if isinstance(given, str | Path | Result) else list(given)
+
+
+def _folder(source: Source, folder: Path, place: int, name: str) -> Path:
+    if isinstance(source, Result):
+        called = slug(name or "+".join(source.made)) or "run"
+        return source.save(folder / f"{called}-{place + 1}", method=name)
+    if isinstance(source, str | Path):
+        return Path(source)
+    raise UserError(
+        f"{type(source).__name__} is no run: give what unskew.train returned, or the path of a run folder."
+    )

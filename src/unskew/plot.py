@@ -1,0 +1,155 @@
+"""Figures as Matplotlib figures, for notebooks and scripts: the same that `unskew figure` draws.
+
+Each takes run folders (one that compare wrote stands for all its runs), results in memory, or both under
+names of your own: {"fedavg": [first, second], "mine": third}. A notebook shows what comes back; pyplot does
+not know of it, so that nothing is shown twice or has to be closed. `figure.savefig("curves.pdf")` writes it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from unskew.cli.final import final_features
+from unskew.data import Federation
+from unskew.errors import unknown
+from unskew.experiment import brief_skew
+from unskew.gather import Sources, gathered
+from unskew.report import figures
+from unskew.report.figures.words import heading
+from unskew.report.read import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "confusion",
+    "curves",
+    "experts",
+    "extremes",
+    "features",
+    "partition",
+    "predictions",
+    "sensitivity",
+    "tsne",
+    "updates",
+]
+
+Width = Literal["column", "page"] | float | None
+"""A column of a paper (3.4 inches), the text of a page (7.2), inches, or None for what the figure needs."""
+
+
+def partition(runs: Federation | Sources, *, width: Width = None, title: str | None = None) -> Figure:
+    """Who holds what: clients against classes, of a federation or of the runs."""
+    if not isinstance(runs, Federation):
+        return _draw(figures.partition, runs, width=width, title=title)
+    skew = brief_skew(runs.partition.recipe)
+    words = f"{runs.dataset.name}, {skew}, {runs.clients} clients" if title is None else title
+    counts, classes = runs.partition.counts, runs.dataset.classes
+    return _shown(figures.draw_partition(counts, classes, runs.names, title=words, width=_inches(width)))
+
+
+def curves(
+    runs: Sources, *, metric: str = "accuracy", width: Width = None, title: str | None = None
+) -> Figure:
+    """A metric in every round, with bands over seeds."""
+    return _draw(figures.curves, runs, metric=metric, width=width, title=title)
+
+
+def extremes(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
+    """Best class, mean and worst class in every round."""
+    return _draw(figures.extremes, runs, width=width, title=title)
+
+
+def updates(
+    runs: Sources,
+    *,
+    client: int | None = None,
+    round: int | None = None,
+    width: Width = None,
+    title: str | None = None,
+) -> Figure:
+    """Class by class, before and after a client's update and after aggregation. Needs runs that were probed:
+    `Trial(..., probe=Probe(every=5))`. Without `round` the last that was, without `client` the first."""
+    return _draw(figures.updates, runs, client=client, round=round, width=width, title=title)
+
+
+def confusion(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
+    """What each class is taken for by the final model."""
+    return _draw(figures.confusion, runs, width=width, title=title)
+
+
+def predictions(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
+    """Which classes the model answers in every round."""
+    return _draw(figures.predictions, runs, width=width, title=title)
+
+
+def features(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
+    """Distances between the classes' mean features."""
+    return _draw(figures.features, runs, width=width, title=title)
+
+
+def tsne(
+    runs: Sources,
+    *,
+    classes: Sequence[str] = (),
+    data: Path | str | None = None,
+    width: Width = None,
+    title: str | None = None,
+) -> Figure:
+    """Test samples by the features of the final model, of `classes` alone where they are given. `data` is the
+    folder with the datasets, where it has moved."""
+
+    def draw(found: Sequence[Run], *, width: float | None, title: str | None) -> Figure:
+        models = final_features(found, classes=classes, data=None if data is None else Path(data))
+        return figures.tsne(models, found[0].classes, width=width, title=heading(found, title))
+
+    return _draw(draw, runs, width=width, title=title)
+
+
+def sensitivity(
+    runs: Sources,
+    *,
+    over: Sequence[str] = (),
+    metric: str = "accuracy",
+    width: Width = None,
+    title: str | None = None,
+) -> Figure:
+    """The final metric against each setting that varies among the runs, or those that `over` names."""
+    return _draw(figures.sensitivity, runs, over=over, metric=metric, width=width, title=title)
+
+
+def experts(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
+    """What a method counts in every round, such as how often PKD's experts are asked."""
+    return _draw(figures.experts, runs, width=width, title=title)
+
+
+def _draw(draw: Callable[..., Figure], runs: Sources, *, width: Width, **asked: object) -> Figure:
+    inches = _inches(width)
+    with gathered(runs) as found:
+        return _shown(draw(found, width=inches, **asked))
+
+
+def _inches(width: Width) -> float | None:
+    named = {"column": figures.COLUMN, "page": figures.PAGE}
+    if isinstance(width, str) and width not in named:
+        raise unknown("width", width, named)
+    return named[width] if isinstance(width, str) else width
+
+
+def _shown(figure: Figure) -> Figure:
+    """Let a notebook show figures that pyplot does not know of, unless it has been told how already."""
+    if "IPython" not in sys.modules:
+        return figure
+    from IPython import get_ipython  # type: ignore[import-not-found,unused-ignore]
+    from IPython.core.pylabtools import select_figure_formats  # type: ignore[import-not-found,unused-ignore]
+    from matplotlib.figure import Figure as Shown
+
+    shell = get_ipython()
+    if shell is not None and not any(
+        Shown in formatter.type_printers for formatter in shell.display_formatter.formatters.values()
+    ):
+        select_figure_formats(shell, {"retina"})
+    return figure
