@@ -12,7 +12,6 @@ from unskew.cli.reading import read_tested
 from unskew.errors import UserError
 from unskew.report.read import Run
 from unskew.result import Result
-from unskew.runs import slug
 
 Source = str | Path | Result
 """A run folder, a folder of run folders as compare writes it, or what `unskew.train` returned."""
@@ -25,30 +24,41 @@ def gathered(sources: Sources) -> Iterator[list[Run]]:
     """The runs, as long as they are needed: results become run folders for that time. Those that were given
     under a name have it as their label."""
     named = sources if isinstance(sources, Mapping) else {"": sources}
-    found: list[Run] = []
+    names: dict[Path, str] = {}
     with TemporaryDirectory(prefix="unskew-") as folder:
         for name, members in named.items():
             if not isinstance(name, str):
                 raise UserError(f"{name!r} is no name for runs: give a text.")
-            paths = [
-                _folder(each, Path(folder), len(found) + place, name)
-                for place, each in enumerate(_several(members))
-            ]
-            if not paths:
+            several = _several(members)
+            if not several:
                 raise UserError(f"no run is given{f' for {name}' * bool(name)}: give at least one.")
-            runs = read_tested(paths)
-            found += [replace(run, label=name) for run in runs] if name else runs
-        yield found
+            for each in several:
+                names[_folder(each, Path(folder) / str(len(names)))] = name
+        runs = read_tested(names)
+        yield _called(runs, names) if isinstance(sources, Mapping) else runs
+
+
+def _called(runs: list[Run], names: Mapping[Path, str]) -> list[Run]:
+    """The runs with the names that were given to them as labels."""
+    labels: dict[str, str] = {}
+    found = []
+    for run in runs:
+        name = names[run.path if run.path in names else run.path.parent]
+        if labels.setdefault(name, run.label) != run.label:
+            raise UserError(
+                f"'{name}' stands for {labels[name]} and {run.label}: give each method a name of its own."
+            )
+        found.append(replace(run, label=name))
+    return found
 
 
 def _several(given: Source | Iterable[Source]) -> list[Source]:
     return [given] if isinstance(given, str | Path | Result) else list(given)
 
 
-def _folder(source: Source, folder: Path, place: int, name: str) -> Path:
+def _folder(source: Source, folder: Path) -> Path:
     if isinstance(source, Result):
-        called = slug(name or "+".join(source.made)) or "run"
-        return source.save(folder / f"{called}-{place + 1}", method=name)
+        return source.save(folder)
     if isinstance(source, str | Path):
         return Path(source)
     raise UserError(

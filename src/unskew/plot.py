@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 from unskew.cli.final import final_features
 from unskew.data import Federation
 from unskew.errors import unknown
-from unskew.experiment import brief_skew
 from unskew.gather import Sources, gathered
 from unskew.report import figures
 from unskew.report.figures.words import heading
@@ -45,8 +44,7 @@ def partition(runs: Federation | Sources, *, width: Width = None, title: str | N
     """Who holds what: clients against classes, of a federation or of the runs."""
     if not isinstance(runs, Federation):
         return _draw(figures.partition, runs, width=width, title=title)
-    skew = brief_skew(runs.partition.recipe)
-    words = f"{runs.dataset.name}, {skew}, {runs.clients} clients" if title is None else title
+    words = f"{runs.dataset.name}, {runs.skew}, {runs.clients:,} clients" if title is None else title
     counts, classes = runs.partition.counts, runs.dataset.classes
     return _shown(figures.draw_partition(counts, classes, runs.names, title=words, width=_inches(width)))
 
@@ -143,13 +141,13 @@ def _shown(figure: Figure) -> Figure:
     """Let a notebook show figures that pyplot does not know of, unless it has been told how already."""
     if "IPython" not in sys.modules:
         return figure
-    from IPython import get_ipython  # type: ignore[import-not-found,unused-ignore]
-    from IPython.core.pylabtools import select_figure_formats  # type: ignore[import-not-found,unused-ignore]
+    from IPython import get_ipython
+    from IPython.core.pylabtools import select_figure_formats
     from matplotlib.figure import Figure as Shown
 
     shell = get_ipython()
     if shell is not None and not any(
         Shown in formatter.type_printers for formatter in shell.display_formatter.formatters.values()
     ):
-        select_figure_formats(shell, {"retina"})
+        select_figure_formats(shell, {"retina"})  # type: ignore[no-untyped-call,unused-ignore]
     return figure

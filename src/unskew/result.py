@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew import metrics
+from unskew import metrics, notebook
 from unskew.client_tensors import ClientTensors
 from unskew.method import Tally, Work
 from unskew.metrics import Assessment, ProbabilityScores, SiteResult, Spread, Traffic
+from unskew.notation import write_parts
 from unskew.probe import Findings
 from unskew.record import Fault, Network
 from unskew.sites import Sites
@@ -143,7 +144,7 @@ class Validation:
         return -score if self.metric == "loss" else score
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """A finished run."""
 
@@ -181,6 +182,49 @@ class Result:
     """The method, as `Method.made`."""
     work: Work | None = None
     """What a client computed in every round; None where rounds differ or nobody has counted."""
+
+    def __repr__(self) -> str:
+        """What was trained and how good it is, in two lines."""
+        told = ", ".join(f"{name} {value}" for name, value in self._told().items())
+        return f"Result({self._about()})\n{told}"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, with every class where that fits."""
+        told = {**self._told(), "notes": " ".join(self.notes)}
+        if len(self.classes) > notebook.MOST_COLUMNS:
+            return notebook.facts(f"Result: {self._about()}", told)
+        by_class = self.class_accuracy.values()
+        row = [
+            notebook.Cell(notebook.percent(value).removesuffix(" %"), np.nan_to_num(value))
+            for value in by_class
+        ]
+        classes = notebook.table(["class", *self.classes], [["accuracy in %", *row]])
+        return notebook.facts(f"Result: {self._about()}", told, classes)
+
+    def _about(self) -> str:
+        """The method, the conditions and the number of rounds."""
+        done = f"{len(self.rounds)} round{'s' * (len(self.rounds) > 1)}"
+        method = write_parts(self.made) or "a method of your own"
+        if self.trial is None:
+            return f"{method}, {done}"
+        federation = self.trial.federation
+        where = f"{federation.dataset.name}, {federation.skew}, {federation.clients:,} clients"
+        return f"{method}, {where}, seed {self.trial.seed}, {done}"
+
+    def _told(self) -> dict[str, str]:
+        """The numbers that one asks for first."""
+        by_class = metrics.class_accuracy(self.final.confusion)
+        worst = self.classes[metrics.worst_class(by_class)]
+        accuracy = self.accuracy
+        told = {
+            "accuracy": notebook.percent(accuracy.get("best_by_validation", accuracy["last"])),
+            "worst class": f"{notebook.percent(self.worst_accuracy)} ({worst})",
+        }
+        return told | {
+            f"{name} classes": notebook.percent(value)
+            for name, value in self.groups.items()
+            if value is not None
+        }
 
     def save(self, folder: Path | str, *, method: str = "") -> Path:
         """Write a run folder, as `unskew run` does: for `unskew table`, `figure`, `report`, `predict` and

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
-from unskew import models, record
+from unskew import models, notebook, record
 from unskew.data.bounded import check_regular
 from unskew.data.columns import Cell, Column, Columns, Rows, cell_of
 from unskew.data.own import Array, to_array, to_bytes
@@ -100,6 +100,20 @@ class TrainedModel(nn.Module):
         return (
             f"TrainedModel({told.network.name!r} of {told.method!r}{whose}, round {told.round}, reads "
             f"{told.inputs.kind} {shape}, {len(self.classes)} classes)"
+        )
+
+    def _repr_html_(self) -> str:
+        """What it is, for a notebook."""
+        told = self.told
+        return notebook.facts(
+            f"TrainedModel {told.network.name}",
+            {
+                "trained by": f"{told.method} on {told.dataset}, seed {told.seed}, round {told.round}",
+                "client": "" if self.client is None else str(self.client.client),
+                "reads": f"{told.inputs.kind} {'x'.join(map(str, told.inputs.shape))}",
+                "parameters": f"{sum(each.numel() for each in self.parameters()):,}",
+                f"{len(self.classes):,} classes": notebook.some(self.classes),
+            },
         )
 
     def forward(self, raw: Raw) -> Tensor:

@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from unskew import notebook
 from unskew.data.columns import Columns
 from unskew.data.words import Words
 from unskew.errors import UserError
@@ -86,6 +87,22 @@ class Dataset:
         """What it is, in one line."""
         sizes = f"{len(self.train)} training and {len(self.test)} test samples"
         return f"Dataset({self.name!r}, {sizes} of {len(self.classes)} classes)"
+
+    def _repr_html_(self) -> str:
+        """What it is, for a notebook."""
+        shape = "x".join(map(str, self.inputs.shape))
+        return notebook.facts(
+            f"Dataset {self.name}",
+            {
+                "training": f"{len(self.train):,} {self.samples}",
+                "test": f"{len(self.test):,} {self.samples}",
+                "each": f"{self.kind} {shape}",
+                f"{len(self.classes):,} classes": notebook.some(self.classes),
+                "owners": notebook.some(self.owners),
+                "domains": notebook.some(self.domains),
+                "notes": " ".join(self.notes),
+            },
+        )
 
     @property
     def kind(self) -> str:

@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unskew import notebook
 from unskew.data.dataset import Dataset, Split
 from unskew.data.manifest import Partition, cite, save
-from unskew.data.partitions import Skew, partition
+from unskew.data.partitions import Skew, parse_skew, partition, write_skew
 from unskew.data.validation import (
     NONE,
     from_dataset,
@@ -26,7 +27,9 @@ from unskew.data.validation import (
     validation_split,
 )
 from unskew.errors import UserError
+from unskew.notation import short_texts
 from unskew.sites import Sites
+from unskew.skew_words import describe_skew
 from unskew.types import Population
 
 
@@ -68,10 +71,51 @@ class Federation:
     for samples that were given as such."""
 
     def __repr__(self) -> str:
-        """Who shares what, in one line."""
-        recipe, seed = self.partition.recipe, self.partition.seed
-        held = "" if self.validation is None else f", {len(self.validation)} samples validate"
-        return f"Federation({self.dataset!r}, {recipe!r}, clients={self.clients}, seed={seed}{held})"
+        """Who shares what, and how skewed that is, in two lines."""
+        held = "" if self.validation is None else f", {len(self.validation):,} samples validate"
+        return (
+            f"Federation({self.dataset.name!r}, {self.skew!r}, clients={self.clients:,}, "
+            f"seed={self.partition.seed}): {self.population.samples:,} {self.dataset.samples} of "
+            f"{len(self.dataset.classes):,} classes{held}\n{self.skew_in_words}"
+        )
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, with who holds what where that fits."""
+        counts, classes = self.partition.counts, self.dataset.classes
+        told = {
+            "data": f"{self.dataset.name}, {self.population.samples:,} {self.dataset.samples} of "
+            f"{len(classes):,} classes",
+            "clients": f"{self.clients:,}",
+            "skew": f"{self.skew}, seed {self.partition.seed}",
+            "in words": self.skew_in_words,
+            "validation": "" if self.validation is None else f"{len(self.validation):,} samples",
+            "notes": " ".join(self.partition.notes),
+        }
+        if self.clients > notebook.MOST_ROWS or len(classes) > notebook.MOST_COLUMNS:
+            return notebook.facts("Federation", told)
+        most = max(int(counts.max()), 1)
+        names = self.names or tuple(str(client) for client in range(self.clients))
+        rows: list[list[str | notebook.Cell]] = [
+            [name, *(notebook.Cell(f"{n:,}" if n else "", n / most) for n in row), f"{sum(row):,}"]
+            for name, row in zip(names, counts.tolist(), strict=True)
+        ]
+        return notebook.facts("Federation", told, notebook.table(["client", *classes, "all"], rows))
+
+    @cached_property
+    def skew(self) -> str:
+        """How the samples were divided, as it can be typed, without the options that have their defaults."""
+        try:
+            text = write_skew(parse_skew(self.partition.recipe), brief=True)
+        except UserError:  # a partition of one's own
+            text = self.partition.recipe
+        return short_texts([text])[text]
+
+    @cached_property
+    def skew_in_words(self) -> str:
+        """How skewed the labels are, such as "a client lacks 7.3 of 10 classes; half the clients hold
+        under 60 images"."""
+        counts, samples = self.partition.counts, self.dataset.samples
+        return describe_skew(counts, clients=self.clients, samples=samples, names=self.names)
 
     @property
     def clients(self) -> int:

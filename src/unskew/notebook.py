@@ -1,0 +1,68 @@
+"""Small tables for notebooks: readable on light and on dark ground, and every text is only text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+MOST_ROWS, MOST_COLUMNS = 20, 20
+"""Of a table that is shown as a whole."""
+CELL = "padding:0.15em 0.6em;border:0;border-bottom:1px solid rgba(128,128,128,0.3)"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number in a table, and how dark its ground is, from 0 to 1."""
+
+    text: str
+    shade: float = 0.0
+    bold: bool = False
+
+
+def facts(title: str, told: Mapping[str, str], *more: str) -> str:
+    """A title, then what is told as a table of two columns, then more HTML."""
+    rows = [(name, value) for name, value in told.items() if value]
+    return panel(title, table((), rows, numbers=False), *more)
+
+
+def panel(title: str, *parts: str) -> str:
+    """A title and what belongs to it."""
+    return f'<div style="max-width:100%;overflow-x:auto"><b>{escape(title)}</b>{"".join(parts)}</div>'
+
+
+def paragraph(text: str) -> str:
+    return f'<p style="margin:0.4em 0;max-width:48em">{escape(text)}</p>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, numbers: bool = True) -> str:
+    """A table whose first column is text, and the others numbers or text."""
+    lines = [_row(head, "th", numbers)] if head else []
+    lines += [_row(row, "td", numbers) for row in rows]
+    style = "border-collapse:collapse;margin:0.4em 0;font-size:90%;font-variant-numeric:tabular-nums"
+    return f'<table style="{style}">{"".join(lines)}</table>'
+
+
+def _row(cells: Sequence[str | Cell], tag: str, numbers: bool) -> str:
+    told = []
+    for place, each in enumerate(cells):
+        cell = each if isinstance(each, Cell) else Cell(each)
+        side = "right" if numbers and place else "left"
+        # A transparent blue: the notebook's own text is read on it, whether that is dark or light.
+        ground = f";background:rgba(60,130,220,{0.55 * cell.shade:.2f})" if cell.shade > 0 else ""
+        bold = ";font-weight:bold" if cell.bold else ""
+        told.append(f'<{tag} style="{CELL};text-align:{side}{ground}{bold}">{escape(cell.text)}</{tag}>')
+    return f"<tr>{''.join(told)}</tr>"
+
+
+def some(names: Sequence[str], most: int = 12) -> str:
+    """The names, of many the first ones."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def percent(value: float | None) -> str:
+    """As tables print a share, with its sign; a dash where there is none."""
+    if value is None or value != value:
+        return "–"
+    return f"{round(100 * value, 1) + 0.0:.1f} %"  # + 0.0: no minus before a zero
