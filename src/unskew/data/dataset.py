@@ -96,7 +96,7 @@ class Dataset:
             {
                 "training": f"{len(self.train):,} {self.samples}",
                 "test": f"{len(self.test):,} {self.samples}",
-                "each": f"{self.kind} {shape}",
+                "a sample": f"{self.kind} {shape}",
                 f"{len(self.classes):,} classes": notebook.some(self.classes),
                 "owners": notebook.some(self.owners),
                 "domains": notebook.some(self.domains),
