@@ -26,7 +26,7 @@ SHIM = "https://unpkg.com/iframe-worker/shim"
 CODE = {".py": "python", ".txt": "text", ".toml": "toml"}
 
 CONTENTS: dict[str, list[str]] = {
-    "First steps": ["docs/python.md", "docs/four-sites.md"],
+    "First steps": ["docs/first-steps.ipynb", "docs/python.md", "docs/four-sites.md"],
     "Comparing fairly": ["docs/fair-comparison.md", "docs/metrics.md", "docs/experiments.md"],
     "Your own data": [
         "docs/data.md", "docs/skew.md", "docs/models.md", "docs/fine-tuning.md", "docs/using-the-model.md",
@@ -164,7 +164,8 @@ def notebook_page(path: Path, pages: Path) -> str:
             if "image/png" in data:
                 picture = path.relative_to(ROOT).with_name(f"{path.stem}-{len(parts)}.png")
                 _write(pages, picture, base64.b64decode("".join(data["image/png"])))
-                parts.append(f'![what the code above draws]({picture.name}){{ width="600" }}')
+                width = output["metadata"]["image/png"]["width"]
+                parts.append(f'![what the code above draws]({picture.name}){{ width="{1.3 * width:.0f}" }}')
             elif "text/html" in data:
                 parts.append(f'<div class="output">{"".join(data["text/html"])}</div>')
             else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unskew import data, losses, methods, metrics, models, plot
     from unskew.checkpoints import Checkpoints
+    from unskew.compared import Compared, compare
     from unskew.data import Dataset, Federation, federate, load
     from unskew.data.augment import Augment
     from unskew.errors import UserError
@@ -24,6 +25,7 @@ __all__ = [
     "Augment",
     "Budget",
     "Checkpoints",
+    "Compared",
     "Dataset",
     "Evaluation",
     "Faults",
@@ -37,6 +39,7 @@ __all__ = [
     "TrainedModel",
     "Trial",
     "UserError",
+    "compare",
     "data",
     "federate",
     "load",
@@ -51,6 +54,7 @@ __all__ = [
 
 _MODULES = {
     "checkpoints": ("Checkpoints",),
+    "compared": ("Compared", "compare"),
     "data": ("Dataset", "Federation", "federate", "load"),
     "data.augment": ("Augment",),
     "errors": ("UserError",),

@@ -47,7 +47,7 @@ def _row(cells: Sequence[str | Cell], tag: str, numbers: bool) -> str:
     told = []
     for place, each in enumerate(cells):
         cell = each if isinstance(each, Cell) else Cell(each)
-        side = "right" if numbers and place else "left"
+        side = "right" if numbers and place else "left;white-space:nowrap" if not place else "left"
         # A transparent blue: the notebook's own text is read on it, whether that is dark or light.
         ground = f";background:rgba(60,130,220,{0.55 * cell.shade:.2f})" if cell.shade > 0 else ""
         bold = ";font-weight:bold" if cell.bold else ""

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from unskew import metrics, notebook
 from unskew.client_tensors import ClientTensors
-from unskew.method import Tally, Work
+from unskew.method import OWN, Tally, Work
 from unskew.metrics import Assessment, ProbabilityScores, SiteResult, Spread, Traffic
-from unskew.notation import write_parts
+from unskew.notation import write_method
 from unskew.probe import Findings
 from unskew.record import Fault, Network
 from unskew.sites import Sites
@@ -204,7 +204,8 @@ class Result:
     def _about(self) -> str:
         """The method, the conditions and the number of rounds."""
         done = f"{len(self.rounds)} round{'s' * (len(self.rounds) > 1)}"
-        method = write_parts(self.made) or "a method of your own"
+        options = next(iter(self.made.values())) if len(self.made) == 1 else self.made
+        method = write_method({"name": "+".join(self.made) or OWN, **options})
         if self.trial is None:
             return f"{method}, {done}"
         federation = self.trial.federation

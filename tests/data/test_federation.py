@@ -224,12 +224,3 @@ class TestRealData:
         assert made.sizes[6:].sum() == 73
         made.save(tmp_path / "p.json")
         assert federate(joined, f"file:{tmp_path / 'p.json'}", 10, 1).cite().endswith(made.cite()[-13:])
-
-
-def test_a_federation_is_shown_in_one_line():
-    federation = federate(load("digits"), "labels:4", clients=3, seed=7)
-    shown = repr(federation)
-    assert "\n" not in shown
-    assert len(shown) < 200
-    for part in ("digits", "1442 training", "355 test", "10 classes", "labels:4", "clients=3", "seed=7"):
-        assert part in shown

@@ -31,11 +31,13 @@ STEPS = ("crop", "flip", "rotate", "autoaugment", "cutout")
 class Augment:
     """What happens to a training image. Written `crop:4,flip,autoaugment,cutout:16`, or `none`.
 
-    crop:P        shift by up to P pixels each way, zeros outside (crop:P/reflect: mirrored pixels)
-    flip          mirror left and right, half of the time
-    rotate:D      turn by up to D degrees each way, nearest pixel, zeros outside
-    autoaugment   the CIFAR-10 policy of Cubuk et al. (CVPR 2019), as FedVLS runs it
-    cutout:L      zero a square of side L after normalisation (DeVries & Taylor, 2017)
+    Joined by commas, in this order:
+
+        crop:P        shift by up to P pixels each way, zeros outside (crop:P/reflect: mirrored pixels)
+        flip          mirror left and right, half of the time
+        rotate:D      turn by up to D degrees each way, nearest pixel, zeros outside
+        autoaugment   the CIFAR-10 policy of Cubuk et al. (CVPR 2019), as FedVLS runs it
+        cutout:L      zero a square of side L after normalisation (DeVries & Taylor, 2017)
     """
 
     crop: int = 0

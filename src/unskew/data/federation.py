@@ -27,7 +27,6 @@ from unskew.data.validation import (
     validation_split,
 )
 from unskew.errors import UserError
-from unskew.notation import short_texts
 from unskew.sites import Sites
 from unskew.skew_words import describe_skew
 from unskew.types import Population
@@ -105,10 +104,9 @@ class Federation:
     def skew(self) -> str:
         """How the samples were divided, as it can be typed, without the options that have their defaults."""
         try:
-            text = write_skew(parse_skew(self.partition.recipe), brief=True)
+            return write_skew(parse_skew(self.partition.recipe), brief=True)
         except UserError:  # a partition of one's own
-            text = self.partition.recipe
-        return short_texts([text])[text]
+            return self.partition.recipe
 
     @cached_property
     def skew_in_words(self) -> str:

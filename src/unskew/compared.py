@@ -1,0 +1,142 @@
+"""Methods compared in Python, from results in memory or from run folders: what `unskew compare` concludes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unskew import metrics, notebook
+from unskew.errors import unknown
+from unskew.gather import Sources, gathered
+from unskew.report.answer import TITLES, Answer, Standing, answer, points, verdict
+from unskew.report.conditions import by_condition
+
+Row = dict[str, str | float | int | None]
+
+
+@dataclass(frozen=True, repr=False)
+class Compared:
+    """Methods under the same conditions, on the same seeds, and what these seeds back. A notebook shows it as
+    a table, and `print` too."""
+
+    conditions: tuple[str, ...]
+    """Data, skew, clients, cohort and model; one for each of `answers`."""
+    answers: tuple[Answer, ...]
+    """What is said of the runs under each of these conditions, and the numbers behind it."""
+
+    @property
+    def sentence(self) -> str:
+        """What the seeds back, and no more; of several conditions, a sentence on each."""
+        return " ".join(told.sentence for told in self.answers)
+
+    @property
+    def rows(self) -> list[Row]:
+        """A row for each condition, method and measure, as fractions: for `pandas.DataFrame(found.rows)`.
+
+        mean and std are the method's own, difference, low and high its difference to the reference and the
+        95 % interval of that; p is corrected for all differences of its family (Holm); settled says whether
+        the sign of the difference can be claimed."""
+        return [
+            _row(condition, told, each, measure)
+            for condition, told in zip(self.conditions, self.answers, strict=True)
+            for each in told.standings
+            for measure in told.measures
+        ]
+
+    def __repr__(self) -> str:
+        """The table, the differences and the sentence, as text."""
+        parts = []
+        for condition, told in zip(self.conditions, self.answers, strict=True):
+            lines = told.lines()
+            if lines:
+                lines = [
+                    f"{TITLES[told.main[0]]} against {told.reference}, in points (95 % interval)",
+                    *lines,
+                ]
+            blocks = [_columns(_cells(told, differences=False)), lines, [told.sentence]]
+            parts.append("\n\n".join("\n".join(lines) for lines in ([condition], *blocks) if lines))
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, the best in bold where the seeds back it."""
+        parts = []
+        for condition, told in zip(self.conditions, self.answers, strict=True):
+            head, *rows = _cells(told, differences=True) or [[]]
+            shown: list[list[str | notebook.Cell]] = [
+                [
+                    name,
+                    *(notebook.Cell(text, bold=_best(told, name, place)) for place, text in enumerate(more)),
+                ]
+                for name, *more in rows
+            ]
+            said = [notebook.paragraph(text) for text in (told.sentence, told.skew, *told.notes)]
+            parts.append(notebook.panel(condition, notebook.table(head, shown) if rows else "", *said))
+        return "".join(parts)
+
+
+def compare(runs: Sources, *, reference: str | None = None) -> Compared:
+    """Compare methods on the seeds that all of them have.
+
+    `runs` is the folder that `unskew compare` wrote, several run folders, or results in memory:
+    `compare({"fedavg": [first, second, third], "mine": [...]})`, with a result for each seed. The others are
+    compared with `reference`: without one with FedAvg, or where that is not among them with the first.
+    Differences are paired, seed by seed, and their signs claimed after Holm's correction; one or two seeds
+    back no claim. Runs that differ in more than method and seed stand apart."""
+    with gathered(runs) as found:
+        conditions = by_condition(found)
+        names = {name for each in conditions for name in each.methods}
+        if reference is not None and reference not in names:
+            raise unknown("method among the runs", reference, names)
+        return Compared(
+            tuple(each.title for each in conditions),
+            tuple(answer(each.methods, reference=reference) for each in conditions),
+        )
+
+
+def _row(condition: str, told: Answer, each: Standing, measure: str) -> Row:
+    value, found = each.values[measure], each.differences.get(measure)
+    low, high = (None, None) if found is None or found.interval is None else found.interval
+    return {
+        "condition": condition,
+        "method": each.name,
+        "measure": measure,
+        "seeds": len(told.seeds),
+        "mean": None if value is None else value.mean,
+        "std": None if value is None else value.std,
+        "reference": told.reference,
+        "difference": None if found is None else found.difference,
+        "low": low,
+        "high": high,
+        "p": None if found is None else found.adjusted,
+        "settled": None if found is None else found.settled,
+    }
+
+
+def _cells(told: Answer, *, differences: bool) -> list[list[str]]:
+    """The lines of the table, its head first; none where nothing is compared."""
+    if not told.standings:
+        return []
+    against = [f"against {told.reference}", "seeds"] if differences and told.others else []
+    lines = [["in %", *(TITLES[measure] for measure in told.main), *against]]
+    for each in told.standings:
+        found = each.differences.get(told.main[0])
+        change = [points(found) if found else "", verdict(found)] if each.differences else ["", ""]
+        values = [_value(each.values[measure]) for measure in told.main]
+        lines.append([each.name, *values, *change[: len(against)]])
+    return lines
+
+
+def _value(found: metrics.Summary | None) -> str:
+    return "–" if found is None else metrics.plus_minus(found, scale=100)
+
+
+def _best(told: Answer, name: str, place: int) -> bool:
+    return place < len(told.main) and told.best.get(told.main[place]) == name
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The cells below each other: names on the left, numbers on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    ]
