@@ -236,8 +236,8 @@ def configuration(pages: Path, site: Path) -> dict[str, object]:
                 "toc.follow",
             ],
             "palette": [
-                {"media": light, "scheme": "default", "toggle": {"icon": "lucide/sun", "name": "Dark"}},
-                {"media": dark, "scheme": "slate", "toggle": {"icon": "lucide/moon", "name": "Light"}},
+                {"media": light, "scheme": "default", "toggle": {"icon": "material/weather-sunny", "name": "Dark"}},
+                {"media": dark, "scheme": "slate", "toggle": {"icon": "material/weather-night", "name": "Light"}},
             ],
         },
         "extra_css": ["docs/site/site.css"],

@@ -44,7 +44,7 @@ def partition(runs: Federation | Sources, *, width: Width = None, title: str | N
     """Who holds what: clients against classes, of a federation or of the runs."""
     if not isinstance(runs, Federation):
         return _draw(figures.partition, runs, width=width, title=title)
-    words = f"{runs.dataset.name}, {runs.skew}, {runs.clients:,} clients" if title is None else title
+    words = f"{runs.dataset.short_name}, {runs.skew}, {runs.clients:,} clients" if title is None else title
     counts, classes = runs.partition.counts, runs.dataset.classes
     return _shown(figures.draw_partition(counts, classes, runs.names, title=words, width=_inches(width)))
 

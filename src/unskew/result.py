@@ -16,7 +16,7 @@ from unskew import metrics, notebook
 from unskew.client_tensors import ClientTensors
 from unskew.method import OWN, Tally, Work
 from unskew.metrics import Assessment, ProbabilityScores, SiteResult, Spread, Traffic
-from unskew.notation import write_method
+from unskew.notation import write_parts
 from unskew.probe import Findings
 from unskew.record import Fault, Network
 from unskew.sites import Sites
@@ -204,12 +204,11 @@ class Result:
     def _about(self) -> str:
         """The method, the conditions and the number of rounds."""
         done = f"{len(self.rounds)} round{'s' * (len(self.rounds) > 1)}"
-        options = next(iter(self.made.values())) if len(self.made) == 1 else self.made
-        method = write_method({"name": "+".join(self.made) or OWN, **options})
+        method = write_parts(self.made) or OWN
         if self.trial is None:
             return f"{method}, {done}"
         federation = self.trial.federation
-        where = f"{federation.dataset.name}, {federation.skew}, {federation.clients:,} clients"
+        where = f"{federation.dataset.short_name}, {federation.skew}, {federation.clients:,} clients"
         return f"{method}, {where}, seed {self.trial.seed}, {done}"
 
     def _told(self) -> dict[str, str]:

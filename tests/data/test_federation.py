@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import unskew
-from unskew.data import load
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
 from unskew.data.join import join

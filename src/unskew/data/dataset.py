@@ -13,6 +13,7 @@ from unskew import notebook
 from unskew.data.columns import Columns
 from unskew.data.words import Words
 from unskew.errors import UserError
+from unskew.notation import short_data
 from unskew.types import Inputs
 
 
@@ -103,6 +104,11 @@ class Dataset:
                 "notes": " ".join(self.notes),
             },
         )
+
+    @property
+    def short_name(self) -> str:
+        """What it is called in tables and figures: files and folders of one's own by their names alone."""
+        return short_data([self.name])[self.name]
 
     @property
     def kind(self) -> str:

@@ -27,6 +27,7 @@ from unskew.data.validation import (
     validation_split,
 )
 from unskew.errors import UserError
+from unskew.notation import short_texts
 from unskew.sites import Sites
 from unskew.skew_words import describe_skew
 from unskew.types import Population
@@ -73,7 +74,7 @@ class Federation:
         """Who shares what, and how skewed that is, in two lines."""
         held = "" if self.validation is None else f", {len(self.validation):,} samples validate"
         return (
-            f"Federation({self.dataset.name!r}, {self.skew!r}, clients={self.clients:,}, "
+            f"Federation({self.dataset.short_name!r}, {self.skew!r}, clients={self.clients:,}, "
             f"seed={self.partition.seed}): {self.population.samples:,} {self.dataset.samples} of "
             f"{len(self.dataset.classes):,} classes{held}\n{self.skew_in_words}"
         )
@@ -82,7 +83,7 @@ class Federation:
         """The same for a notebook, with who holds what where that fits."""
         counts, classes = self.partition.counts, self.dataset.classes
         told = {
-            "data": f"{self.dataset.name}, {self.population.samples:,} {self.dataset.samples} of "
+            "data": f"{self.dataset.short_name}, {self.population.samples:,} {self.dataset.samples} of "
             f"{len(classes):,} classes",
             "clients": f"{self.clients:,}",
             "skew": f"{self.skew}, seed {self.partition.seed}",
@@ -102,11 +103,12 @@ class Federation:
 
     @cached_property
     def skew(self) -> str:
-        """How the samples were divided, as it can be typed, without the options that have their defaults."""
+        """How the samples were divided, without options that have their defaults and without folders."""
         try:
-            return write_skew(parse_skew(self.partition.recipe), brief=True)
+            text = write_skew(parse_skew(self.partition.recipe), brief=True)
         except UserError:  # a partition of one's own
-            return self.partition.recipe
+            text = self.partition.recipe
+        return short_texts([text])[text]
 
     @cached_property
     def skew_in_words(self) -> str:
