@@ -69,22 +69,27 @@ FIRST = [
 def main(site: Path) -> None:
     """Assemble the pages beside the site, build it, and check what came out."""
     pages = site.with_name(f"{site.name}-pages")
-    for folder in (pages, site):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(pages, ignore_errors=True)
     assemble(pages)
-    settings = pages.parent / "mkdocs.yml"
-    settings.write_text(json.dumps(configuration(pages, site), indent=1))  # JSON is YAML
+    generate(configuration(pages, site, contents(pages)), site)
+    if found := defects(site):
+        sys.exit("\n".join([*found, f"{len(found)} defects in the site: mend the pages they stand on."]))
+    print(f"written: {site / 'index.html'}")
+
+
+def generate(settings: dict[str, object], site: Path) -> None:
+    """Build the site, every warning being an error."""
+    shutil.rmtree(site, ignore_errors=True)
+    file = site.parent / "mkdocs.yml"
+    file.write_text(json.dumps(settings, indent=1))  # JSON is YAML
     # Clean: its cache does not see that a docstring has changed.
-    built = subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict", "-f", settings])
+    built = subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict", "-f", file])
     if built.returncode:
         sys.exit(built.returncode)
     _copy(ROOT / "docs/site/from-disk.js", site)
     for path in site.rglob("*.html"):
         own = "../" * (len(path.relative_to(site).parts) - 1) + "docs/site/from-disk.js"
         path.write_text(path.read_text().replace(SHIM, own))
-    if found := defects(site):
-        sys.exit("\n".join([*found, f"{len(found)} defects in the site: mend the pages they stand on."]))
-    print(f"written: {site / 'index.html'}")
 
 
 def assemble(pages: Path) -> None:
@@ -174,11 +179,36 @@ def notebook_page(path: Path, pages: Path) -> str:
 
 
 def reference_page(module: str, line: str) -> str:
-    """What a module offers, from its docstrings: what it names in `__all__`, or imports as itself."""
+    """What a module offers, from its docstrings."""
+    folder, names, homes = _offered(module)
+    first = set() if module == "unskew" else {name for name in _offered("unskew")[1] if name in names}
+    parts = [f"# {module}", line]
+    if first:
+        links = ", ".join(f"[{name}](unskew.md#unskew.{name})" for name in sorted(first))
+        parts.append(f"Also here, and told of [there](unskew.md): {links}.")
+    for name in sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST)):
+        full = f"{module}.{name}"
+        if full in REFERENCE:
+            parts.append(f"[{full}]({full}.md): {REFERENCE[full]}")
+        elif name not in first:
+            # By its home, where a module beside it has its name.
+            twice = any((folder / f"{name}{end}").exists() for end in ("", ".py"))
+            parts.append(f"::: {homes[name]}.{name}" if twice else f"::: {full}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _offered(module: str) -> tuple[Path, list[str], dict[str, str]]:
+    """The folder of a module, the names that it offers (in `__all__`, or imported as themselves, or written
+    there), and where these come from."""
     file = ROOT / "src" / Path(*module.split("."))
-    tree = ast.parse(
-        (file.with_suffix(".py") if file.with_suffix(".py").is_file() else file / "__init__.py").read_text()
-    )
+    file = file.with_suffix(".py") if file.with_suffix(".py").is_file() else file / "__init__.py"
+    tree = ast.parse(file.read_text())
+    homes = {
+        alias.name: f"{node.module}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     names: list[str] = []
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
@@ -188,11 +218,7 @@ def reference_page(module: str, line: str) -> str:
             names += [alias.name for alias in node.names if alias.asname == alias.name]
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             names.append(node.name)
-    parts = [f"# {module}", line]
-    for name in sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST)):
-        full = f"{module}.{name}"
-        parts.append(f"[{full}]({full}.md)" if full in REFERENCE else f"::: {full}")
-    return "\n\n".join(parts) + "\n"
+    return file.parent if file.name == "__init__.py" else Path("nowhere"), names, homes
 
 
 def contents(pages: Path) -> list[dict[str, object]]:
@@ -217,8 +243,8 @@ def contents(pages: Path) -> list[dict[str, object]]:
     return sections
 
 
-def configuration(pages: Path, site: Path) -> dict[str, object]:
-    """What the generator is told: nothing comes from a network, and every warning is an error."""
+def configuration(pages: Path, site: Path, nav: list[dict[str, object]]) -> dict[str, object]:
+    """What the generator is told: nothing comes from a network."""
     light, dark = "(prefers-color-scheme: light)", "(prefers-color-scheme: dark)"
     return {
         "site_name": "unskew",
@@ -236,8 +262,16 @@ def configuration(pages: Path, site: Path) -> dict[str, object]:
                 "toc.follow",
             ],
             "palette": [
-                {"media": light, "scheme": "default", "toggle": {"icon": "material/weather-sunny", "name": "Dark"}},
-                {"media": dark, "scheme": "slate", "toggle": {"icon": "material/weather-night", "name": "Light"}},
+                {
+                    "media": light,
+                    "scheme": "default",
+                    "toggle": {"icon": "material/weather-sunny", "name": "Dark"},
+                },
+                {
+                    "media": dark,
+                    "scheme": "slate",
+                    "toggle": {"icon": "material/weather-night", "name": "Light"},
+                },
             ],
         },
         "extra_css": ["docs/site/site.css"],
@@ -264,7 +298,9 @@ def configuration(pages: Path, site: Path) -> dict[str, object]:
                                 "members_order": "source",
                                 "merge_init_into_class": True,
                                 "separate_signature": True,
+                                "show_attribute_values": False,
                                 "show_bases": False,
+                                "show_labels": False,
                                 "show_root_full_path": False,
                                 "show_root_heading": True,
                                 "show_signature_annotations": True,
@@ -277,7 +313,7 @@ def configuration(pages: Path, site: Path) -> dict[str, object]:
                 }
             },
         ],
-        "nav": contents(pages),
+        "nav": nav,
     }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -62,3 +62,27 @@ def test_every_page_has_a_place_in_the_contents(build, tmp_path, monkeypatch):
     monkeypatch.setitem(build.CONTENTS, "Losses", [])
     with pytest.raises(SystemExit, match=r"leave out docs/losses\.md"):
         build.contents(tmp_path)
+
+
+def test_the_site_is_searched_from_disk(build, chromium, tmp_path):
+    pages, site = tmp_path / "pages", tmp_path / "site"
+    (pages / "docs/site").mkdir(parents=True)
+    (pages / "docs/site/site.css").touch()
+    (pages / "README.md").write_text("# Home\n\nSomething.\n")
+    (pages / "docs/far.md").write_text("# Far away\n\nA zebra lives here.\n")
+    settings = build.configuration(pages, site, [{"Home": "README.md"}, {"Far": "docs/far.md"}])
+    build.generate(settings | {"plugins": ["search", "offline"]}, site)
+    assert not build.defects(site)
+    page = chromium.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.get_by_role("button", name="Search").first.click()
+    box = page.get_by_role("combobox").or_(page.get_by_role("textbox")).first
+    box.press_sequentially("zebra")
+    page.get_by_text("A zebra lives here").first.wait_for()
+    assert box.input_value() == "zebra"
+    page.get_by_text("Far away").first.click()
+    page.wait_for_url("**/docs/far.html*")
+    assert all(url.startswith(("file:", "data:", "blob:", "about:")) for url in asked)
+    page.close()
