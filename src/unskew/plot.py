@@ -17,8 +17,8 @@ from unskew.data import Federation
 from unskew.errors import unknown
 from unskew.gather import Sources, gathered
 from unskew.report import figures
-from unskew.report.figures.words import heading
-from unskew.report.read import Run
+from unskew.report.figures.words import heading, seeds_of
+from unskew.report.read import Run, by_method
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +29,8 @@ __all__ = [
     "experts",
     "extremes",
     "features",
+    "forest",
+    "heatmap",
     "partition",
     "predictions",
     "sensitivity",
@@ -38,6 +40,14 @@ __all__ = [
 
 Width = Literal["column", "page"] | float | None
 """A column of a paper (3.4 inches), the text of a page (7.2), inches, or None for what the figure needs."""
+
+
+def forest(
+    runs: Sources, *, reference: str | None = None, width: Width = None, title: str | None = None
+) -> Figure:
+    """How far each method is from a reference, with intervals: the picture to see first. The reference is
+    FedAvg, or the first method where that is not among them."""
+    return _draw(figures.forest, runs, reference=reference, width=width, title=title)
 
 
 def partition(runs: Federation | Sources, *, width: Width = None, title: str | None = None) -> Figure:
@@ -74,9 +84,16 @@ def updates(
     return _draw(figures.updates, runs, client=client, round=round, width=width, title=title)
 
 
-def confusion(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
-    """What each class is taken for by the final model."""
-    return _draw(figures.confusion, runs, width=width, title=title)
+def heatmap(runs: Sources, *, sort: bool = False, width: Width = None, title: str | None = None) -> Figure:
+    """The accuracy of every class by every method's final model; with `sort` the hardest classes first."""
+    return _draw(figures.heatmap, runs, sort=sort, width=width, title=title)
+
+
+def confusion(
+    runs: Sources, *, against: str | None = None, width: Width = None, title: str | None = None
+) -> Figure:
+    """What each class is taken for by the final model, or how that differs from the method `against`."""
+    return _draw(figures.confusion, runs, against=against, width=width, title=title)
 
 
 def predictions(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
@@ -102,7 +119,9 @@ def tsne(
 
     def draw(found: Sequence[Run], *, width: float | None, title: str | None) -> Figure:
         models = final_features(found, classes=classes, data=None if data is None else Path(data))
-        return figures.tsne(models, found[0].classes, width=width, title=heading(found, title))
+        firsts = [members[0] for members in by_method(found).values()]
+        words = f"{title} ({seeds_of(firsts)})" if title else heading(firsts, title)
+        return figures.tsne(models, found[0].classes, width=width, title=words)
 
     return _draw(draw, runs, width=width, title=title)
 
@@ -120,8 +139,13 @@ def sensitivity(
 
 
 def experts(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
-    """What a method counts in every round, such as how often PKD's experts are asked."""
-    return _draw(figures.experts, runs, width=width, title=title)
+    """What a method counts in every round, such as how often PKD's experts are asked. Methods that count
+    nothing are left out."""
+
+    def draw(found: Sequence[Run], *, width: float | None, title: str | None) -> Figure:
+        return figures.experts(figures.counting(found), width=width, title=title)
+
+    return _draw(draw, runs, width=width, title=title)
 
 
 def _draw(draw: Callable[..., Figure], runs: Sources, *, width: Width, **asked: object) -> Figure:
