@@ -59,13 +59,13 @@ from tests.data import layouts
 import unskew
 from unskew import UserError, tensor_files
 from unskew.cli import main as command_line
-from unskew.cli.final import final_features
 from unskew.cli.options import method_table
-from unskew.cli.reading import read as read_runs
 from unskew.data.augment import Augment
 from unskew.data.importers import flbench_dataset
 from unskew.experiment import Experiment, assign, load_data, partition, prepare, read
+from unskew.final import final_features
 from unskew.predictions import predict
+from unskew.reading import read as read_runs
 from unskew.report.page import embed, page_data
 from unskew.report.read import coming
 from unskew.report.table import WRITERS, tabulate

@@ -30,10 +30,10 @@ from tests.data import layouts
 
 from unskew import UserError, load
 from unskew.cli import main
-from unskew.cli.final import final_features
-from unskew.cli.reading import read
 from unskew.data import bounded, fetch
 from unskew.data.importers import flbench_dataset
+from unskew.final import final_features
+from unskew.reading import read
 
 SOURCE = Path(__file__).parents[1] / "src" / "unskew"
 TOUCH = "touch owned"

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from unskew.cli.reading import read_tested
 from unskew.errors import UserError
+from unskew.reading import read_tested
 from unskew.report.read import Run
 from unskew.result import Result
 

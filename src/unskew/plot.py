@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from unskew.cli.final import final_features
 from unskew.data import Federation
 from unskew.errors import unknown
+from unskew.final import draw_tsne
 from unskew.gather import Sources, gathered
 from unskew.report import figures
-from unskew.report.figures.words import heading, seeds_of
-from unskew.report.read import Run, by_method
+from unskew.report.read import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,14 +115,8 @@ def tsne(
 ) -> Figure:
     """Test samples by the features of the final model, of `classes` alone where they are given. `data` is the
     folder with the datasets, where it has moved."""
-
-    def draw(found: Sequence[Run], *, width: float | None, title: str | None) -> Figure:
-        models = final_features(found, classes=classes, data=None if data is None else Path(data))
-        firsts = [members[0] for members in by_method(found).values()]
-        words = f"{title} ({seeds_of(firsts)})" if title else heading(firsts, title)
-        return figures.tsne(models, found[0].classes, width=width, title=words)
-
-    return _draw(draw, runs, width=width, title=title)
+    folder = None if data is None else Path(data)
+    return _draw(draw_tsne, runs, classes=classes, data=folder, width=width, title=title)
 
 
 def sensitivity(

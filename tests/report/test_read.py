@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from unskew.cli.reading import read
 from unskew.errors import UserError
+from unskew.reading import read
 from unskew.record import plain
 from unskew.report.read import by_method, read_run, read_runs
 

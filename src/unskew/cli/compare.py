@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,6 @@ import typer
 from unskew import metrics
 from unskew.cli import options
 from unskew.cli.progress import Watch
-from unskew.cli.reading import find_label, method_labels, shorten
 from unskew.cli.setup import Cells, set_up
 from unskew.cli.show import (
     compared_sites,
@@ -29,10 +29,12 @@ from unskew.cli.show import (
 )
 from unskew.clock import Clock, process_age
 from unskew.comparison import comparison, summary_of
-from unskew.errors import Interrupted, UserError
-from unskew.experiment import Experiment
+from unskew.errors import Interrupted, UserError, unknown
+from unskew.experiment import Experiment, MethodSpec
 from unskew.lock import locked
+from unskew.methods import METHODS
 from unskew.notation import flatten
+from unskew.reading import method_labels, shorten
 from unskew.record import (
     COMPARE,
     PLAN,
@@ -168,7 +170,7 @@ def compare(
         _refuse_other_conditions(typed)
     labels = method_labels([prepared.experiment for _, prepared in typed[: len(methods)]])
     cells = [(label, cell[1]) for label, cell in zip(labels * len(numbers), typed, strict=True)]
-    against = None if reference is None else find_label(reference, dict(zip(methods, labels, strict=True)))
+    against = None if reference is None else _find_label(reference, dict(zip(methods, labels, strict=True)))
     settings = cells[0][1].experiment
     folder = out or free_folder("-".join(["compare", *settings.words()[1:-1]]))
     if claim(folder) == FINISHED and not _failed_before(folder):
@@ -383,3 +385,15 @@ def _folders(labels: Iterable[str]) -> dict[str, str]:
             name, number = f"{slug(label)}-{number}", number + 1
         found[label] = name
     return found
+
+
+def _find_label(text: str, labels: Mapping[str, str]) -> str:
+    """What a method is called that is named here; `labels` are those there are, by what was typed."""
+    if text in labels:
+        return labels[text]
+    with contextlib.suppress(UserError):  # no method at all
+        spec = MethodSpec(**options.method_table(text))
+        text = spec.brief() if spec.parts().keys() <= METHODS.keys() else text
+    if text not in labels.values():
+        raise unknown("method to compare with", text, labels.values())
+    return text

@@ -11,14 +11,13 @@ import typer
 from rich.table import Table
 
 from unskew.cli import options
-from unskew.cli.final import final_features
-from unskew.cli.reading import read_tested
 from unskew.cli.show import console
 from unskew.errors import UserError, unknown
+from unskew.final import draw_tsne
+from unskew.reading import read_tested
 from unskew.report import figures
-from unskew.report.figures.words import heading, seeds_of
 from unskew.report.measures import MEASURES
-from unskew.report.read import Run, by_method
+from unskew.report.read import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,12 +93,7 @@ def _experts(runs: Sequence[Run], wish: Wish) -> Figure:
 
 
 def _tsne(runs: Sequence[Run], wish: Wish) -> Figure:
-    models = final_features(runs, classes=wish.classes, data=wish.data)
-    firsts = [members[0] for members in by_method(runs).values()]
-    words = heading(firsts, wish.title)
-    if wish.title:
-        words = f"{wish.title} ({seeds_of(firsts)})"
-    return figures.tsne(models, runs[0].classes, width=wish.width, title=words)
+    return draw_tsne(runs, classes=wish.classes, data=wish.data, width=wish.width, title=wish.title)
 
 
 FIGURES: dict[str, FigureType] = {

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli import options, reading
+from unskew import reading
+from unskew.cli import options
 from unskew.cli.show import console
 from unskew.errors import UserError
 from unskew.report.page import write_page

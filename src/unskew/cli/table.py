@@ -9,9 +9,9 @@ import typer
 from rich.text import Text
 
 from unskew.cli import options
-from unskew.cli.reading import read_tested
 from unskew.cli.show import Grid, console
 from unskew.errors import UserError
+from unskew.reading import read_tested
 from unskew.report.measures import MEASURES
 from unskew.report.table import COLUMNS, WRITERS, Cell, Comparison, starred, tabulate
 from unskew.runs import write_whole

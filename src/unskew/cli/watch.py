@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli import options, reading
+from unskew import reading
+from unskew.cli import options
 from unskew.errors import UserError
 from unskew.report.serve import Server, Watch
 

@@ -1,9 +1,10 @@
-"""What the final models of runs make of test samples."""
+"""What the final models of runs make of test samples, and the figure of that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,12 +13,15 @@ from numpy.typing import NDArray
 from unskew.data import Dataset, federate
 from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, load_data
-from unskew.report.figures import Features
+from unskew.report.figures import Features, tsne
 from unskew.report.figures.tsne import MOST_CLASSES
-from unskew.report.figures.words import finished
+from unskew.report.figures.words import finished, heading, seeds_of
 from unskew.report.read import Run, by_method, same_classes
 from unskew.trained import load_model, read_model
 from unskew.user_code import is_code
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_SAMPLES = 1500
 """Of all classes together: more points hide each other, and t-SNE takes minutes."""
@@ -45,6 +49,21 @@ def final_features(
         values = _features(members[0], experiment, dataset, rows)
         found.append(Features(name, values, dataset.test.labels.numpy()[rows]))
     return found
+
+
+def draw_tsne(
+    runs: Sequence[Run],
+    *,
+    classes: Sequence[str] = (),
+    data: Path | None = None,
+    width: float | None = None,
+    title: str | None = None,
+) -> Figure:
+    """Test samples by the features of each method's final model, of its first seed."""
+    models = final_features(runs, classes=classes, data=data)
+    firsts = [members[0] for members in by_method(runs).values()]
+    words = f"{title} ({seeds_of(firsts)})" if title else heading(firsts, title)
+    return tsne(models, runs[0].classes, width=width, title=words)
 
 
 def _choose(runs: Sequence[Run], classes: Sequence[str]) -> list[int]:

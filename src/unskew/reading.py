@@ -1,14 +1,12 @@
-"""What the commands call things: names that are short, and different where the things are."""
+"""Run folders as commands and Python show them: with names that are short, and different where things are."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unskew.cli import options
-from unskew.errors import UserError, unknown
+from unskew.errors import UserError
 from unskew.experiment import Experiment, MethodSpec, brief_skew
 from unskew.methods import METHODS
 from unskew.notation import short_data, short_paths, short_texts, write_method, write_parts
@@ -63,18 +61,6 @@ def method_labels(experiments: Sequence[Experiment]) -> list[str]:
                 f"{label} is named twice: name each method once, or give it other hyperparameters."
             )
     return apart
-
-
-def find_label(text: str, labels: Mapping[str, str]) -> str:
-    """What a method is called that is named here; `labels` are those there are, by what was typed."""
-    if text in labels:
-        return labels[text]
-    with contextlib.suppress(UserError):  # no method at all
-        spec = MethodSpec(**options.method_table(text))
-        text = spec.brief() if spec.parts().keys() <= METHODS.keys() else text
-    if text not in labels.values():
-        raise unknown("method to compare with", text, labels.values())
-    return text
 
 
 def _method(run: Run) -> str:
