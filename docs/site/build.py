@@ -27,14 +27,14 @@ CODE = {".py": "python", ".txt": "text", ".toml": "toml"}
 
 CONTENTS: dict[str, list[str]] = {
     "First steps": ["docs/first-steps.ipynb", "docs/python.md", "docs/four-sites.md"],
-    "Comparing fairly": ["docs/fair-comparison.md", "docs/metrics.md", "docs/experiments.md"],
+    "Comparing fairly": ["docs/fair-comparison.md", "docs/claims.md", "docs/metrics.md", "docs/experiments.md"],
     "Your own data": [
         "docs/data.md", "docs/skew.md", "docs/models.md", "docs/fine-tuning.md", "docs/using-the-model.md",
     ],
     "Methods": ["docs/methods/README.md", "docs/own-method.md", "All methods: docs/methods/*.md"],
     "Losses": ["docs/losses.md"],
     "Figures and the page": [
-        "docs/report.md", "docs/figures.md", "docs/gallery/README.md", "docs/logging.md",
+        "docs/report.md", "docs/tables.md", "docs/figures.md", "docs/gallery/README.md", "docs/logging.md",
     ],
     "Speed": ["docs/engines.md", "docs/cluster.md", "docs/bench.md", "benchmarks/README.md"],
     "Reliability": ["docs/reliability.md", "docs/bad-input.md"],
