@@ -27,7 +27,9 @@ CODE = {".py": "python", ".txt": "text", ".toml": "toml"}
 
 CONTENTS: dict[str, list[str]] = {
     "First steps": ["docs/first-steps.ipynb", "docs/python.md", "docs/four-sites.md"],
-    "Comparing fairly": ["docs/fair-comparison.md", "docs/claims.md", "docs/metrics.md", "docs/experiments.md"],
+    "Comparing fairly": [
+        "docs/fair-comparison.md", "docs/claims.md", "docs/metrics.md", "docs/experiments.md",
+    ],
     "Your own data": [
         "docs/data.md", "docs/skew.md", "docs/models.md", "docs/fine-tuning.md", "docs/using-the-model.md",
     ],
