@@ -43,8 +43,8 @@ from unskew.report.read import Run, by_method
 from unskew.report.table import BY_VALIDATION, COLUMNS, NONE, Column, tabulate, to_csv
 from unskew.version import VERSION
 
-# A page has 10 MB, of which plotly.js takes 4.8; a number takes up to twenty bytes, of a client in a probed round
-# four, a cell of a matrix two.
+# A page has 10 MB, of which plotly.js takes 4.8; a number takes up to twenty bytes, one about a client in a
+# probed round four, a cell of a matrix two.
 MOST_CLASS_VALUES = 60_000
 """Accuracies of single classes over rounds; beyond this, rounds are left out."""
 MOST_PROBE_VALUES = 250_000
