@@ -43,14 +43,15 @@ from unskew.report.read import Run, by_method
 from unskew.report.table import BY_VALIDATION, COLUMNS, NONE, Column, tabulate, to_csv
 from unskew.version import VERSION
 
-# A page has 10 MB, of which plotly.js takes 4.8; a number takes twelve bytes, a cell of a matrix two.
-MOST_CLASS_VALUES = 100_000
+# A page has 10 MB, of which plotly.js takes 4.8; a number takes up to twenty bytes, one about a client in a
+# probed round four, a cell of a matrix two.
+MOST_CLASS_VALUES = 60_000
 """Accuracies of single classes over rounds; beyond this, rounds are left out."""
-MOST_PROBE_VALUES = 100_000
+MOST_PROBE_VALUES = 250_000
 """Numbers about clients in probed rounds; beyond this, probed rounds are left out."""
-MOST_SITE_VALUES = 50_000
+MOST_SITE_VALUES = 30_000
 """Accuracies of single sites over rounds; beyond this, rounds are left out."""
-MOST_SITE_CELLS = 50_000
+MOST_SITE_CELLS = 30_000
 """Accuracies of single classes at sites; a run that would go beyond has none on the page."""
 MOST_CONFUSIONS = 250_000
 """Cells of confusion matrices; a run whose matrix would go beyond has none on the page."""

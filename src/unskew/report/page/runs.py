@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 def number(value: float | None) -> float | None:
-    """As the page gets it: with so many decimals that what it prints with one, in percent, is what a table
-    prints. A fraction k / n is either printed in full here, or not that near to where rounding changes."""
-    return None if value is None or not math.isfinite(value) else round(value, 9)
+    """As the page gets it: whole, since means over seeds often lie exactly between two printed numbers, and
+    the page must round them as a table does."""
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _thousandths(value: float | None) -> int | None:

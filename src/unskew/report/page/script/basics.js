@@ -58,7 +58,7 @@ function sum(values) {
 }
 const mean = (values) => sum(values) / values.length;
 const deviation = (values, middle) =>
-  values.length < 2 ? null : Math.sqrt(sum(values.map((value) => (value - middle) ** 2)) / (values.length - 1));
+  values.length < 2 ? null : Math.sqrt(sum(values.map((value) => (value - middle) * (value - middle))) / (values.length - 1));
 
 // Names
 

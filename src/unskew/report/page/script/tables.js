@@ -220,5 +220,8 @@ function showTables() {
   if (marked)
     notes.unshift("The highest mean of a column is marked; whether it is higher beyond chance, the interval of the difference tells.");
   else if (comparing) notes.unshift("None is marked as best where methods differ in seeds or rounds.");
+  const rounds = [...new Set(chosenBlocks().map((block) => block.forest?.round).filter(known))];
+  if (rounds.length)
+    notes.unshift(`The table has every run where it stands; the differences are of round ${rounds.join(" and ")}, the last that all of them have reached.`);
   $("notes").replaceChildren(...notes.map((note) => h("li", {}, note)));
 }
