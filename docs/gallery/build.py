@@ -25,7 +25,7 @@ TRIAL = shlex.split(
 RUNS = {
     "compare": "compare fedavg fedprox fedlc fedvls --skew dirichlet:0.05 --rounds 30 --seeds 1-3 "
     "--probe every=10",
-    "milder": "compare fedavg fedprox fedlc fedvls --skew dirichlet:0.5 --rounds 15 --seeds 1-3",
+    "milder": "compare fedavg fedprox fedlc fedvls --skew dirichlet:0.5 --rounds 30 --seeds 1-2",
     "mu": "compare fedprox:mu=0.001 fedprox:mu=0.01 fedprox:mu=0.1 fedprox:mu=1 --skew dirichlet:0.05 "
     "--rounds 15 --seeds 1-2",
     "pkd": "run --method pkd --skew dirichlet:0.05 --rounds 30",
@@ -96,20 +96,12 @@ def screens(folder: Path) -> None:
         for name, look in PAGES.items():
             view = browser.new_page(**look)
             view.goto(page.resolve().as_uri())
-            view.wait_for_selector(".js-plotly-plot .plot")
-            view.wait_for_timeout(500)  # until charts have their final size
+            view.wait_for_selector("#curve .main-svg", timeout=120_000)
+            view.wait_for_load_state("networkidle")
+            view.wait_for_timeout(1000)  # until charts have their final size
             view.screenshot(path=HERE / f"{name}.png")
             view.close()
         browser.close()
-    for name in PAGES:
-        shrink(HERE / f"{name}.png")
-
-
-def shrink(path: Path) -> None:
-    """The same picture in 128 colours: a page has few, and the repository keeps every version."""
-    from PIL import Image
-
-    Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def unskew(*arguments: str) -> None:

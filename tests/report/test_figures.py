@@ -131,14 +131,16 @@ LEGIBLE = [
     *(("five conditions", kind) for kind in ("partition", "curves", "heatmap", "forest")),
     ("two methods", "forest"),
 ]
-NARROW_TOO = ("two methods", "seven methods", "five conditions")
+NARROW = ("seven methods", "five conditions")
+"""Drawn at the width of a column alone, where room is scarcest."""
 
 
 @pytest.mark.parametrize(("name", "kind"), LEGIBLE)
 def test_no_text_overlaps(scene, name, kind):
     runs = scene(name)
-    assert_legible(getattr(figures, kind)(runs))
-    if name in NARROW_TOO:
+    if name not in NARROW:
+        assert_legible(getattr(figures, kind)(runs))
+    if name in ("two methods", *NARROW):
         narrow = getattr(figures, kind)(runs, width=figures.COLUMN)
         assert narrow.get_figwidth() == figures.COLUMN
         words = assert_legible(narrow)
@@ -199,6 +201,7 @@ def test_runs_under_several_conditions_have_a_panel_each_with_the_same_looks(sce
     # The legend fills the place that five panels leave empty.
     assert [text.get_text() for text in spare.get_legend().get_texts()] == ["fedavg", "fedvls", "fedprox"]
     assert not figure.legends
+    assert_legible(figure)
 
 
 @pytest.mark.parametrize(("rounds", "methods"), [(30, 2), (30, 10), (12, 7), (500, 15)])

@@ -85,17 +85,18 @@ def _parts(run: Run) -> dict[str, str]:
 
 
 def _further(firsts: Sequence[Run]) -> list[dict[str, str]]:
-    """What differs among conditions beside what `Run.conditions` tells, such as "lr 0.1", and what comes with
-    another model."""
+    """What differs among conditions beside what `Run.conditions` tells, such as "lr 0.1". What comes with
+    another model would be told twice."""
     each = [settings(run) for run in firsts]
-    models = len({run.model for run in firsts}) > 1
-    keys = [
-        key
-        for key in dict.fromkeys(key for one in each for key in one)
-        if key not in TOLD
-        and not (models and key.startswith("model."))
-        and len({str(one.get(key)) for one in each}) > 1
-    ]
+    models = [run.experiment["model"]["name"] for run in firsts]
+
+    def differs(key: str) -> bool:
+        values = [str(one.get(key)) for one in each]
+        by_model = set(zip(models, values, strict=True))
+        with_model = key.startswith("model.") and len(by_model) == len(set(models))
+        return key not in TOLD and len(set(values)) > 1 and not with_model
+
+    keys = [key for key in dict.fromkeys(key for one in each for key in one) if differs(key)]
     return [{key: f"{key.rpartition('.')[2]} {one[key]}" for key in keys if key in one} for one in each]
 
 

@@ -15,11 +15,9 @@ from unskew.report.answer import (
     TITLES,
     Answer,
     answer,
-    between,
     choose_reference,
     moment,
     points,
-    signed,
     verdict,
 )
 from unskew.report.conditions import Condition, by_condition, tuned
@@ -277,21 +275,14 @@ def _rows(
     tested = _tested(seeds, reference)
     rows = zip(tabulate(tested).rows, by_method(tested).values(), strict=True) if tested else ()
     cells = {run.path: row.cells for row, members in rows for run in members}
-    ends = {tuple(sorted((run.seed, _end(run)) for run in runs)) for runs in seeds.values()}
-    level = len(ends) == 1
     return [
         {
             "name": name,
             "method": method,
             "seeds": len(runs),
             "rounds": _rounds(runs),
-            # None is best of other seeds or at another round.
             "cells": [
-                [
-                    cell.text,
-                    level and cell.is_best,
-                    None if cell.value is None else number(cell.value.mean),
-                ]
+                [cell.text, cell.is_best, None if cell.value is None else number(cell.value.mean)]
                 for cell in next((cells[run.path] for run in runs if run.path in cells), ())
             ],
             "against": None if name == reference else _against(told, name),
@@ -299,11 +290,6 @@ def _rows(
         }
         for (name, runs), method in zip(seeds.items(), methods, strict=True)
     ]
-
-
-def _end(run: Run) -> int | None:
-    """Where a run stands: the last round that was tested, None at its end, which may come early."""
-    return None if run.finished else run.tested[-1].round if run.tested else 0
 
 
 def _rounds(runs: Sequence[Run]) -> str:
@@ -315,12 +301,12 @@ def _rounds(runs: Sequence[Run]) -> str:
 
 
 def _against(told: Answer, name: str) -> Json:
-    """The paired difference in points with its 95 % interval, as text and as a number."""
+    """The paired difference in points with its 95 % interval, as text and as a number; a star where its sign
+    is settled."""
     change = next((each.differences[told.main[0]] for each in told.others if each.name == name), None)
     if change is None:
         return [NONE, None]
-    ends = "" if change.interval is None else f" ({between(change.interval)})"
-    return [f"{signed(change.difference)}{ends}", number(change.difference)]
+    return [points(change) + "*" * change.settled, number(change.difference)]
 
 
 # Runs

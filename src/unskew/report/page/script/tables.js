@@ -151,7 +151,7 @@ function methodTable(block) {
     value: (row) => row.cells[i]?.[2],
     cell: (row) => {
       const [text, best] = row.cells[i] || ["–", false];
-      return cell(text, best ? { class: "best", title: "highest in this column" } : {});
+      return cell(text, best ? { class: "best", title: "above every other method beyond chance, or the least cost" } : {});
     },
   }));
   const against = {
@@ -214,14 +214,11 @@ const chosenBlocks = () => {
 };
 function showTables() {
   refill($("tables"), chosenBlocks().map(methodTable));
-  const marked = data.blocks.some((block) => block.rows.some((row) => row.cells.some(([, best]) => best)));
-  const comparing = data.blocks.some((block) => block.rows.length > 1);
   const notes = [...data.notes];
-  if (marked)
-    notes.unshift("The highest mean of a column is marked; whether it is higher beyond chance, the interval of the difference tells.");
-  else if (comparing) notes.unshift("None is marked as best where methods differ in seeds or rounds.");
+  if (data.blocks.some((block) => block.rows.length > 1))
+    notes.unshift("Bold: above every other method beyond chance, or the least cost. Star: the sign of the difference is settled after Holm's correction.");
   const rounds = [...new Set(chosenBlocks().map((block) => block.forest?.round).filter(known))];
   if (rounds.length)
-    notes.unshift(`The table has every run where it stands; the differences are of round ${rounds.join(" and ")}, the last that all of them have reached.`);
+    notes.unshift(`Not all runs have ended: the table and the differences are of round ${rounds.join(" and ")}, the last that all of them have reached.`);
   $("notes").replaceChildren(...notes.map((note) => h("li", {}, note)));
 }
