@@ -60,7 +60,7 @@ def test_the_best_is_marked_and_runs_under_way_are_shown_in_the_round_that_all_h
     slow = [made("fedavg", s, 0.6) for s in (1, 2, 3)]
     done = page_data([*slow, *(made("fedvls", s, 0.68 + s / 100) for s in (1, 2, 3))])
     cells = [row["cells"][0] for row in done["blocks"][0]["rows"]]
-    assert cells == [["60.0 ± 0.0", False, 0.6], ["70.0 ± 1.0", True, 0.7]]
+    assert [cell[:2] for cell in cells] == [["60.0 ± 0.0", False], ["70.0 ± 1.0", True]]
     ahead = [made("fedavg", s, 0.6, rounds=5, done=5) for s in (1, 2, 3)]
     for run in ahead:
         run.rounds[-1] = replace(run.rounds[-1], accuracy=0.99)
