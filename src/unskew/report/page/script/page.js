@@ -26,10 +26,9 @@ function showSetup() {
               .join(", ")
           : String(value);
   $("environment").replaceChildren(
-    ...Object.entries(run.environment).flatMap(([key, value]) => [
-      h("dt", {}, key.replaceAll("_", " ")),
-      h("dd", {}, text(value)),
-    ]),
+    ...Object.entries(run.environment)
+      .filter(([key]) => key !== "changed") // which is in the method's name
+      .flatMap(([key, value]) => [h("dt", {}, key.replaceAll("_", " ")), h("dd", {}, text(value))]),
   );
 }
 
