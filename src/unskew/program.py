@@ -401,9 +401,7 @@ class Run:
     def _note_of_levels(self) -> list[str]:
         if not self.base.levels or level_ends(self.trial.build()):
             return []
-        return [
-            "the method looks at the levels of a network, and this model has none: it saw features alone."
-        ]
+        return ["the method looks at a network's levels, and this model has none: it saw the features alone."]
 
     def _chosen(self, rounds: Sequence[Round]) -> Round:
         """The round whose model the run has: the one that validation chose, or else the last."""

@@ -108,7 +108,7 @@ def test_one_step_looks_at_the_stem_and_at_all_stages(noise):
         torch.testing.assert_close(
             result.weights.params[name], (value - 0.1 * grad).detach(), rtol=1e-3, atol=1e-4
         )
-    assert float(result.rounds[0].train_loss) == pytest.approx(float(loss), rel=1e-4)
+    assert float(result.rounds[0].train_loss) == pytest.approx(loss.item(), rel=1e-4)
 
 
 LEVELS = {"resnet8": 4, "resnet18": 5, "resnet18-imagenet": 5, "mobilenetv2": 5, "mobilenet": 6,
