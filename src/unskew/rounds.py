@@ -123,6 +123,7 @@ def sent(method: Method, state: ServerState) -> Weights:
     """The model that the clients of the next round receive."""
     model = method.server.send(state)
     instance("server.send", model, Weights)
+    like("server.send", model.params, state.weights.params)
     return model
 
 
