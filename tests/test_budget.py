@@ -192,7 +192,7 @@ def test_the_fused_kernel_of_adam_does_the_same(decoupled):
         torch.testing.assert_close(ends[0], other)
 
 
-@pytest.mark.parametrize("name", ["scaffold", "fednova", "mofedsam", "feddyn"])
+@pytest.mark.parametrize("name", ["scaffold", "fednova", "mofedsam", "feddyn", "fedcm", "fedmoswa"])
 def test_methods_that_need_sgd_say_why(sites, name):
     trial = Trial(sites, "logistic", Budget(rounds=1, epochs=1, optimizer="adam"))
     with pytest.raises(UserError, match=r"needs budget\.optimizer=sgd, not adam, because"):

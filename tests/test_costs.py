@@ -245,6 +245,9 @@ def test_fedavg_sends_the_model_to_all_and_back_from_those_that_trained(federati
         (methods.scaffold(), MODEL, MODEL),
         (methods.fedcurv(), 2 * MODEL, 2 * MODEL),
         (methods.mofedsam(), 0, MODEL),
+        (methods.fedcm(), 0, MODEL),
+        (methods.fedmoswa(), MODEL, MODEL),
+        (methods.fedacg(), 0, 0),  # the model that looks ahead goes in the place of the other
         (methods.fedvls(), 0, 0),
         (methods.moon(), 0, 0),  # what a client keeps is not sent
         (methods.fednova(), 0, 0),

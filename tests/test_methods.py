@@ -268,7 +268,7 @@ def test_two_corrections_of_drift_are_refused_in_python_too():
         one + other
 
 
-@pytest.mark.parametrize("name", ["scaffold", "fednova", "mofedsam"])
+@pytest.mark.parametrize("name", ["scaffold", "fednova", "mofedsam", "fedcm", "fedmoswa"])
 def test_methods_that_divide_by_steps_refuse_a_kept_momentum(unskew, name):
     answer = unskew(
         "run", "--method", f"{name}+fedprox", "--set", "budget.optimizer_state=kept", "--rounds", "1"

@@ -43,6 +43,11 @@ def plain_transform(gradient: Gradient, scope: Scope) -> Gradient:
     return gradient
 
 
+LrFactor = Callable[[float], float]
+"""From the part of a client's round that is done, 0 before its first step and below 1 before its last, to
+what the learning rate of the next step is multiplied by."""
+
+
 class Tally(NamedTuple):
     """Something that an objective counts over a client's round."""
 
@@ -101,6 +106,8 @@ class Method:
     """Client: how the gradient of a step is taken, such as at a point uphill."""
     corrections: tuple[Correction, ...] = ()
     """Client: what is added to every gradient."""
+    lr_factor: LrFactor | None = None
+    """Client: how the learning rate changes within a round; None where it stays the same."""
     memory: Memory = Memory()
     """Client: what to keep and what to report."""
     server: Server = Server()
@@ -113,6 +120,10 @@ class Method:
     """Whether it counts on a momentum that starts at 0 in every round of a client."""
     needs_sgd: str = ""
     """Why its clients must move by SGD, as what follows "because"; empty: they may move by any optimiser."""
+    steady_lr: bool = False
+    """Whether it counts on a learning rate that stays the same within a client's round."""
+    levels: bool = False
+    """Whether its objective looks at `View.levels`."""
     tallies: tuple[Tally, ...] = ()
     """What its objective counts in a round, by `View.tally`."""
     work: Work | Callable[[Trial], Work | None] | None = None
@@ -126,6 +137,8 @@ class Method:
         check_functions("Method", {"loss": self.loss, "transform": self.transform})
         check_tuple("Method", "terms", self.terms)
         check_tuple("Method", "corrections", self.corrections)
+        if self.lr_factor is not None:
+            check_functions("Method", {"lr_factor": self.lr_factor})
         for name, value, kind in (("memory", self.memory, Memory), ("server", self.server, Server)):
             if not isinstance(value, kind):
                 raise UserError(f"Method.{name} is {value!r} but should be a {kind.__name__}(...).")
@@ -142,8 +155,8 @@ class Method:
 
     @property
     def _is_plain_at_clients(self) -> bool:
-        return (self.loss, self.terms, self.transform, self.corrections, self.memory) == (
-            plain_loss, (), plain_transform, (), Memory()
+        return (self.loss, self.terms, self.transform, self.corrections, self.lr_factor, self.memory) == (
+            plain_loss, (), plain_transform, (), None, Memory()
         )  # fmt: skip
 
     def objective(self, view: View) -> Tensor:
@@ -174,6 +187,11 @@ class Method:
             return NotImplemented
         for role in sorted(self.roles & other.roles):
             raise _clash(role)
+        if (self.lr_factor and other.steady_lr) or (other.lr_factor and self.steady_lr):
+            raise UserError(
+                "these methods cannot be put together: one changes the learning rate within a round, and "
+                "another counts on one that stays the same."
+            )
         return Method(
             loss=_one_of("classification loss", plain_loss, self.loss, other.loss),
             terms=self.terms + other.terms,
@@ -181,12 +199,15 @@ class Method:
                 "place where gradients are taken", plain_transform, self.transform, other.transform
             ),
             corrections=self.corrections + other.corrections,
+            lr_factor=_one_of("learning rate within a round", None, self.lr_factor, other.lr_factor),
             memory=_both_memories(self.memory, other.memory),
             server=_both_servers(self.server, other.server),
             notes=self.notes + other.notes,
             roles=self.roles | other.roles,
             fresh_momentum=self.fresh_momentum or other.fresh_momentum,
             needs_sgd=self.needs_sgd or other.needs_sgd,
+            steady_lr=self.steady_lr or other.steady_lr,
+            levels=self.levels or other.levels,
             tallies=self.tallies + other.tallies,
             work=_both_works(self, other),
             made=both_made(self.made, other.made),
@@ -273,6 +294,7 @@ def _both_servers(first: Server, second: Server) -> Server:
         init=init,
         note=note,
         share=share,
+        send=_one_of("model that it sends", plain.send, first.send, second.send),
         serve=_one_of("served model", plain.serve, first.serve, second.serve),
         revise=plain.revise if first.revise is second.revise is plain.revise else revise,
         buffers=_one_of("way to combine buffers", plain.buffers, first.buffers, second.buffers),

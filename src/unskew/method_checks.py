@@ -3,6 +3,7 @@ shapes are looked at, so that nothing waits for a device and nothing is traced o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
@@ -37,6 +38,13 @@ def not_one_number(slot: str, function: Callable[..., object], value: object) ->
     what = f"has shape {list(value.shape)}" if isinstance(value, Tensor) else f"is {_a(value)}"
     hint = "one number" if isinstance(value, Tensor) else "a tensor of one number, which has a gradient"
     return UserError(f"the method's {slot}{named(function)} {what}: let it return {hint}.")
+
+
+def checked_factor(value: object) -> float:
+    """What `lr_factor` returns, where it is a number of 0 or more."""
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise UserError(f"the method's lr_factor returns {value!r}: let it return a number of 0 or more.")
+    return value
 
 
 def named(function: Callable[..., object]) -> str:

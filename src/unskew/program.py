@@ -17,6 +17,7 @@ from unskew.engines.job import Job, Task
 from unskew.errors import UserError
 from unskew.method import Method, Tally, Work, both_made
 from unskew.metrics import BACKWARD, Assessment, ProbabilityScores, Traffic
+from unskew.models import level_ends
 from unskew.record import ClientModel
 from unskew.result import NOTHING_SENT, Choice, Result, Round, Stage, State, Validation
 from unskew.rounds import (
@@ -386,6 +387,7 @@ class Run:
             notes=(
                 *self.trial.notes,
                 *self.base.notes,
+                *self._note_of_levels(),
                 *notes,
                 *notes_of_faults(trained),
                 *divergence(weights),
@@ -395,6 +397,11 @@ class Run:
             tallies=tuple(self._tallies | dict.fromkeys(self.base.tallies)),
             owners=federation.sites,
         )
+
+    def _note_of_levels(self) -> list[str]:
+        if not self.base.levels or level_ends(self.trial.build()):
+            return []
+        return ["the method looks at a network's levels, and this model has none: it saw the features alone."]
 
     def _chosen(self, rounds: Sequence[Round]) -> Round:
         """The round whose model the run has: the one that validation chose, or else the last."""

@@ -119,6 +119,14 @@ def begin(method: Method, weights: Weights, *, round: int = 0) -> State:
     return State(ServerState(weights, memory, round))
 
 
+def sent(method: Method, state: ServerState) -> Weights:
+    """The model that the clients of the next round receive."""
+    model = method.server.send(state)
+    instance("server.send", model, Weights)
+    like("server.send", model.params, state.weights.params)
+    return model
+
+
 def served(method: Method, state: ServerState) -> Weights:
     """The model to evaluate, save and deploy after a round."""
     model = method.server.serve(state)
@@ -154,6 +162,8 @@ def sample_cohort(trial: Trial, round: int) -> list[Task]:
 class Cohort:
     """Who trained in a round, and what came of it."""
 
+    received: Weights
+    """The model that all of them were sent."""
     tasks: list[Task]
     answers: list[Answer]
     """Of the clients that took at least one step, what can be used."""
@@ -175,7 +185,7 @@ def fit_cohort(trial: Trial, method: Method, engine: engines.Engine, state: Stat
     """Train the clients of a round and look at what they send. Of an engine that works ahead of its numbers,
     values are looked at when they arrive."""
     stop_timer = engine.start_timer()
-    received, t, ahead = state.server.weights, state.round, engine.rounds_ahead > 0
+    received, t, ahead = sent(method, state.server), state.round, engine.rounds_ahead > 0
     tasks = sample(trial, t)
     with engine.deterministic():  # also on its number of threads: workers want the cores
         jobs = [recall(trial, method, engine, state, task) for task in tasks]
@@ -195,7 +205,7 @@ def fit_cohort(trial: Trial, method: Method, engine: engines.Engine, state: Stat
         accept(trial.faults, t, found)
         return found
 
-    cohort = Cohort(tasks, answers, tuple(faults), Pending(unusable), stop_timer)
+    cohort = Cohort(received, tasks, answers, tuple(faults), Pending(unusable), stop_timer)
     return cohort if ahead else cohort.settled()
 
 
@@ -212,7 +222,7 @@ def begin_round(
     which is there when the device has got so far. Where it then turns out that an update cannot be used, what
     is there instead is the cohort without it, to begin the round again with from the same state."""
     cohort = cohort or fit_cohort(trial, method, engine, state, sample or sample_cohort)
-    received, t = state.server.weights, state.round
+    received, t = cohort.received, state.round
     try:
         require_enough(trial.faults, t, len(cohort.answers), cohort.faults)
     except DivergedError:
@@ -220,7 +230,7 @@ def begin_round(
         raise
     try:
         with engine.deterministic():
-            following, summary = aggregate(trial, method, state, cohort.answers)
+            following, summary = aggregate(trial, method, state, received, cohort.answers)
 
         due = trial.evaluation.due(following.round, trial.budget.rounds)
         model = served(method, following.server) if due else None
@@ -240,7 +250,7 @@ def begin_round(
             return state, Pending.done(settled)
         raise
 
-    sent = metrics.traffic(
+    traffic = metrics.traffic(
         received.params | received.buffers if trial.statistics == "average" else received.params,
         cohort=len(cohort.tasks),
         trained=len(summary.done),
@@ -262,7 +272,7 @@ def begin_round(
             seconds=seconds.result(),
             test=test.result() if test else None,
             validation=validation.result() if validation else None,
-            traffic=sent,
+            traffic=traffic,
             samples=sum(fit.passed for _, fit in summary.done),
             tallies={name: int(values[f"tallies/{name}"]) for name in summary.tallies},
             probe=findings.result() if findings else None,
@@ -280,7 +290,7 @@ def raise_if_own_fault(
     task = next(task for task in cohort.tasks if task.client == first)
     try:
         job, shared = recall(trial, method, engine, state, task), method.server.share(state.server)
-        bad = find_bad_part(engine, method, state.server.weights, shared, job)
+        bad = find_bad_part(engine, method, cohort.received, shared, job)
     except Exception:  # of a method that cannot be asked outside of training
         return
     if bad:
@@ -296,10 +306,10 @@ def attacked(trial: Trial, received: Weights, t: int, answers: list[Answer]) -> 
     what can be used."""
     if trial.attack.kind == "none":
         return answers
-    sent = {job.task.client: fit.weights for job, fit in answers if _is_finite(fit.weights)}
-    lies = trial.attack.changed(trial.seed, t, trial.federation.clients, received, sent)
+    honest = {job.task.client: fit.weights for job, fit in answers if _is_finite(fit.weights)}
+    lies = trial.attack.changed(trial.seed, t, trial.federation.clients, received, honest)
     if trial.statistics == "local":  # buffers are not sent: a client keeps its own
-        lies = {client: Weights(lie.params, sent[client].buffers) for client, lie in lies.items()}
+        lies = {client: Weights(lie.params, honest[client].buffers) for client, lie in lies.items()}
     return [(job, replace(fit, weights=lies.get(job.task.client, fit.weights))) for job, fit in answers]
 
 
@@ -315,14 +325,16 @@ class RoundSummary:
     tallies: Tensors
 
 
-def aggregate(trial: Trial, method: Method, state: State, done: list[Answer]) -> tuple[State, RoundSummary]:
-    """The next state from what the clients that trained have sent: a function of tensors, which waits for
-    nothing. Without any, the model stays as it was."""
+def aggregate(
+    trial: Trial, method: Method, state: State, received: Weights, done: list[Answer]
+) -> tuple[State, RoundSummary]:
+    """The next state from what the clients that trained have made of the received model: a function of
+    tensors, which waits for nothing. Without any, the model stays as it was."""
     if not done:
         return _following(trial, state, state.server, done), RoundSummary(
             done, {}, torch.tensor(math.nan), {}
         )
-    server, received = state.server, state.server.weights
+    server = state.server
     updates = _gather(trial, received, state.round, [fit for _, fit in done])
     revised = method.server.revise(server, updates)
     instance("server.revise", revised, Updates)

@@ -23,7 +23,7 @@ from unskew.method import Method
 from unskew.method_checks import named
 from unskew.program import Program
 from unskew.result import Result, Round
-from unskew.rounds import begin, step
+from unskew.rounds import begin, sent, step
 from unskew.train import train
 from unskew.trial import Budget, Statistics, Trial
 from unskew.types import Objective, Updates, View, Weights
@@ -144,7 +144,7 @@ def _check_clients(method: Method, trial: Trial) -> None:
     engine = engines.start(trial)
     state, _ = step(trial, method, engine, begin(method, engine.initial))
     shared = method.server.share(state.server)
-    anchor = state.server.weights
+    anchor = sent(method, state.server)
     held = [client for client, counts in enumerate(HARD_COUNTS) if sum(counts)]
     tasks = [engines.Task(client, 1, trial.federation.holding(client)) for client in held]
     jobs = [engines.Job(task, state.memories.get(task.client, {})) for task in tasks]

@@ -94,6 +94,7 @@ class View:
         out: Out,
         passes: Passes,
         tallies: Tensors | None = None,
+        levels: tuple[Tensor, ...] = (),
     ) -> None:
         self.scope = scope
         self.inputs = inputs
@@ -101,6 +102,9 @@ class View:
         self.params = params
         self.out = out
         """Features and logits of the model being trained."""
+        self.levels = levels
+        """Where the method asks for them: what the stem and the stages of the model being trained make of the
+        batch, averaged over the image, [B, d] each. Empty where the model does not tell these apart."""
         self._passes = passes
         self._tallies = tallies or {}
         self._teacher: Out | None = None
@@ -122,7 +126,7 @@ class View:
 
     def within(self, scope: Scope) -> View:
         """The same batch, as a client sees it that has this scope."""
-        return View(scope, self.inputs, self.labels, self.params, self.out, self._passes)
+        return View(scope, self.inputs, self.labels, self.params, self.out, self._passes, levels=self.levels)
 
     def tally(self, name: str, amount: Tensor) -> None:
         """Add to one of the method's tallies of the client's round. Nothing is counted where nobody asks, as
@@ -230,7 +234,7 @@ class Updates:
     weight: Tensor
     """Share of the cohort's samples, float64 [m], sums to 1."""
     delta: Params
-    """After minus before, [m, ...] each."""
+    """After minus before, which is the model that was sent, [m, ...] each."""
     buffers: Tensors
     steps: Tensor
     """Local steps taken, int64 [m]."""
@@ -253,7 +257,7 @@ class ServerState:
     """What a server has between two rounds."""
 
     weights: Weights
-    """The model that the next round trains from."""
+    """The server's own model, which it sends to the clients unless `Server.send` makes another of it."""
     memory: Tensors
     """What the method's server remembers beside it."""
     round: int = 0
@@ -268,7 +272,7 @@ def _add(state: ServerState, delta: Params) -> tuple[Params, Tensors]:
     return {name: value + delta[name] for name, value in state.weights.params.items()}, {}
 
 
-def _trained(state: ServerState) -> Weights:
+def _own(state: ServerState) -> Weights:
     return state.weights
 
 
@@ -291,8 +295,11 @@ class Server:
     """What else the memory holds after a round, from the state before it, the model after it, the updates."""
     share: Callable[[ServerState], Tensors] = _empty
     """What is broadcast beside the model."""
-    serve: Callable[[ServerState], Weights] = _trained
-    """The model to evaluate, save and deploy, where it is not the one the next round trains from."""
+    send: Callable[[ServerState], Weights] = _own
+    """The model that clients receive, where it is not the server's own. Their updates are measured from it;
+    `combine` and `move` see these, and lead from the server's own model to its next."""
+    serve: Callable[[ServerState], Weights] = _own
+    """The model to evaluate, save and deploy, where it is not the server's own."""
     revise: Callable[[ServerState, Updates], Updates] = _as_sent
     """What the cohort sent as `combine` and `note` see it, such as with norms that are bounded. Those of
     methods put together follow each other in the order in which they are written."""

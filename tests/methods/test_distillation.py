@@ -491,6 +491,17 @@ def test_a_client_with_one_class_learns_nothing_from_a_calibrated_loss(digits):
     assert not torch.equal(trained(trial, fedntd()), start)
 
 
+@pytest.mark.parametrize(("floor", "expected"), [(0.0, 0.115671), (0.05, 0.268383), (1e6, 1.407606)])
+def test_a_soft_prior_lets_vacant_classes_back_in(floor, expected):
+    """Counts of 3, 1 and 0, whose shares are 0.75, 0.25 and 0; with a large floor it is the cross-entropy."""
+    z, y = torch.tensor([[1.0, 0.0, 2.0]]), torch.tensor([0])
+    view = see(z, y, [3, 1, 0])
+    close(logit_adjustment(floor=floor).objective(view), torch.tensor(expected), atol=1e-5, rtol=0)
+    if floor:
+        prior = ((torch.tensor([0.75, 0.25, 0.0]) + floor) / (1 + 3 * floor)).log()
+        close(logit_adjustment(floor=floor).objective(view), cross_entropy(z + prior, y))
+
+
 def test_logit_adjustment_adds_the_log_prior():
     z, _, y = batch()
     p = torch.tensor(COUNTS).double() / 45

@@ -18,7 +18,7 @@ from unskew.engines.network import Network
 from unskew.engines.numerics import seed
 from unskew.engines.samples import Samples
 from unskew.method import Method
-from unskew.method_checks import kept_and_reported, named_tensors
+from unskew.method_checks import checked_factor, kept_and_reported, named_tensors
 from unskew.randomness import Purpose, draw_seed
 from unskew.transfer import upload
 from unskew.trial import Trial
@@ -56,6 +56,11 @@ class Clients:
         prepared = named_tensors("memory.prepare", method.memory.prepare(scope, partial(self.look, job.task)))
         scope = replace(scope, memory={**scope.memory, **prepared})
         return Start(job, scope, method.correction(scope))
+
+    def lrs(self, method: Method, task: Task, steps: int) -> list[float]:
+        """The learning rate of each of a client's steps."""
+        lr, factor = self.trial.budget.lr_at(task.round), method.lr_factor
+        return [lr * checked_factor(factor(step / steps)) if factor else lr for step in range(steps)]
 
     def finish(
         self,

@@ -46,11 +46,11 @@ class Loop(Base):
         try:
             seed(self.local.clients.seed(task), self.device)
             start = self.local.clients.prepare(method, anchor, shared, job)
-            lr = budget.lr_at(task.round)
-            optimizer = budget.local_optimizer(lr)
+            lrs = self.local.clients.lrs(method, task, self.local.samples.steps(task))
             now = start.scope.anchor.clone()
             kept = {name: value.clone() for name, value in job.optimizer.items()}
-            state, tallies = kept or optimizer.init(now.params), method.start_tallies(self.device)
+            state = kept or budget.local_optimizer(lrs[0]).init(now.params)
+            tallies = method.start_tallies(self.device)
             stage = "train"
             step = self.make_steps(
                 Training(
@@ -59,15 +59,14 @@ class Loop(Base):
                     start.scope,
                     start.correction,
                     now,
-                    optimizer,
+                    budget.local_optimizer,
                     state,
-                    lr,
                     tallies,
                 )
             )
             loss, steps = torch.zeros((), device=self.device), 0
-            for x, y in self.local.samples.batches(task):
-                loss += step(x, y)
+            for (x, y), lr in zip(self.local.samples.batches(task), lrs, strict=True):
+                loss += step(x, y, lr)
                 steps += 1
             stage = "update"
             return self.local.clients.finish(method, start, now, steps, loss / steps, state, tallies)
@@ -86,22 +85,24 @@ class Training:
     scope: Scope
     correction: Params | None
     now: Weights
-    optimizer: Optimizer
+    optimizer: Callable[[float | Tensor], Optimizer]
+    """The rule by which the client moves at a learning rate."""
     state: Tensors
-    lr: float
     tallies: Tensors = field(default_factory=dict)
 
-    def step(self, x: Tensor, y: Tensor) -> Tensor:
+    def step(self, x: Tensor, y: Tensor, lr: float | Tensor) -> Tensor:
         """The loss on a batch, before the step on it."""
         gradient = gradient_of(self.network, self.method, self.scope, self.now, x, y, self.tallies)
         transformed = self.method.transform(gradient, self.scope)
         if not callable(transformed):
             raise UserError("the method's transform returns no function: let it return a gradient function.")
-        return self.optimizer.step(corrected(transformed, self.correction), self.now.params, self.state)
+        gradient = corrected(transformed, self.correction)
+        return self.optimizer(lr).step(gradient, self.now.params, self.state)
 
 
-Step = Callable[[Tensor, Tensor], Tensor]
-"""From a batch's inputs and labels to its loss; it changes what it works on in place."""
+Step = Callable[[Tensor, Tensor, float], Tensor]
+"""From a batch's inputs and labels and the learning rate to its loss; it changes what it works on in
+place."""
 
 
 def plain_steps(training: Training) -> Step:
@@ -124,9 +125,12 @@ def gradient_of(
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         at = Weights(leaves, now.buffers)
         with torch.enable_grad():
-            out = network.train(at if track else at.scratch(), x)
+            weights = at if track else at.scratch()
+            out, levels = (
+                network.train_with_levels(weights, x) if method.levels else (network.train(weights, x), ())
+            )
             counted = tallies if track else None
-            value = method.objective(View(scope, x, y, leaves, out, network, counted))
+            value = method.objective(View(scope, x, y, leaves, out, network, counted, levels))
         if not value.requires_grad:
             raise UserError("the method's loss does not depend on the model: compute it from view.out.")
         grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unskew.data.augment import normalise
 from unskew.data.dataset import Dataset
 from unskew.errors import UserError
-from unskew.models import frozen_norms, frozen_tensors, moving_norms
+from unskew.models import frozen_norms, frozen_tensors, level_ends, moving_norms, seen_levels
 from unskew.parts.heads import Head, find_head
 from unskew.trial import Trial, weights_of
 from unskew.types import Inputs, Out, Params, Weights
@@ -84,6 +84,10 @@ class Network:
     def head(self) -> Head:
         return find_head(self.student, self.classes)
 
+    @cached_property
+    def _level_ends(self) -> set[nn.Module]:
+        return {*level_ends(self.student), *level_ends(self.lone)}
+
     @property
     def self_normalising(self) -> bool:
         """Whether a test batch is normalised by its own statistics."""
@@ -99,6 +103,14 @@ class Network:
                 else self._run(self.lone, weights, x)
             )
         return self._run(self.student, weights, x)
+
+    def train_with_levels(self, weights: Weights, x: Tensor) -> tuple[Out, tuple[Tensor, ...]]:
+        """Run the model in training mode, and return also what its levels make of the batch, averaged over
+        the image."""
+        with seen_levels(self._level_ends) as seen:
+            out = self.train(weights, x)
+        maps = [value.flatten(2).mean(2) if value.ndim > 2 else value for value in seen]
+        return out, tuple(value[: len(x)].float() for value in maps)  # one may have run beside its copy
 
     @torch.no_grad()
     def frozen(self, weights: Weights, x: Tensor) -> Out:

@@ -43,6 +43,11 @@ class Samples:
             drop_single=self.drop_single,
         )
 
+    def steps(self, task: Task) -> int:
+        """How many steps a client takes in a round."""
+        budget = self.trial.budget
+        return budget.steps_in(len(budget.batch_sizes(len(task.holding), drop_single=self.drop_single)))
+
     def passed(self, task: Task) -> int:
         """How many samples a client passes through in a round, in each pass anew."""
         return self.trial.budget.passed(len(task.holding), drop_single=self.drop_single)

@@ -28,6 +28,7 @@ from unskew.methods.focal import focal as focal
 from unskew.methods.class_balanced import class_balanced as class_balanced
 from unskew.methods.moon import moon as moon
 from unskew.methods.feddecorr import feddecorr as feddecorr
+from unskew.methods.fedrcl import fedrcl as fedrcl
 from unskew.methods.fedmr import fedmr as fedmr
 from unskew.methods.fpl import fpl as fpl
 from unskew.methods.fedgela import fedgela as fedgela
@@ -35,10 +36,12 @@ from unskew.methods.balancefl import balancefl as balancefl
 from unskew.methods.uniform import uniform as uniform
 from unskew.methods.unnormalised import unnormalised as unnormalised
 from unskew.methods.fedavgm import fedavgm as fedavgm
+from unskew.methods.fedacg import fedacg as fedacg
 from unskew.methods.fedopt import fedadam as fedadam, fedyogi as fedyogi, fedadagrad as fedadagrad
 from unskew.methods.fednova import fednova as fednova
 from unskew.methods.fedexp import fedexp as fedexp
 from unskew.methods.ema import ema as ema
+from unskew.methods.wima import wima as wima
 from unskew.methods.clip import clip as clip
 from unskew.methods.nnm import nnm as nnm
 from unskew.methods.median import median as median
@@ -49,6 +52,8 @@ from unskew.methods.dp import dp as dp
 from unskew.methods.scaffold import scaffold as scaffold
 from unskew.methods.feddyn import feddyn as feddyn
 from unskew.methods.fedcurv import fedcurv as fedcurv
+from unskew.methods.fedcm import fedcm as fedcm
+from unskew.methods.fedswa import fedswa as fedswa, fedmoswa as fedmoswa
 from unskew.methods.fedsam import fedsam as fedsam
 from unskew.methods.mofedsam import mofedsam as mofedsam
 from unskew.methods.fedgf import fedgf as fedgf

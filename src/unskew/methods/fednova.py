@@ -48,5 +48,6 @@ def fednova(*, mu: float = 0.0) -> Method:
     return Method(
         server=Server(combine=combine),
         fresh_momentum=True,
+        steady_lr=True,
         needs_sgd="it divides a client's move by how far its steps of SGD would go",
     )

@@ -9,13 +9,16 @@ model that was trained without it.
 
     L = CE(z + tau log p, y),   p_c = n_c / n
     prior="global":  n_c summed over the clients
+    floor=f > 0:     p_c = (n_c / n + f) / (1 + C f), a soft prior: vacant classes stay in the softmax
     post hoc:        predict the largest z - tau log p, p global
 
 Deviations:
 - With tau=1 this is balanced softmax.
 - floor=0 leaves the classes with p_c = 0 out of the softmax, the limit p_c -> 0. A floor above 0 adds
-  tau log(p + floor) instead; FedVLS released 1e-9. PyTorch code of logit adjustment that is widely used adds
-  log(p^tau + 1e-12), which for tau=1 is floor=1e-12; for other tau a vacant class weighs otherwise.
+  tau log(p + floor) instead; 1 + C f shifts all logits alike and cancels. It goes from balanced softmax to
+  plain cross-entropy as it grows; 0.01 is a soft prior to begin with. FedVLS released 1e-9. PyTorch code of
+  logit adjustment that is widely used adds log(p^tau + 1e-12), which for tau=1 is floor=1e-12; for other tau
+  a vacant class weighs otherwise.
 - prior="global": the server knows the counts of the clients that have taken part. Where a client's own count
   is larger than the sum of those, it stands in; so in the first round the prior is the client's.
 - Post hoc, the correction is written into the last bias of the served model, and a class nobody has reported

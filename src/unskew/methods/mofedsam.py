@@ -20,17 +20,13 @@ Deviations:
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from unskew.errors import require
 from unskew.method import Method, Work
 from unskew.methods.card import card
-from unskew.parts.naming import select, taken, under
-from unskew.parts.servers import weighted_sum
+from unskew.parts.leaning import NEEDS_SGD, last_direction, leaning
+from unskew.parts.naming import taken
 from unskew.parts.sharpness import uphill
-from unskew.parts.steps import effective_steps
-from unskew.types import Gradient, Params, Scope, Server, ServerState, Tensors, Updates, Weights
+from unskew.types import Gradient, Scope
 
 DIRECTION = "mofedsam/direction"
 
@@ -48,31 +44,13 @@ def mofedsam(*, rho: float = 0.1, beta: float = 0.9) -> Method:
     require(0 < beta <= 1, f"beta is {beta} but should be above 0 and at most 1.")
 
     def transform(gradient: Gradient, scope: Scope) -> Gradient:
-        flat = uphill(gradient, rho)
-        direction = taken(DIRECTION, scope.shared)
-
-        def mixed(params: Params, /, *, track: bool = True) -> tuple[Tensor, Params]:
-            loss, grads = flat(params, track=track)
-            return loss, {name: beta * grad + (1 - beta) * direction[name] for name, grad in grads.items()}
-
-        return mixed
-
-    def init(weights: Weights) -> Tensors:
-        return under(DIRECTION, {name: torch.zeros_like(value) for name, value in weights.params.items()})
-
-    def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
-        counts = [effective_steps(steps, updates.momentum) for steps in updates.steps.tolist()]
-        scale = -updates.weight / (updates.lr * updates.weight.new_tensor(counts))
-        return under(DIRECTION, weighted_sum(updates.delta, scale))
-
-    def share(state: ServerState) -> Tensors:
-        return select(DIRECTION, state.memory)
+        return leaning(uphill(gradient, rho), taken(DIRECTION, scope.shared), beta)
 
     return Method(
         transform=transform,
-        server=Server(init=init, note=note, share=share),
+        server=last_direction(DIRECTION),
         fresh_momentum=True,
-        needs_sgd="its steps lean to a mean gradient, which a client's move, divided by lr and steps, is "
-        "under SGD alone",
+        steady_lr=True,
+        needs_sgd=NEEDS_SGD,
         work=Work(points=2 if rho else 1),
     )

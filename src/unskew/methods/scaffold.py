@@ -92,6 +92,7 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: float = 1.0) -> Me
         corrections=(correction,),
         roles=frozenset({DRIFT}),
         fresh_momentum=option == "II",
+        steady_lr=option == "II",
         needs_sgd="its controls are gradients, and so is a client's move, divided by lr and steps, under SGD "
         "alone",
         work=Work(gradients=1 if option == "I" else 0),

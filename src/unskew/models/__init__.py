@@ -10,6 +10,7 @@ from typing import Any
 from unskew.errors import UserError, unknown
 from unskew.models import cnn, lenet, linear, mobilenet, resnet, text, vgg
 from unskew.models.adapt import adapt
+from unskew.models.levels import level_ends, seen_levels
 from unskew.models.net import (
     Net,
     batch_statistics,
@@ -42,9 +43,11 @@ __all__ = [
     "frozen_norms",
     "frozen_tensors",
     "last_linear",
+    "level_ends",
     "moving_norms",
     "own_model",
     "patterns",
+    "seen_levels",
     "told_options",
     "weights_file",
 ]

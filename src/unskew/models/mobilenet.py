@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from unskew.models.levels import ends_level
 from unskew.models.net import Net, chain, norm_layer
 from unskew.types import Inputs
 
@@ -61,8 +62,10 @@ def mobilenetv2(inputs: Inputs, classes: int, norm: str) -> Net:
         for n in range(repeats):
             blocks.append(Inverted(channels, width, expansion, stride if n == 0 else 1, norm))
             channels = width
+    for last in (0, 2, 5, 9):  # of the first four stages
+        ends_level(blocks[last])
     body = chain(
-        stem=_stem(inputs.shape[0], norm),
+        stem=ends_level(_stem(inputs.shape[0], norm)),
         blocks=nn.Sequential(*blocks),
         last=chain(conv=nn.Conv2d(320, 1280, 1, bias=False), norm=norm_layer(norm, 1280), relu=nn.ReLU()),
         pool=nn.AdaptiveAvgPool2d(1),
@@ -77,6 +80,8 @@ def mobilenet(inputs: Inputs, classes: int, norm: str) -> Net:
     for width, stride in (
         (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1),
     ):  # fmt: skip
+        if stride == 2:
+            ends_level(blocks[-1])
         depthwise = nn.Conv2d(channels, channels, 3, stride=stride, padding=1, groups=channels, bias=False)
         blocks.append(
             chain(
@@ -89,8 +94,9 @@ def mobilenet(inputs: Inputs, classes: int, norm: str) -> Net:
             )
         )
         channels = width
+    ends_level(blocks[-1])
     body = chain(
-        stem=_stem(inputs.shape[0], norm),
+        stem=ends_level(_stem(inputs.shape[0], norm)),
         blocks=nn.Sequential(*blocks),
         pool=nn.AdaptiveAvgPool2d(1),
         flatten=nn.Flatten(),

@@ -21,6 +21,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unskew.models.levels import ends_level
 from unskew.models.net import Net, chain, norm_layer
 from unskew.types import Inputs
 
@@ -55,10 +56,12 @@ class Block(nn.Module):
                     conv=nn.Conv2d(before, after, 1, stride=stride, bias=False), norm=norm_layer(norm, after)
                 )
             )
+        self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(out)) + self.shortcut(x))
+        made: Tensor = self.relu(self.norm2(self.conv2(out)) + self.shortcut(x))
+        return made
 
 
 def resnet8(inputs: Inputs, classes: int, norm: str) -> Net:
@@ -93,7 +96,7 @@ def resnet18_imagenet(inputs: Inputs, classes: int, norm: str) -> Net:
     stem = chain(
         conv=nn.Conv2d(inputs.shape[0], 64, 7, stride=2, padding=3, bias=False),
         norm=norm_layer(norm, 64),
-        relu=nn.ReLU(),
+        relu=ends_level(nn.ReLU()),
         pool=nn.MaxPool2d(3, stride=2, padding=1),
     )
     net = _residual(stem, 64, (64, 128, 256, 512), (2, 2, 2, 2), classes, norm, option="B")
@@ -117,7 +120,7 @@ def _wide(inputs: Inputs, classes: int, norm: str, *, blocks: tuple[int, ...]) -
 
 def _stem(inputs: Inputs, width: int, norm: str) -> nn.Sequential:
     conv = nn.Conv2d(inputs.shape[0], width, 3, padding=1, bias=False)
-    return chain(conv=conv, norm=norm_layer(norm, width), relu=nn.ReLU())
+    return chain(conv=conv, norm=norm_layer(norm, width), relu=ends_level(nn.ReLU()))
 
 
 def _residual(
@@ -135,8 +138,10 @@ def _residual(
     for n, (width, depth) in enumerate(zip(widths, blocks, strict=True)):
         stage = nn.Sequential()
         for k in range(depth):
-            stage.append(Block(channels, width, 2 if n > 0 and k == 0 else 1, norm, option))
+            block = Block(channels, width, 2 if n > 0 and k == 0 else 1, norm, option)
+            stage.append(block)
             channels = width
+        ends_level(block.relu)
         stages[f"stage{n + 1}"] = stage
     body = chain(stem=stem, **stages, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
     return Net(body, channels, classes)

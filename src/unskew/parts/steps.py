@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 
+def distance(lrs: list[float], momentum: float) -> float:
+    """How far steps of heavy-ball SGD at these learning rates go under a constant unit gradient."""
+    velocity = distance = 0.0
+    for lr in lrs:
+        velocity = momentum * velocity + 1
+        distance += lr * velocity
+    return distance
+
+
 def effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
     """The distance that `steps` steps of heavy-ball SGD cover under a constant unit gradient, in learning
     rates. Without momentum that is the number of steps. `pull` is lr times the weight mu of a proximal term

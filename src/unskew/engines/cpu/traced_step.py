@@ -96,28 +96,27 @@ class StepTracer:
             del self.steps[next(iter(self.steps))]
         used: set[int] = set()
         """The steps that this client was traced for or compared with."""
-        factor = -training.lr
 
-        def step(x: Tensor, y: Tensor) -> Tensor:
+        def step(x: Tensor, y: Tensor, lr: float) -> Tensor:
             known = steps.get((x.shape, x.stride()))
             if known is None:
                 known = steps[x.shape, x.stride()] = TracedStep()
             if known.replay is None or known.refused:
-                return ordinary(known, x, y)
+                return ordinary(known, x, y, lr)
             if known.agreed < self.comparisons:
-                return compared(known, known.replay, x, y)
+                return compared(known, known.replay, x, y, lr)
             known.replayed += 1
             if known.replayed == known.next_check:
-                return checked(known, known.replay, x, y)
+                return checked(known, known.replay, x, y, lr)
             self.replayed += 1
-            return known.replay(factor, x, y, *held)
+            return known.replay(-lr, x, y, *held)
 
-        def ordinary(known: TracedStep, x: Tensor, y: Tensor) -> Tensor:
+        def ordinary(known: TracedStep, x: Tensor, y: Tensor, lr: float) -> Tensor:
             if known.refused or id(known) in used:
-                return training.step(x, y)
+                return training.step(x, y, lr)
             if known.ordinary < self.after:
                 began = time.perf_counter()
-                loss = training.step(x, y)
+                loss = training.step(x, y, lr)
                 known.ordinary += 1
                 known.seconds += time.perf_counter() - began
                 known.refused = known.ordinary == self.after and known.seconds / self.after > self.quick
@@ -125,26 +124,26 @@ class StepTracer:
             used.add(id(known))
             if not self._works():
                 known.refused = True
-                return training.step(x, y)
-            with Trace(factor, [x, y, *held], training.method, training.network) as trace:
-                loss = training.step(x, y)
+                return training.step(x, y, lr)
+            with Trace(-lr, [x, y, *held], training.method, training.network) as trace:
+                loss = training.step(x, y, lr)
             known.replay = trace.program(loss)
             known.refused, known.counts = known.replay is None, scope.counts.clone()
             return loss
 
-        def compared(known: TracedStep, replay: Replay, x: Tensor, y: Tensor) -> Tensor:
+        def compared(known: TracedStep, replay: Replay, x: Tensor, y: Tensor, lr: float) -> Tensor:
             if id(known) in used:
-                return training.step(x, y)
+                return training.step(x, y, lr)
             used.add(id(known))
-            loss, agrees = both(replay, x, y)
+            loss, agrees = both(replay, x, y, lr)
             known.refused = not agrees
             assert known.counts is not None  # it was traced
             known.agreed += 0.25 if torch.equal(scope.counts, known.counts) else 1
             return loss
 
-        def checked(known: TracedStep, replay: Replay, x: Tensor, y: Tensor) -> Tensor:
+        def checked(known: TracedStep, replay: Replay, x: Tensor, y: Tensor, lr: float) -> Tensor:
             known.next_check = min(2 * known.next_check, known.next_check + self.check_every)
-            loss, agrees = both(replay, x, y)
+            loss, agrees = both(replay, x, y, lr)
             if not agrees:
                 raise UserError(
                     "a step replayed from its trace differs from the same step run in Python, because the "
@@ -153,17 +152,17 @@ class StepTracer:
                 )
             return loss
 
-        def both(replay: Replay, x: Tensor, y: Tensor) -> tuple[Tensor, bool]:
+        def both(replay: Replay, x: Tensor, y: Tensor, lr: float) -> tuple[Tensor, bool]:
             """Return the loss of an ordinary step, and whether a replay of it gives the same bits."""
             copies = [value.clone() for value in held]
             random_state = torch.get_rng_state()
             try:
-                replayed: Tensor | None = replay(factor, x, y, *copies)
+                replayed: Tensor | None = replay(-lr, x, y, *copies)
             except RuntimeError:
                 replayed = None
             random_after = torch.get_rng_state()
             torch.set_rng_state(random_state)
-            loss = training.step(x, y)
+            loss = training.step(x, y, lr)
             agrees = (
                 replayed is not None
                 and torch.equal(random_after, torch.get_rng_state())

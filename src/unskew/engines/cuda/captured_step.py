@@ -108,7 +108,8 @@ class CapturedStep:
         own = scope.pop("buffers")
         if self.trial.statistics == "local":
             anchor["buffers"] = own
-        return Held(slot.changing.groups, scope, anchor, self.broadcast["shared"], self.shared.lr)
+        lr = scope.pop("lr").get("lr", self.shared.lr)
+        return Held(slot.changing.groups, scope, anchor, self.broadcast["shared"], lr)
 
     def _step(self, held: Held, x: Tensor, y: Tensor, *, compiled: bool) -> None:
         """What is captured: one step of the client in a slot, as the loop would take it. `compiled` says that
@@ -121,19 +122,19 @@ class CapturedStep:
             Scope(anchor, scope["counts"]["counts"], scope["memory"], held.shared),
             scope["correction"] or None,
             Weights(changing["params"], changing["buffers"]),
-            self.optimizer(held.lr, compiled=compiled),
+            partial(self.optimizer, compiled=compiled),
             changing["state"],
-            self.trial.budget.lr,
             changing["tallies"],
         )
-        changing["loss"]["sum"].add_(training.step(x, y))
+        changing["loss"]["sum"].add_(training.step(x, y, held.lr))
 
-    def optimizer(self, lr: Tensor, *, compiled: bool = False) -> Optimizer:
+    def optimizer(self, lr: float | Tensor, *, compiled: bool = False) -> Optimizer:
         """The optimiser of a step, in the form that suits how it is run."""
         budget = self.trial.budget
         if compiled:
             return budget.local_optimizer(lr)
-        return budget.local_optimizer(lr, fused=True) if lr.is_cuda else budget.local_optimizer(float(lr))
+        on_gpu = isinstance(lr, Tensor) and lr.is_cuda
+        return budget.local_optimizer(lr, fused=True) if on_gpu else budget.local_optimizer(float(lr))
 
 
 def _share_of_partial_batches(trial: Trial) -> float:

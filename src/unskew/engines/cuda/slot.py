@@ -66,7 +66,8 @@ class Slot:
     changing: PackedTensors
     """Parameters, buffers, optimiser state, summed loss and tallies: what a step changes."""
     scope: PackedTensors
-    """Counts, memory, correction: what it only reads."""
+    """Counts, memory, correction: what it only reads; and the learning rate, where it is not the same in all
+    steps of a round."""
 
 
 @dataclass(eq=False)

@@ -57,7 +57,9 @@ class Slots:
             "memory": scope.memory,
             "correction": first.start.correction or {},
             "buffers": initial.buffers if self.local_buffers else {},
+            "lr": {"lr": torch.zeros_like(shared.lr)} if method.lr_factor else {},
         }
+        self.steps_at_once = 1 if method.lr_factor else STEPS_AT_ONCE
         self.slots: list[ClientSlot] = []
         self.partial_slots: dict[int, PartialSlot] = {}
         self.most = 0  # slots that fit into memory; 0: not known yet
@@ -115,14 +117,18 @@ class Slots:
     def _train(self, slot: ClientSlot, slots: int, client: Ready) -> Iterator[None]:
         full, prefetcher = self.trial.budget.batch_size, self.shared.prefetcher
         self._enter(slot.slot, client)
+        own_lr = slot.slot.scope["lr"].get("lr")
+        lrs = iter(self._lrs_of(client) if own_lr is not None else ())
         for position, sizes in prefetcher.pieces(client.inputs, slot.number, slots):
             slot.position.fill_(position)
             for size, run in groupby(sizes):
                 left = len(list(run))
                 while left:
                     steps = 1
+                    if own_lr is not None:
+                        own_lr.fill_(next(lrs))
                     if size == full:
-                        steps = STEPS_AT_ONCE if left >= STEPS_AT_ONCE else 1
+                        steps = self.steps_at_once if left >= self.steps_at_once else 1
                         slot.replays[steps]()
                     else:
                         batch = slice(position, position + size)
@@ -130,6 +136,10 @@ class Slots:
                         slot.position.add_(size)
                     position, left = position + steps * size, left - steps
                     yield
+
+    def _lrs_of(self, client: Ready) -> list[float]:
+        task, steps = client.start.job.task, len(client.inputs.sizes)
+        return self.local.clients.lrs(self.method, task, steps)
 
     def _enter(self, slot: Slot, client: Ready) -> None:
         """Copy a client into a slot."""
@@ -243,7 +253,7 @@ class Slots:
         """Capture the steps that these clients will take in a slot, where they were not captured before."""
         full = self.trial.budget.batch_size
         longest = max((client.inputs.sizes.count(full) for client in queue), default=0)
-        for steps in (1, STEPS_AT_ONCE):
+        for steps in sorted({1, self.steps_at_once}):
             if steps <= longest and steps not in slot.replays:
                 slot.replays[steps] = self.step.capture(slot, steps)
 

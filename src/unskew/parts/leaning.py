@@ -1,0 +1,43 @@
+"""Local steps that lean to where everybody moved in the last round, as FedCM's and MoFedSAM's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unskew.parts.naming import select, under
+from unskew.parts.servers import weighted_sum
+from unskew.parts.steps import effective_steps
+from unskew.types import Gradient, Params, Server, ServerState, Tensors, Updates, Weights
+
+NEEDS_SGD = (
+    "its steps lean to a mean gradient, which a client's move, divided by lr and steps, is under SGD alone"
+)
+
+
+def leaning(gradient: Gradient, direction: Params, own: float) -> Gradient:
+    """The gradient with the share `own`, and the direction with the rest."""
+
+    def mixed(params: Params, /, *, track: bool = True) -> tuple[Tensor, Params]:
+        loss, grads = gradient(params, track=track)
+        return loss, {name: own * grad + (1 - own) * direction[name] for name, grad in grads.items()}
+
+    return mixed
+
+
+def last_direction(prefix: str) -> Server:
+    """A server that remembers and shares, under the prefix, the mean gradient by which the clients of the
+    last round moved: zero before the first."""
+
+    def init(weights: Weights) -> Tensors:
+        return under(prefix, {name: torch.zeros_like(value) for name, value in weights.params.items()})
+
+    def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
+        counts = [effective_steps(steps, updates.momentum) for steps in updates.steps.tolist()]
+        scale = -updates.weight / (updates.lr * updates.weight.new_tensor(counts))
+        return under(prefix, weighted_sum(updates.delta, scale))
+
+    def share(state: ServerState) -> Tensors:
+        return select(prefix, state.memory)
+
+    return Server(init=init, note=note, share=share)
