@@ -67,7 +67,8 @@ FIXED = (
     "fedconcat", "label-smoothing", "focal", "class-balanced", "logit-adjustment-post-hoc",
     "unnormalised", "fedyogi", "fedgf", "ema", "fedcodl",
     "fedcurv", "median", "krum", "trimmed-mean", "geometric-median",
-    "dp", "clip", "nnm", "fedadagrad",
+    "dp", "clip", "nnm", "fedadagrad", "fedacg",
+    "fedcm", "wima", "fedswa", "fedmoswa", "fedrcl",
 )  # fmt: skip
 """Registered methods by their place. A new one is added at the end, so that all others keep theirs."""
 
