@@ -174,10 +174,8 @@ def build(
                 raise UserError(f"model '{name}' has no option '{option}': it takes none.")
             raise unknown(f"option of model '{name}'", option, model.options)
     norm = norm or model.norms[0]
-    if not 0 <= ws_scale < math.inf:
-        raise UserError(
-            f"ws_scale is {ws_scale} but should be above 0, or 0 for a scale that suits the layer."
-        )
+    if not isinstance(ws_scale, int | float) or not 0 <= ws_scale < math.inf:
+        raise UserError(f"ws_scale is {ws_scale!r} but should be above 0, or 0: as suits each layer.")
     if ws_scale and norm not in ("ws", "group+ws"):
         raise UserError(f"ws_scale is given with norm '{norm}': let norm be ws or group+ws, or leave it out.")
     net = project(model.build(inputs, classes, norm, **options), projection)

@@ -113,10 +113,10 @@ def set_length(net: Net, features: str) -> None:
     samples independent of how large the client's features are (FedFN; the released code of FedLN).
     `normalised`: the square root of their number. `unit`: 1. `plain`: as they are."""
     lengths = {"normalised": math.sqrt(net.head.in_features), "unit": 1.0}
-    if features in lengths:
+    if str(features) in lengths:
         net.length = Sphere(lengths[features])
     elif features != "plain":
-        raise unknown("features", features, (*lengths, "plain"))
+        raise unknown("features", str(features), (*lengths, "plain"))
 
 
 def flat_size(model: str, inputs: Inputs, layers: nn.Sequential, channels: int) -> int:

@@ -31,8 +31,9 @@ def standardise(weight: Tensor, scale: float) -> Tensor:
     """Weights [outputs, ...] of which every output's have mean 0 and standard deviation `scale`. Constant
     ones become 0."""
     over = tuple(range(1, weight.ndim))
-    std, mean = torch.std_mean(weight, dim=over, keepdim=True)
-    return (weight - mean) * (scale / (std + EPSILON))
+    centred = weight - weight.mean(dim=over, keepdim=True)
+    std = torch.linalg.vector_norm(centred, dim=over, keepdim=True) / math.sqrt(weight[0].numel() - 1)
+    return centred * (scale / (std + EPSILON))
 
 
 class StandardisedConv2d(nn.Conv2d):
