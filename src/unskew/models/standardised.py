@@ -32,7 +32,7 @@ def standardise(weight: Tensor, scale: float) -> Tensor:
     ones become 0."""
     over = tuple(range(1, weight.ndim))
     centred = weight - weight.mean(dim=over, keepdim=True)
-    std = torch.linalg.vector_norm(centred, dim=over, keepdim=True) / math.sqrt(weight[0].numel() - 1)
+    std: Tensor = torch.linalg.vector_norm(centred, dim=over, keepdim=True) / math.sqrt(weight[0].numel() - 1)
     return centred * (scale / (std + EPSILON))
 
 
