@@ -122,7 +122,7 @@ class ModelSpec(Spec):
     """What adapters are multiplied by, times their rank; 0: the rank."""
     lora_layers: Patterns = ()
     """The layers with adapters; none: every linear layer and convolution but the last layer."""
-    norm: Literal["auto", "batch", "group", "none"] = "auto"
+    norm: Literal["auto", "batch", "group", "none", "ws", "group+ws"] = "auto"
     statistics: Statistics = "average"
     teacher: Teacher = "running"
 

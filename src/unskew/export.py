@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from unskew.data.columns import Column, cell_of
 from unskew.errors import UserError, unknown
 from unskew.files import replacing
+from unskew.models.standardised import make_plain
 from unskew.record import to_json
 from unskew.trained import TrainedModel
 
@@ -182,9 +183,10 @@ class MeanOfEmbeddings(nn.Module):
 
 
 def _plain(model: TrainedModel) -> TrainedModel:
-    """The model in float32, without layers that formats lack."""
+    """The model in float32, without layers that formats lack, and with weights as they are used."""
     model = copy.deepcopy(model).cpu().float()
     model.core.bf16 = False
+    make_plain(model)
     for name, part in list(model.named_modules()):
         if isinstance(part, nn.EmbeddingBag) and part.mode == "mean" and part.include_last_offset is False:
             model.set_submodule(name, MeanOfEmbeddings(part))

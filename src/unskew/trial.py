@@ -256,9 +256,9 @@ class Trial:
     evaluation: Evaluation = Evaluation()
     seed: int = 1
     norm: str | None = None
-    """Normalisation layers of a named model: batch, group or none; the published choice when not given."""
+    """Normalisation of a named model: batch, group, ws, group+ws or none; None for the published one."""
     model_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of a named model, such as hidden of the perceptrons."""
+    """Options of a named model, such as features, or hidden of the perceptrons."""
     init: str | Path | Mapping[str, Tensor] | models.TrainedWeights | None = None
     """Trained weights to start from: a file, a run's folder, or tensors by name. What has the name and shape
     of a tensor of the model takes its place; `notes` says what did not."""

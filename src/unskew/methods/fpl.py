@@ -29,7 +29,7 @@ from torch import Tensor
 from unskew.errors import require, unknown
 from unskew.method import Method, Work
 from unskew.methods.card import card
-from unskew.parts.directions import directions
+from unskew.models.directions import directions
 from unskew.parts.finch import cluster_means, finch
 from unskew.parts.prototypes import class_means
 from unskew.parts.servers import combine_equally

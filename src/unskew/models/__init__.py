@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from unskew.models.net import (
     last_linear,
     moving_norms,
     project,
+    set_length,
+    set_scale,
 )
 from unskew.models.own import OwnModel, own_model, told_options
 from unskew.models.pretrained import Matched, TrainedWeights, weights_file
@@ -55,7 +58,8 @@ __all__ = [
 IMAGES = ("image",)
 NUMBERS = ("image", "table")
 TEXTS = ("text",)
-BATCH = ("batch", "group", "none")
+BATCH = ("batch", "group", "none", "ws", "group+ws")
+PLAIN = ("none", "batch", "group", "ws", "group+ws")
 NONE = ("none",)
 
 
@@ -70,13 +74,13 @@ class Model:
     kinds: tuple[str, ...]
     """What it reads: image, table, text."""
     norms: tuple[str, ...]
-    """Normalisation layers to choose from; the first is the published one."""
+    """Normalisations to choose from; the first is the published one."""
     reference: str
 
     @property
     def options(self) -> tuple[str, ...]:
         """Those of this network alone."""
-        return tuple(name for name in self.defaults if name != "projection")
+        return tuple(name for name in self.defaults if name not in COMMON)
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -86,26 +90,31 @@ class Model:
             for p in inspect.signature(self.build).parameters.values()
             if p.kind is p.KEYWORD_ONLY
         }
-        return {"projection": "none", **own}
+        common = {name: value for name, value in COMMON.items() if name != "ws_scale" or "ws" in self.norms}
+        return {**common, **own}
+
+
+COMMON: dict[str, Any] = {"projection": "none", "features": "plain", "ws_scale": 0.0}
+"""The options of all networks, beside norm; ws_scale of those whose weights can be standardised."""
 
 
 MODELS: dict[str, Model] = {
     model.name: model
     for model in (
         Model("logistic", "Logistic regression", linear.logistic, NUMBERS, NONE, "Li et al., MLSys 2020"),
-        Model("mlp", "Perceptron 200-200", linear.mlp, NUMBERS, NONE, "Guo et al., AAAI 2025"),
-        Model("mlp-small", "Perceptron 64", linear.mlp_small, NUMBERS, NONE, "unskew"),
-        Model("lenet5", "LeNet-5", lenet.lenet5, IMAGES, NONE, "LeCun et al., Proc. IEEE 1998"),
+        Model("mlp", "Perceptron 200-200", linear.mlp, NUMBERS, PLAIN, "Guo et al., AAAI 2025"),
+        Model("mlp-small", "Perceptron 64", linear.mlp_small, NUMBERS, PLAIN, "unskew"),
+        Model("lenet5", "LeNet-5", lenet.lenet5, IMAGES, PLAIN, "LeCun et al., Proc. IEEE 1998"),
         Model("lenet5-bn", "LeNet-5 with BatchNorm", lenet.lenet5_bn, IMAGES, BATCH, "FL-bench"),
-        Model("lenet-fedma", "FedMA's LeNet", lenet.lenet_fedma, IMAGES, NONE, "Wang et al., ICLR 2020"),
-        Model("simple-cnn", "NIID-Bench's CNN", lenet.simple_cnn, IMAGES, NONE, "Li et al., ICDE 2022"),
-        Model("cnn", "FedAvg's CNN", cnn.cnn, IMAGES, NONE, "McMahan et al., AISTATS 2017"),
-        Model("cnn-l", "FedAvg's CNN, one convolution more", cnn.cnn_l, IMAGES, NONE, "PKD's ConvNet-L"),
+        Model("lenet-fedma", "FedMA's LeNet", lenet.lenet_fedma, IMAGES, PLAIN, "Wang et al., ICLR 2020"),
+        Model("simple-cnn", "NIID-Bench's CNN", lenet.simple_cnn, IMAGES, PLAIN, "Li et al., ICDE 2022"),
+        Model("cnn", "FedAvg's CNN", cnn.cnn, IMAGES, PLAIN, "McMahan et al., AISTATS 2017"),
+        Model("cnn-l", "FedAvg's CNN, one convolution more", cnn.cnn_l, IMAGES, PLAIN, "PKD's ConvNet-L"),
         Model("cnn-fedlc", "FedLC's CNN", cnn.cnn_fedlc, IMAGES, BATCH, "Zhang et al., ICML 2022"),
-        Model("cnn-pfl", "pfl-research's CNN", cnn.cnn_pfl, IMAGES, NONE, "Granqvist et al., NeurIPS 2024"),
-        Model("vgg9", "VGG-9", vgg.vgg9, IMAGES, NONE, "Wang et al., ICLR 2020"),
-        Model("vgg9-mnist", "VGG-9 for MNIST", vgg.vgg9_mnist, IMAGES, NONE, "Wang et al., ICLR 2020"),
-        Model("vgg11", "VGG-11", vgg.vgg11, IMAGES, NONE, "Lee et al., NeurIPS 2022"),
+        Model("cnn-pfl", "pfl-research's CNN", cnn.cnn_pfl, IMAGES, PLAIN, "Granqvist et al., NeurIPS 2024"),
+        Model("vgg9", "VGG-9", vgg.vgg9, IMAGES, PLAIN, "Wang et al., ICLR 2020"),
+        Model("vgg9-mnist", "VGG-9 for MNIST", vgg.vgg9_mnist, IMAGES, PLAIN, "Wang et al., ICLR 2020"),
+        Model("vgg11", "VGG-11", vgg.vgg11, IMAGES, PLAIN, "Lee et al., NeurIPS 2022"),
         Model("mobilenet", "MobileNet", mobilenet.mobilenet, IMAGES, BATCH, "Howard et al., 2017"),
         Model(
             "mobilenetv2", "MobileNetV2", mobilenet.mobilenetv2, IMAGES, BATCH, "Sandler et al., CVPR 2018"
@@ -137,12 +146,16 @@ def build(
     *,
     norm: str | None = None,
     projection: str = "none",
+    features: str = "plain",
+    ws_scale: float = 0.0,
     **options: object,
 ) -> Net:
     """A network of MODELS with fresh weights, drawn from PyTorch's global generator.
 
-    norm: batch, group or none, where the network has normalisation; None for the published choice.
+    norm: batch, group, ws, group+ws or none; None for the published choice. See `standardised` for ws.
     projection: moon, fedvls or none; see `net.project`.
+    features: plain, normalised or unit: the length they are given before the head; see `net.set_length`.
+    ws_scale: the standard deviation of standardised weights; 0: each layer's gain / sqrt(fan-in).
     options: `hidden` of the perceptrons, `width` of the text model.
     """
     model = MODELS.get(name)
@@ -156,14 +169,23 @@ def build(
         )
     if norm is not None and norm not in model.norms:
         if model.norms == NONE:
-            raise UserError(f"model '{name}' has no normalisation layers: leave norm out, not '{norm}'.")
+            raise UserError(f"model '{name}' has no layer to normalise: leave norm out, not '{norm}'.")
         raise unknown(f"norm of model '{name}'", norm, model.norms)
     for option in options:
         if option not in model.options:
             if not model.options:
                 raise UserError(f"model '{name}' has no option '{option}': it takes none.")
             raise unknown(f"option of model '{name}'", option, model.options)
-    return project(model.build(inputs, classes, norm or model.norms[0], **options), projection)
+    norm = norm or model.norms[0]
+    if not isinstance(ws_scale, int | float) or not 0 <= ws_scale < math.inf:
+        raise UserError(f"ws_scale is {ws_scale!r} but should be above 0, or 0: as suits each layer.")
+    if ws_scale and norm not in ("ws", "group+ws"):
+        raise UserError(f"ws_scale is given with norm '{norm}': let norm be ws or group+ws, or leave it out.")
+    net = project(model.build(inputs, classes, norm, **options), projection)
+    set_length(net, features)
+    if ws_scale:
+        set_scale(net, ws_scale)
+    return net
 
 
 def default_model(dataset: str, inputs: Inputs) -> str:

@@ -17,34 +17,37 @@ from __future__ import annotations
 
 from torch import nn
 
-from unskew.models.net import Net, chain, flat_size, norm_layer
+from unskew.models.net import Net, chain, conv_layer, flat_size, norm_layer, numbered
 from unskew.types import Inputs
 
 
 def cnn(inputs: Inputs, classes: int, norm: str) -> Net:
-    maps = nn.Sequential(*_five_by_five(inputs.shape[0], 32), *_five_by_five(32, 64), nn.Flatten())
+    maps = numbered(*_five_by_five(norm, inputs.shape[0], 32), *_five_by_five(norm, 32, 64), nn.Flatten())
     return _with_hidden("cnn", inputs, classes, maps)
 
 
 def cnn_l(inputs: Inputs, classes: int, norm: str) -> Net:
-    third = _five_by_five(64, 64)[:2]
-    maps = nn.Sequential(*_five_by_five(inputs.shape[0], 32), *_five_by_five(32, 64), *third, nn.Flatten())
+    third = _five_by_five(norm, 64, 64)[:-1]
+    first, second = _five_by_five(norm, inputs.shape[0], 32), _five_by_five(norm, 32, 64)
+    maps = numbered(*first, *second, *third, nn.Flatten())
     return _with_hidden("cnn-l", inputs, classes, maps)
 
 
 def cnn_fedlc(inputs: Inputs, classes: int, norm: str) -> Net:
     layers: list[nn.Module] = []
     for channels in (inputs.shape[0], 128, 128):
-        layers += [nn.Conv2d(channels, 128, 3), norm_layer(norm, 128), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [conv_layer(norm, channels, 128, 3), norm_layer(norm, 128), nn.ReLU(), nn.MaxPool2d(2)]
     body = nn.Sequential(*layers, nn.Flatten())
     return Net(body, flat_size("cnn-fedlc", inputs, body, 128), classes)
 
 
 def cnn_pfl(inputs: Inputs, classes: int, norm: str) -> Net:
     maps = chain(
-        conv1=nn.Conv2d(inputs.shape[0], 32, 3),
+        conv1=conv_layer(norm, inputs.shape[0], 32, 3),
+        norm1=norm_layer(norm, 32),
         relu1=nn.ReLU(),
-        conv2=nn.Conv2d(32, 64, 3),
+        conv2=conv_layer(norm, 32, 64, 3),
+        norm2=norm_layer(norm, 64),
         relu2=nn.ReLU(),
         pool=nn.MaxPool2d(2),
         dropout=nn.Dropout(0.25),
@@ -58,8 +61,9 @@ def cnn_pfl(inputs: Inputs, classes: int, norm: str) -> Net:
     return net
 
 
-def _five_by_five(before: int, after: int) -> list[nn.Module]:
-    return [nn.Conv2d(before, after, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+def _five_by_five(norm: str, before: int, after: int) -> list[nn.Module]:
+    conv = conv_layer(norm, before, after, 5, padding=2)
+    return [conv, norm_layer(norm, after), nn.ReLU(), nn.MaxPool2d(2)]
 
 
 def _with_hidden(name: str, inputs: Inputs, classes: int, maps: nn.Sequential) -> Net:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from unskew.models.net import Net, chain, flat_size, norm_layer
+from unskew.models.net import Net, chain, conv_layer, flat_size, norm_layer
 from unskew.types import Inputs
 
 
@@ -33,11 +33,11 @@ def simple_cnn(inputs: Inputs, classes: int, norm: str) -> Net:
 
 def _lenet(name: str, inputs: Inputs, classes: int, norm: str, *, padding: int) -> Net:
     maps = chain(
-        conv1=nn.Conv2d(inputs.shape[0], 6, 5, padding=padding),
+        conv1=conv_layer(norm, inputs.shape[0], 6, 5, padding=padding),
         norm1=norm_layer(norm, 6),
         relu1=nn.ReLU(),
         pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(6, 16, 5),
+        conv2=conv_layer(norm, 6, 16, 5),
         norm2=norm_layer(norm, 16),
         relu2=nn.ReLU(),
         pool2=nn.MaxPool2d(2),
@@ -55,10 +55,12 @@ def _lenet(name: str, inputs: Inputs, classes: int, norm: str, *, padding: int) 
 
 def lenet_fedma(inputs: Inputs, classes: int, norm: str) -> Net:
     maps = chain(
-        conv1=nn.Conv2d(inputs.shape[0], 20, 5),
+        conv1=conv_layer(norm, inputs.shape[0], 20, 5),
+        norm1=norm_layer(norm, 20),
         pool1=nn.MaxPool2d(2),
         relu1=nn.ReLU(),
-        conv2=nn.Conv2d(20, 50, 5),
+        conv2=conv_layer(norm, 20, 50, 5),
+        norm2=norm_layer(norm, 50),
         pool2=nn.MaxPool2d(2),
         relu2=nn.ReLU(),
         flatten=nn.Flatten(),

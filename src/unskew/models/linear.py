@@ -17,7 +17,7 @@ from itertools import pairwise
 from torch import nn
 
 from unskew.errors import UserError
-from unskew.models.net import Net, chain
+from unskew.models.net import Net, chain, linear_layer, vector_norm_layer
 from unskew.types import Inputs
 
 
@@ -34,7 +34,8 @@ def mlp(inputs: Inputs, classes: int, norm: str, *, hidden: Sequence[int] = (200
     layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
     widths = [math.prod(inputs.shape), *sizes]
     for n, (before, after) in enumerate(pairwise(widths), start=1):
-        layers[f"fc{n}"] = nn.Linear(before, after)
+        layers[f"fc{n}"] = linear_layer(norm, before, after)
+        layers[f"norm{n}"] = vector_norm_layer(norm, after)
         layers[f"relu{n}"] = nn.ReLU()
     return Net(chain(**layers), widths[-1], classes)
 

@@ -3,8 +3,9 @@ beside it that is trained.
 
     y = W x + b + (alpha / r) B A x,    A: r rows, drawn as nn.Linear draws;  B: 0
 
-For a convolution A is one with the layer's kernel, stride and padding and r maps, and B one of 1×1. The layer
-itself is changed, so that its weights keep their names; `lora_a`, `lora_b` and `lora_scale` come beside them.
+For a convolution A is one with the layer's kernel, stride and padding and r maps, and B one of 1×1. Of a
+layer with standardised weights, W + (alpha / r) B A is standardised. The layer itself is changed, so that its
+weights keep their names; `lora_a`, `lora_b` and `lora_scale` come beside them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unskew.errors import UserError
+from unskew.models.standardised import StandardisedConv2d, StandardisedLinear, standardise
 from unskew.types import Tensors
 
 
@@ -43,13 +45,46 @@ class LoraConv2d(nn.Conv2d):
         return super().forward(x) + self.lora_scale * F.conv2d(narrow, self.lora_b)
 
 
+class LoraStandardisedLinear(StandardisedLinear):
+    """A linear layer with standardised weights and an adapter."""
+
+    lora_a: Tensor
+    lora_b: Tensor
+    lora_scale: Tensor
+
+    def standardised(self) -> Tensor:
+        return standardise(_with_product(self), self.scale)
+
+
+class LoraStandardisedConv2d(StandardisedConv2d):
+    """A convolution with standardised weights and an adapter."""
+
+    lora_a: Tensor
+    lora_b: Tensor
+    lora_scale: Tensor
+
+    def standardised(self) -> Tensor:
+        return standardise(_with_product(self), self.scale)
+
+
+def _with_product(layer: LoraStandardisedLinear | LoraStandardisedConv2d) -> Tensor:
+    product = layer.lora_b.flatten(1) @ layer.lora_a.flatten(1)
+    return layer.weight + layer.lora_scale * product.view_as(layer.weight)
+
+
 PARTS = ("lora_a", "lora_b", "lora_scale")
-KINDS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: LoraLinear, nn.Conv2d: LoraConv2d}
+KINDS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: LoraLinear,
+    nn.Conv2d: LoraConv2d,
+    StandardisedLinear: LoraStandardisedLinear,
+    StandardisedConv2d: LoraStandardisedConv2d,
+}
 
 
 def can_adapt(layer: nn.Module) -> bool:
-    """Whether a layer can have an adapter: a plain linear layer or convolution, not one of a class derived
-    from these, whose weights may be used elsewhere, and not a depthwise convolution."""
+    """Whether a layer can have an adapter: a linear layer or convolution, plain or with standardised weights,
+    not one of another class derived from these, whose weights may be used elsewhere, and not a depthwise
+    convolution."""
     return type(layer) in KINDS and getattr(layer, "groups", 1) == 1
 
 

@@ -7,16 +7,26 @@ mobilenetv2  Sandler et al. (CVPR 2018) as FedVLS and FedDecorr run it, from kua
 mobilenet    Howard et al. (2017), of FedLMD's Table 4. Its release holds no MobileNet: inferred here is the
              CIFAR form of the same collection, a stem of stride 1 and four halvings.
 
+With norm `ws` and `group+ws` the depthwise convolutions keep their weights as they are, as in FedWSQ: of nine
+weights without their mean, none would blur. With `ws` alone they start at He et al.'s scale, and the last
+convolution of each of MobileNetV2's blocks with a shortcut is scaled down as in `resnet`.
+
 Deviations: a global average in place of that collection's fixed pooling windows; the same at 32×32.
 """
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor, nn
 
 from unskew.models.levels import ends_level
-from unskew.models.net import Net, chain, norm_layer
+from unskew.models.net import Net, chain, conv_layer, norm_layer
+from unskew.models.standardised import RELU_GAIN
 from unskew.types import Inputs
+
+BLOCKS = 17  # of MobileNetV2
 
 
 class Inverted(nn.Module):
@@ -26,20 +36,28 @@ class Inverted(nn.Module):
         super().__init__()
         width = expansion * before
         self.expand = chain(
-            conv=nn.Conv2d(before, width, 1, bias=False), norm=norm_layer(norm, width), relu=nn.ReLU()
-        )
-        self.depthwise = chain(
-            conv=nn.Conv2d(width, width, 3, stride=stride, padding=1, groups=width, bias=False),
+            conv=conv_layer(norm, before, width, 1, bias=False, gain=1.0),
             norm=norm_layer(norm, width),
             relu=nn.ReLU(),
         )
-        self.project = chain(conv=nn.Conv2d(width, after, 1, bias=False), norm=norm_layer(norm, after))
+        self.depthwise = chain(
+            conv=_depthwise(norm, width, stride),
+            norm=norm_layer(norm, width),
+            relu=nn.ReLU(),
+        )
+        gain = RELU_GAIN / math.sqrt(BLOCKS) if stride == 1 else RELU_GAIN
+        self.project = chain(
+            conv=conv_layer(norm, width, after, 1, bias=False, gain=gain), norm=norm_layer(norm, after)
+        )
         self.shortcut: nn.Module | None = None
         if stride == 1:
             self.shortcut = (
                 nn.Identity()
                 if before == after
-                else chain(conv=nn.Conv2d(before, after, 1, bias=False), norm=norm_layer(norm, after))
+                else chain(
+                    conv=conv_layer(norm, before, after, 1, bias=False, gain=1.0),
+                    norm=norm_layer(norm, after),
+                )
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -67,7 +85,11 @@ def mobilenetv2(inputs: Inputs, classes: int, norm: str) -> Net:
     body = chain(
         stem=ends_level(_stem(inputs.shape[0], norm)),
         blocks=nn.Sequential(*blocks),
-        last=chain(conv=nn.Conv2d(320, 1280, 1, bias=False), norm=norm_layer(norm, 1280), relu=nn.ReLU()),
+        last=chain(
+            conv=conv_layer(norm, 320, 1280, 1, bias=False, gain=1.0),
+            norm=norm_layer(norm, 1280),
+            relu=nn.ReLU(),
+        ),
         pool=nn.AdaptiveAvgPool2d(1),
         flatten=nn.Flatten(),
     )
@@ -82,13 +104,12 @@ def mobilenet(inputs: Inputs, classes: int, norm: str) -> Net:
     ):  # fmt: skip
         if stride == 2:
             ends_level(blocks[-1])
-        depthwise = nn.Conv2d(channels, channels, 3, stride=stride, padding=1, groups=channels, bias=False)
         blocks.append(
             chain(
-                depthwise=depthwise,
+                depthwise=_depthwise(norm, channels, stride),
                 norm1=norm_layer(norm, channels),
                 relu1=nn.ReLU(),
-                pointwise=nn.Conv2d(channels, width, 1, bias=False),
+                pointwise=conv_layer(norm, channels, width, 1, bias=False),
                 norm2=norm_layer(norm, width),
                 relu2=nn.ReLU(),
             )
@@ -106,5 +127,17 @@ def mobilenet(inputs: Inputs, classes: int, norm: str) -> Net:
 
 def _stem(channels: int, norm: str) -> nn.Sequential:
     return chain(
-        conv=nn.Conv2d(channels, 32, 3, padding=1, bias=False), norm=norm_layer(norm, 32), relu=nn.ReLU()
+        conv=conv_layer(norm, channels, 32, 3, padding=1, bias=False),
+        norm=norm_layer(norm, 32),
+        relu=nn.ReLU(),
     )
+
+
+@torch.no_grad()
+def _depthwise(norm: str, channels: int, stride: int) -> nn.Conv2d:
+    """A 3×3 convolution of each channel by itself."""
+    layer = nn.Conv2d(channels, channels, 3, stride=stride, padding=1, groups=channels, bias=False)
+    if norm == "ws":
+        layer.weight *= math.sqrt(6.0)  # PyTorch draws them with variance 1 / (3 · 9), He et al. with 2 / 9
+        layer.bias = nn.Parameter(torch.zeros(channels))
+    return layer

@@ -1,28 +1,33 @@
-"""What all networks are made of: a body, a linear head, and the choice of normalisation between."""
+"""What all networks are made of: a body, a linear head, and the choice of normalisation."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
 
+import torch
 from torch import Tensor, nn
 
 from unskew.errors import UserError, unknown
+from unskew.models.directions import Sphere
+from unskew.models.standardised import RELU_GAIN, STANDARDISED, make_standardised
 from unskew.types import Inputs, Out, Tensors
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Net(nn.Module):
-    """A body that makes features [B, d], and the linear layer that makes logits of them."""
+    """A body that makes features [B, d], the length that they are given, if any, and the linear layer that
+    makes logits of them."""
 
     def __init__(self, body: nn.Module, features: int, classes: int) -> None:
         super().__init__()
         self.body = body
+        self.length: nn.Module = nn.Identity()
         self.head = nn.Linear(features, classes)
 
     def forward(self, x: Tensor) -> Out:
-        features = self.body(x)
+        features = self.length(self.body(x))
         return Out(features, self.head(features))
 
 
@@ -31,17 +36,87 @@ def chain(**layers: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(layers))
 
 
+def numbered(*layers: nn.Module) -> nn.Sequential:
+    """A Sequential whose layers have numbers, those of normalisation apart: weights then have the same names
+    with and without it."""
+    named: dict[str, nn.Module] = {}
+    count = 0
+    for layer in layers:
+        if isinstance(layer, nn.BatchNorm2d | nn.GroupNorm):
+            named[f"norm{count - 1}"] = layer
+        elif not isinstance(layer, nn.Identity):
+            named[str(count)] = layer
+            count += 1
+    return chain(**named)
+
+
 def norm_layer(kind: str, channels: int) -> nn.Module:
-    """`batch`, `group` or `none`.
+    """What follows a convolution: BatchNorm for `batch`, GroupNorm for `group` and `group+ws`, else nothing.
 
     Groups: the largest power of two up to 32 (Wu & He, 2018) that leaves two channels or more in every
     group, because a group of one value, as on a 1×1 map, would be normalised to zero.
     """
     if kind == "batch":
         return nn.BatchNorm2d(channels)
-    if kind == "group":
+    if kind in ("group", "group+ws"):
         return nn.GroupNorm(max(1, math.gcd(64, channels) // 2), channels)
     return nn.Identity()
+
+
+def vector_norm_layer(kind: str, width: int) -> nn.Module:
+    """What follows a hidden layer of a perceptron. Its values are one group: in groups of two, nothing but
+    their order would be left of them."""
+    if kind == "batch":
+        return nn.BatchNorm1d(width)
+    return nn.GroupNorm(1, width) if kind in ("group", "group+ws") else nn.Identity()
+
+
+def conv_layer(
+    norm: str,
+    before: int,
+    after: int,
+    kernel: int,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    bias: bool = True,
+    gain: float = RELU_GAIN,
+) -> nn.Conv2d:
+    """A convolution of a network with this norm: with `ws` and `group+ws` its weights are standardised, for
+    inputs that a ReLU has made unless another gain is given. Where the weights are all that is normalised, it
+    has a bias, which else the norm behind it would have."""
+    layer = nn.Conv2d(before, after, kernel, stride=stride, padding=padding, bias=bias)
+    if norm in ("ws", "group+ws"):
+        make_standardised(layer, gain)
+    if norm == "ws" and not bias:
+        layer.bias = nn.Parameter(torch.zeros(after))
+    return layer
+
+
+def linear_layer(norm: str, before: int, after: int) -> nn.Linear:
+    """A hidden layer of a perceptron with this norm."""
+    layer = nn.Linear(before, after)
+    if norm in ("ws", "group+ws"):
+        make_standardised(layer, RELU_GAIN)
+    return layer
+
+
+def set_scale(net: Net, scale: float) -> None:
+    """Let all standardised weights have this standard deviation."""
+    for part in net.modules():
+        if isinstance(part, STANDARDISED):
+            part.scale = scale
+
+
+def set_length(net: Net, features: str) -> None:
+    """Give features one length before the head reads them, which makes what the head sees of a client's
+    samples independent of how large the client's features are (FedFN; the released code of FedLN).
+    `normalised`: the square root of their number. `unit`: 1. `plain`: as they are."""
+    lengths = {"normalised": math.sqrt(net.head.in_features), "unit": 1.0}
+    if str(features) in lengths:
+        net.length = Sphere(lengths[features])
+    elif features != "plain":
+        raise unknown("features", str(features), (*lengths, "plain"))
 
 
 def flat_size(model: str, inputs: Inputs, layers: nn.Sequential, channels: int) -> int:

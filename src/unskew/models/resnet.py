@@ -13,16 +13,22 @@ resnet18-imagenet
     FedVLS's ResNet18: torchvision's, with its 7×7 stem of stride 2 and its max pool, on 32×32 images too,
     where the last maps are single pixels. Convolutions Kaiming-normal over the outputs, as torchvision.
 
+With norm `ws` alone nothing normalises what the blocks add up to, so the last convolution of each of n blocks
+is scaled by 1 / sqrt(n) (as in Hayou et al., AISTATS 2021): outputs then grow by less than e in variance.
+
 Deviations: none known beyond what is inferred.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unskew.models.levels import ends_level
-from unskew.models.net import Net, chain, norm_layer
+from unskew.models.net import Net, chain, conv_layer, norm_layer
+from unskew.models.standardised import RELU_GAIN
 from unskew.types import Inputs
 
 
@@ -39,13 +45,14 @@ class Subsample(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions and a shortcut."""
+    """Two 3×3 convolutions and a shortcut, one of so many blocks."""
 
-    def __init__(self, before: int, after: int, stride: int, norm: str, option: str) -> None:
+    def __init__(self, before: int, after: int, stride: int, norm: str, option: str, blocks: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        self.conv1 = conv_layer(norm, before, after, 3, stride=stride, padding=1, bias=False)
         self.norm1 = norm_layer(norm, after)
-        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        gain = RELU_GAIN / math.sqrt(blocks)
+        self.conv2 = conv_layer(norm, after, after, 3, padding=1, bias=False, gain=gain)
         self.norm2 = norm_layer(norm, after)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or before != after:
@@ -53,7 +60,8 @@ class Block(nn.Module):
                 Subsample(after - before)
                 if option == "A"
                 else chain(
-                    conv=nn.Conv2d(before, after, 1, stride=stride, bias=False), norm=norm_layer(norm, after)
+                    conv=conv_layer(norm, before, after, 1, stride=stride, bias=False),
+                    norm=norm_layer(norm, after),
                 )
             )
         self.relu = nn.ReLU()
@@ -94,7 +102,7 @@ def resnet34(inputs: Inputs, classes: int, norm: str) -> Net:
 
 def resnet18_imagenet(inputs: Inputs, classes: int, norm: str) -> Net:
     stem = chain(
-        conv=nn.Conv2d(inputs.shape[0], 64, 7, stride=2, padding=3, bias=False),
+        conv=conv_layer(norm, inputs.shape[0], 64, 7, stride=2, padding=3, bias=False),
         norm=norm_layer(norm, 64),
         relu=ends_level(nn.ReLU()),
         pool=nn.MaxPool2d(3, stride=2, padding=1),
@@ -119,7 +127,7 @@ def _wide(inputs: Inputs, classes: int, norm: str, *, blocks: tuple[int, ...]) -
 
 
 def _stem(inputs: Inputs, width: int, norm: str) -> nn.Sequential:
-    conv = nn.Conv2d(inputs.shape[0], width, 3, padding=1, bias=False)
+    conv = conv_layer(norm, inputs.shape[0], width, 3, padding=1, bias=False)
     return chain(conv=conv, norm=norm_layer(norm, width), relu=ends_level(nn.ReLU()))
 
 
@@ -138,7 +146,8 @@ def _residual(
     for n, (width, depth) in enumerate(zip(widths, blocks, strict=True)):
         stage = nn.Sequential()
         for k in range(depth):
-            block = Block(channels, width, 2 if n > 0 and k == 0 else 1, norm, option)
+            stride = 2 if n > 0 and k == 0 else 1
+            block = Block(channels, width, stride, norm, option, sum(blocks))
             stage.append(block)
             channels = width
         ends_level(block.relu)

@@ -1,4 +1,4 @@
-"""VGG networks (Simonyan & Zisserman, ICLR 2015) for small images, without normalisation.
+"""VGG networks (Simonyan & Zisserman, ICLR 2015) for small images, published without normalisation.
 
 vgg11       FedNTD's and FedLMD's: 3×3 convolutions 64 M 128 M 256 256 M 512 512 M 512 512 M, two hidden
             layers of 512, no dropout. Convolution weights from N(0, 2 / (9 · maps)), their biases zero, and
@@ -16,14 +16,14 @@ import math
 
 from torch import nn
 
-from unskew.models.net import Net, chain, flat_size
+from unskew.models.net import Net, chain, conv_layer, flat_size, norm_layer, numbered
 from unskew.types import Inputs
 
 
 def vgg11(inputs: Inputs, classes: int, norm: str) -> Net:
     pool_last = min(inputs.shape[1:]) >= 32  # five halvings
     plan: list[int | str] = [64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512]
-    maps = _convolutions(inputs.shape[0], [*plan, "M"] if pool_last else plan)
+    maps = _convolutions(norm, inputs.shape[0], [*plan, "M"] if pool_last else plan)
     body = chain(
         maps=maps,
         fc1=nn.Linear(flat_size("vgg11", inputs, maps, 512), 512),
@@ -40,15 +40,15 @@ def vgg11(inputs: Inputs, classes: int, norm: str) -> Net:
 
 
 def vgg9(inputs: Inputs, classes: int, norm: str) -> Net:
-    return _vgg9("vgg9", inputs, classes, hidden=512)
+    return _vgg9("vgg9", inputs, classes, norm, hidden=512)
 
 
 def vgg9_mnist(inputs: Inputs, classes: int, norm: str) -> Net:
-    return _vgg9("vgg9-mnist", inputs, classes, hidden=1024)
+    return _vgg9("vgg9-mnist", inputs, classes, norm, hidden=1024)
 
 
-def _vgg9(name: str, inputs: Inputs, classes: int, *, hidden: int) -> Net:
-    maps = _convolutions(inputs.shape[0], [32, 64, "M", 128, 128, "M", "D", 256, 256, "M"])
+def _vgg9(name: str, inputs: Inputs, classes: int, norm: str, *, hidden: int) -> Net:
+    maps = _convolutions(norm, inputs.shape[0], [32, 64, "M", 128, 128, "M", "D", 256, 256, "M"])
     body = chain(
         maps=maps,
         dropout1=nn.Dropout(0.1),
@@ -61,13 +61,14 @@ def _vgg9(name: str, inputs: Inputs, classes: int, *, hidden: int) -> Net:
     return Net(body, 512, classes)
 
 
-def _convolutions(channels: int, plan: list[int | str]) -> nn.Sequential:
-    """A number: a 3×3 convolution to so many maps, and ReLU. M: max pooling. D: dropout of whole maps."""
+def _convolutions(norm: str, channels: int, plan: list[int | str]) -> nn.Sequential:
+    """A number: a 3×3 convolution to so many maps, norm, ReLU. M: max pooling. D: dropout of whole maps."""
     layers: list[nn.Module] = []
     for step in plan:
         if isinstance(step, int):
-            layers += [nn.Conv2d(channels, step, 3, padding=1), nn.ReLU()]
+            conv = conv_layer(norm, channels, step, 3, padding=1)
+            layers += [conv, norm_layer(norm, step), nn.ReLU()]
             channels = step
         else:
             layers.append(nn.MaxPool2d(2) if step == "M" else nn.Dropout2d(0.05))
-    return nn.Sequential(*layers, nn.Flatten())
+    return numbered(*layers, nn.Flatten())

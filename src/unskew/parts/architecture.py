@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from unskew import models
+from unskew.models.directions import Sphere
 from unskew.models.net import Net, chain
-from unskew.parts.directions import directions
 from unskew.parts.heads import find_head
 from unskew.record import FixedHead, Network
 from unskew.types import Inputs, Out
@@ -63,23 +63,13 @@ def with_fixed_head(
     norm, last = norms[fixed.normalise], nn.Linear(d, classes, bias=False)
     last.weight = nn.Parameter(last.weight.detach() if vectors is None else vectors, requires_grad=False)
     if isinstance(module, Net):
-        module.body, module.head = chain(body=module.body, norm=norm), last
+        module.body = chain(body=module.body, length=module.length, norm=norm)
+        module.length, module.head = nn.Identity(), last
     elif name:
         module.set_submodule(name, chain(norm=norm, fixed=last))
     else:
         module = chain(norm=norm, fixed=last)
     return module
-
-
-class Sphere(nn.Module):
-    """Gives every feature vector the same length."""
-
-    def __init__(self, length: float) -> None:
-        super().__init__()
-        self.length = length
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.length * directions(x)
 
 
 class Concatenation(nn.Module):

@@ -1,9 +1,9 @@
-"""Vectors without their length."""
+"""Vectors without their length, and features of one length."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # Below this norm a vector has no direction (the bound of torch.nn.functional.cosine_similarity).
 _SMALLEST_NORM = 1e-8
@@ -15,3 +15,14 @@ def directions(x: Tensor) -> Tensor:
     square = x.square().sum(-1, keepdim=True)
     long = square > _SMALLEST_NORM**2
     return torch.where(long, x / torch.where(long, square, 1.0).sqrt(), 0.0)
+
+
+class Sphere(nn.Module):
+    """Gives every feature vector the same length; one without direction becomes 0."""
+
+    def __init__(self, length: float) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.length * directions(x)
