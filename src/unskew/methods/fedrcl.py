@@ -38,7 +38,7 @@ from torch.nn.functional import softplus
 from unskew.errors import require
 from unskew.method import Method, Work
 from unskew.methods.card import card
-from unskew.parts.directions import directions
+from unskew.models.directions import directions
 from unskew.types import View
 
 
