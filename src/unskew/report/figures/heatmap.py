@@ -50,7 +50,7 @@ def heatmap(
     runs: Sequence[Run], *, sort: bool = False, width: float | None = None, title: str | None = None
 ) -> Figure:
     """The accuracy of each class by the final model of each method, in percent, the mean over seeds; a frame
-    around each method's worst class. Of runs under several conditions, a panel for each condition. With
+    around the lowest of each method. Of runs under several conditions, a panel for each condition. With
     `sort`, the class that is hardest for all comes first."""
     classes = same_classes(runs)
     parts = by_condition(runs)
@@ -105,9 +105,9 @@ def heatmap(
         if part.short:
             one.set_title(fit(part.short, wide * methods + (0.1 if columns > 1 else margin), NORMAL))
     if not written or spare is not None:
-        add_scale(figure, image, axes, spare, "accuracy (%); framed: the worst class")
+        add_scale(figure, image, axes, spare, "accuracy (%); framed: the lowest of a method")
     else:
-        figure.supxlabel("accuracy (%); framed: the worst class", fontsize=NORMAL)
+        figure.supxlabel("accuracy (%); framed: the lowest of a method", fontsize=NORMAL)
     return figure
 
 
