@@ -1,8 +1,8 @@
 """The tables and figures of papers: their numbers, and the experiment behind each of them.
 
-A file in `tables/` has one paper: settings that all its experiments share, the conditions of columns, the methods of
-rows, and its tables. What a paper prints and what its released code does are two `readings`: the settings of a
-reading stand under its name and go on top of those beside it. Nothing here needs PyTorch.
+A file in `tables/` has one paper: settings that all its experiments share, the conditions of columns, the
+methods of rows, and its tables. What a paper prints and what its released code does are two `readings`: the
+settings of a reading stand under its name and go on top of those beside it. Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
@@ -209,13 +209,14 @@ def find_table(name: str) -> Table:
             ids = [table.id for table in papers()[paper].tables]
             raise unknown("table", name, ids)
         raise UserError(
-            f"'{name}' is no table of these papers: write one such as fedlmd:table3, from `unskew reproduce --list`."
+            f"'{name}' is no table of these papers: write one such as fedlmd:table3, from "
+            "`unskew reproduce --list`."
         )
     return known[name]
 
 
 def cells(table: Table, pattern: str = "*") -> list[Cell]:
-    """The cells of a table whose ids match a pattern such as cifar10/dirichlet:0.05/*, or several of them with
+    """The cells of a table whose ids match a pattern such as cifar10/dirichlet:0.05/*, or one of several with
     spaces between."""
     wanted = pattern.split()
     found = [cell for cell in table.cells if any(fnmatch.fnmatchcase(cell.id, each) for each in wanted)]
@@ -247,8 +248,8 @@ def experiment(
     rounds: int | None = None,
     fraction: float | None = None,
 ) -> Settings:
-    """The experiment file of a cell, as a dictionary: `Experiment(**experiment(cell))` is the experiment. With
-    `rounds` or a `fraction` of the data, a smaller version of it."""
+    """The experiment file of a cell, as a dictionary: `Experiment(**experiment(cell))` is the experiment.
+    With `rounds` or a `fraction` of the data, a smaller version of it."""
     whole = {"seed": seed, **settings(cell, reading)}
     if rounds is not None:
         whole["budget"]["rounds"] = rounds
@@ -328,18 +329,13 @@ def _table(
     made = []
     for column in table.columns:
         for name in names:
-            row = rows.get(name, _Row())
-            row = rows[row.same_as] if row.same_as else row
-            layers = (
-                {}
-                if table.not_runnable
-                else {
-                    reading: [*shared.under(reading), *table.settings.under(reading)]
-                    + list(_of_column(column, columns, reading))
-                    + list(_of_row(row, column, reading))
-                    for reading in readings
-                }
-            )
+            given = rows.get(name, _Row())
+            if given.same_as:
+                given = rows[given.same_as]
+            layers: dict[Reading, list[Settings]] = {}
+            for reading in readings if not table.not_runnable else ():
+                layers[reading] = [*shared.under(reading), *table.settings.under(reading)]
+                layers[reading] += [*_of_column(column, columns, reading), *_of_row(given, column, reading)]
             made.append(
                 Cell(
                     id=f"{column}/{name}",
@@ -349,7 +345,7 @@ def _table(
                     readings=readings,
                     published=_numbers(table, column, name),
                     not_runnable=table.not_runnable,
-                    assumed=tuple(filter(None, (whole.assumed, table.assumed, row.assumed))),
+                    assumed=tuple(filter(None, (whole.assumed, table.assumed, given.assumed))),
                     _layers=layers,
                 )
             )
@@ -390,7 +386,9 @@ def _numbers(table: _Table, column: str, row: str) -> dict[str, Published]:
         if row in by_row:
             texts = by_row[row].split()
             if len(texts) != len(table.columns):
-                raise ValueError(f"{table.id}, {measure}, {row}: {len(texts)} numbers for {len(table.columns)} columns")
+                raise ValueError(
+                    f"{table.id}, {measure}, {row}: {len(texts)} numbers for {len(table.columns)} columns"
+                )
             if (number := Published.read(texts[place])) is not None:
                 found[measure] = number
     return found

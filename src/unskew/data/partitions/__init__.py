@@ -125,7 +125,11 @@ def write_skew(skew: Skew, *, brief: bool = False) -> str:
             f"{type(skew).__name__} is not a partitioner of unskew: use one of {', '.join(PARTITIONERS)}."
         )
     text = recipes.write(names[type(skew)], skew, brief=brief)
-    return f"{text}+{write_skew(skew.then, brief=brief)}" if isinstance(skew, LongTail | Part | Domains) else text
+    return (
+        f"{text}+{write_skew(skew.then, brief=brief)}"
+        if isinstance(skew, LongTail | Part | Domains)
+        else text
+    )
 
 
 def own_skew(skew: Skew) -> OwnSkew | None:
