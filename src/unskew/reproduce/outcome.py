@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -94,18 +95,23 @@ class Outcome:
     runs: tuple[Run, ...]
     """Its finished runs, by seed."""
     measured: Mapping[str, tuple[float, ...]]
-    """By measure, over the runs that have it, in the unit of the print."""
+    """By measure, over the runs that have it, in the unit of the print; infinite where a run never reached
+    what is to be reached."""
     smaller: bool
     """Whether these are runs of a smaller version."""
 
+    def reached(self, measure: str) -> list[float]:
+        """The values but for runs that never got there."""
+        return [value for value in self.measured.get(measure, ()) if math.isfinite(value)]
+
     def mean(self, measure: str) -> float | None:
         """Over the seeds."""
-        values = self.measured.get(measure, ())
+        values = self.reached(measure)
         return statistics.fmean(values) if values else None
 
     def std(self, measure: str) -> float | None:
         """Over the seeds (n-1); None of one."""
-        values = self.measured.get(measure, ())
+        values = self.reached(measure)
         return statistics.stdev(values) if len(values) > 1 else None
 
     def difference(self, measure: str) -> float | None:
@@ -118,11 +124,12 @@ class Outcome:
     def text(self, measure: str) -> str:
         """Ours as a person reads it."""
         ours, std = self.mean(measure), self.std(measure)
+        count, reached = len(self.measured.get(measure, ())), len(self.reached(measure))
+        seeds = f"{count} seed{'s' * (count > 1)}"
         if ours is None:
-            return "never" if self.runs and measure.startswith("cost") else "-"
-        count = len(self.measured[measure])
+            return f"never ({seeds})" if count else "-"
         spread = "" if std is None else f" ± {std:.2f}"
-        return f"{ours:.2f}{spread} ({count} seed{'s' * (count > 1)})"
+        return f"{ours:.2f}{spread} ({f'{reached} of ' * (reached < count)}{seeds})"
 
 
 def outcomes(
@@ -168,14 +175,18 @@ def _finished(stem: str, out: Path, version: Version) -> tuple[Run, ...]:
 
 def measure(name: str, run: Run, statistic: str, baseline: Run | None = None) -> float | None:
     """A measure of a table, of a finished run, in the unit of the print. Accuracies are those that the table
-    reports; the best, the worst class and domains are of that same round."""
+    reports; the best, the worst class and domains are of that same round. None where it is not known, and
+    infinite where a run never reached what is to be reached."""
     assert run.summary is not None
     kind, _, which = name.partition(":")
     value: float | None
     if kind == "accuracy":
         value = getattr(run.summary.accuracy, statistic)
     elif kind == "speed_up":
-        return None if baseline is None else metrics.speed_up(_by_round(run), _by_round(baseline))
+        if baseline is None:
+            return None
+        times = metrics.speed_up(_by_round(run), _by_round(baseline))
+        return math.inf if times is None else times
     elif kind == "drift":
         return run.probes[-1].drift.aggregated if run.probes else None
     elif kind == "cost":
@@ -212,7 +223,7 @@ def _by_round(run: Run, key: Callable[[record.TestedRound], float | None] | None
 
 def _cost(target: float, run: Run) -> float | None:
     """As PKD counts it: a round is 1, experts count by the samples of their groups, in the round after the
-    warm-up, and later by the samples that they are asked about."""
+    warm-up, and later by the samples that they are asked about. None where the groups are not known."""
     assert run.summary is not None
     costs = dict.fromkeys(range(1, run.done + 1), 1.0)
     method = run.experiment["method"]
@@ -230,7 +241,8 @@ def _cost(target: float, run: Run) -> float | None:
         shares = dict(zip(range(run.done - len(tally.share) + 1, run.done + 1), tally.share, strict=True))
         for number in costs:
             costs[number] += (shares.get(number) or 0.0) / 3 + (experts if number == first else 0.0)
-    return metrics.cost_to(target, _by_round(run, lambda line: line.min_class), costs)
+    spent = metrics.cost_to(target, _by_round(run, lambda line: line.min_class), costs)
+    return math.inf if spent is None else spent
 
 
 def to_json(table: Table, told: Sequence[Outcome], version: Version) -> dict[str, Json]:
@@ -265,7 +277,7 @@ def _cell_json(table: Table, told: Outcome) -> dict[str, Json]:
                 "published": published_json(told.cell.published.get(name)),
                 "mean": told.mean(name),
                 "std": told.std(name),
-                "values": list(told.measured.get(name, ())),
+                "values": [value if math.isfinite(value) else None for value in told.measured.get(name, ())],
                 "difference": told.difference(name),
             }
             for name in table.measures

@@ -255,7 +255,7 @@ def experiment(
         whole["budget"]["rounds"] = rounds
         _fit(whole["method"], rounds)
     if fraction is not None:
-        whole["skew"]["recipe"] = f"part:{fraction:g}+{whole['skew']['recipe']}"
+        whole["skew"]["recipe"] = f"part:{fraction:g}+{_scaled(whole['skew']['recipe'], fraction)}"
     return whole
 
 
@@ -279,6 +279,22 @@ def _fit(method: Settings, rounds: int) -> None:
             method[key] = "auto"
     if method.get("expert_rounds", 0) > rounds:
         method["expert_rounds"] = rounds
+
+
+def _scaled(recipe: str, fraction: float) -> str:
+    """A skew that a part of the data can be divided by: the least number of samples is a part too, and where
+    a published code has one of its own that cannot be changed, the clean form is taken."""
+    told = []
+    for rule in recipe.split("+"):
+        head, *given = rule.split(",")
+        if head.startswith("dirichlet:"):
+            least = next((int(each[9:]) for each in given if each.startswith("min_size=")), 10)
+            given = [each for each in given if not each.startswith("min_size=")]
+            given.append(f"min_size={max(1, int(fraction * least))}")
+        if head.startswith("quantity:"):
+            given = [each for each in given if not each.startswith("variant=")]
+        told.append(",".join([head, *given]))
+    return "+".join(told)
 
 
 def _method(table: Mapping[str, Any]) -> Settings:
