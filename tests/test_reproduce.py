@@ -186,7 +186,7 @@ def test_a_smaller_version_is_run_once_and_says_that_it_is_one(unskew, tmp_path,
     told = json.loads((there / "fedlc-table4.json").read_text())
     assert told["version"] == {
         "full": False, "words": "a smaller version, with 1 round and 2 % of the training samples",
-        "rounds": 1, "fraction": 0.02, "precision": "fp32",
+        "rounds": 1, "fraction": 0.02, "precision": "fp32", "fast": False,
     }  # fmt: skip
     by_cell = {(each["cell"], each["reading"]): each for each in told["cells"]}
     assert set(by_cell) == {
@@ -307,4 +307,4 @@ def test_words() -> None:
     assert Version().full
     assert Version(precision="bf16").words == "bf16"
     assert [duration(seconds) for seconds in (0.2, 61, 600, 12000)] == ["1 s", "61 s", "10 min", "3 h 20 min"]
-    assert Path(Version(rounds=2, fraction=0.1, precision="bf16").folder).name == "rounds=2,fraction=0.1,bf16"
+    assert Path(Version(2, 0.1, "bf16", fast=True).folder).name == "rounds=2,fraction=0.1,bf16,fast"

@@ -70,6 +70,9 @@ def reproduce(
     device: options.Device = None,
     workers: options.Workers = None,
     precision: options.Precision = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Let a GPU take its fastest kernels; last bits then differ.")
+    ] = False,
     checkpoint: options.Checkpoint = None,
     out: Annotated[
         Path, options.option("--out", "FOLDER", "Where runs are kept and looked for.", FOLDER)
@@ -98,7 +101,7 @@ def reproduce(
         return
     if found.not_runnable:
         raise UserError(f"{found.id} cannot be run: {found.not_runnable}.")
-    version = _version(rounds, fraction, precision)
+    version = _version(rounds, fraction, precision, fast=fast)
     flags = {"engine": engine, "device": device, "workers": workers, "data": data, "checkpoint": checkpoint}
     wanted = [(each, read) for each in cells(found, cell) for read in _readings(found, reading)]
     numbers = options.seed_list(seeds)
@@ -131,7 +134,7 @@ def reproduce(
         )
 
 
-def _version(rounds: str | None, fraction: str | None, precision: str | None) -> Version:
+def _version(rounds: str | None, fraction: str | None, precision: str | None, *, fast: bool) -> Version:
     """What was asked for, checked."""
     number = None if rounds is None else _number("--rounds", rounds)
     share = None if fraction is None else _number("--fraction", fraction)
@@ -141,7 +144,7 @@ def _version(rounds: str | None, fraction: str | None, precision: str | None) ->
         raise UserError(f"--fraction is {fraction} but should be a share between 0 and 1, such as 0.1.")
     if precision is not None and precision not in get_args(Precision):
         raise unknown("precision", precision, get_args(Precision))
-    return Version(None if number is None else int(number), share, precision or "fp32")
+    return Version(None if number is None else int(number), share, precision or "fp32", fast)
 
 
 def _number(flag: str, text: str) -> float:

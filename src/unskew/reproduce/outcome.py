@@ -30,6 +30,8 @@ class Version:
     fraction: float | None = None
     """Of the training samples."""
     precision: str = "fp32"
+    fast: bool = False
+    """Whether a GPU takes its fastest kernels."""
 
     @property
     def full(self) -> bool:
@@ -49,9 +51,10 @@ class Version:
             parts.append(f"rounds={self.rounds}")
         if self.fraction is not None:
             parts.append(f"fraction={self.fraction:g}")
-        if self.precision != "fp32":
-            parts.append(self.precision)
-        return ",".join(parts) or "full"
+        return ",".join([*parts, *self._computed()]) or "full"
+
+    def _computed(self) -> list[str]:
+        return [self.precision] * (self.precision != "fp32") + ["fast"] * self.fast
 
     @property
     def words(self) -> str:
@@ -62,12 +65,14 @@ class Version:
         if self.fraction is not None:
             parts.append(f"{100 * self.fraction:g} % of the training samples")
         smaller = f"a smaller version, with {' and '.join(parts)}" if parts else ""
-        return ", ".join(filter(None, (smaller, self.precision if self.precision != "fp32" else "")))
+        return ", ".join(filter(None, (smaller, *self._computed())))
 
     def experiment(self, cell: Cell, reading: Reading, seed: int) -> Settings:
         """The experiment of a cell in this version."""
         whole = experiment(cell, reading, seed, rounds=self.rounds, fraction=self.fraction)
-        return whole if self.precision == "fp32" else {**whole, "precision": self.precision}
+        if self.precision != "fp32":
+            whole["precision"] = self.precision
+        return {**whole, "fast": True} if self.fast else whole
 
 
 def run_stem(settings: Settings) -> str:
@@ -113,6 +118,12 @@ class Outcome:
         """Over the seeds (n-1); None of one."""
         values = self.reached(measure)
         return statistics.stdev(values) if len(values) > 1 else None
+
+    def last_ten(self) -> str:
+        """The accuracy over the last ten rounds, as a person reads it."""
+        each = [run.summary.accuracy.mean_last_10 for run in self.runs if run.summary is not None]
+        known = [100 * value for value in each if value is not None]
+        return f"{statistics.fmean(known):.2f}" if known else "-"
 
     def difference(self, measure: str) -> float | None:
         """Ours less the printed one; None of a smaller version."""
@@ -258,6 +269,7 @@ def to_json(table: Table, told: Sequence[Outcome], version: Version) -> dict[str
             "rounds": version.rounds,
             "fraction": version.fraction,
             "precision": version.precision,
+            "fast": version.fast,
         },
         "notes": list(table.notes),
         "differences": list(table.differences),
@@ -306,10 +318,13 @@ def _percent(value: float | None) -> float | None:
 
 
 def rows_of(table: Table, told: Sequence[Outcome], version: Version) -> tuple[list[str], list[list[str]]]:
-    """The heads and the rows of the table that is shown: published, ours, difference, reading."""
+    """The heads and the rows of the table that is shown: published, ours, difference, reading. Where a best
+    round is reported, which was chosen on the test set, the mean of the last ten stands beside it."""
     several = len(table.measures) > 1
     ours = "ours, smaller version" if version.smaller else "ours"
-    heads = ["cell", *(["measure"] if several else []), "published", ours, "difference", "reading"]
+    best = table.statistic == "best_by_test" and "accuracy" in table.measures
+    heads = ["cell", *["measure"] * several, "published", ours, "difference"]
+    heads += [*["mean of last 10"] * best, "reading"]
     rows = []
     for each in told:
         for name in table.measures:
@@ -320,10 +335,11 @@ def rows_of(table: Table, told: Sequence[Outcome], version: Version) -> tuple[li
             rows.append(
                 [
                     each.cell.id,
-                    *([name] if several else []),
+                    *[name] * several,
                     "-" if printed is None else str(printed),
                     each.text(name),
                     "-" if difference is None else f"{difference:+.2f}",
+                    *[each.last_ten() if name == "accuracy" else ""] * best,
                     each.reading,
                 ]
             )
