@@ -254,7 +254,7 @@ def test_methods_and_data_are_listed(unskew):
 def test_help_is_shown_to_who_asks_and_to_who_says_nothing(unskew):
     assert unskew().out == unskew("--help").out
     for command, line in COMMANDS.items():
-        assert f"{command.ljust(9)}{line}\n" in unskew("--help").out
+        assert f"{command.ljust(11)}{line}\n" in unskew("--help").out
         assert unskew(command, "--help").out.startswith(f"Usage: unskew {command} ")
 
 

@@ -13,6 +13,7 @@ PAGES = [
     "docs/logging.md",
     "docs/own-method.md",
     "docs/python.md",
+    "docs/reproduce.md",
     "docs/skew.md",
     "docs/using-the-model.md",
 ]

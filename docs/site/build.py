@@ -42,7 +42,7 @@ CONTENTS: dict[str, list[str]] = {
     "Reliability": ["docs/reliability.md", "docs/bad-input.md"],
     "Reference": [],
     "How it is made": ["docs/architecture.md", "CONTRIBUTING.md", "Decisions: docs/decisions/*.md"],
-    "Results": ["docs/results/*.md", "Speed: benchmarks/results/*.md"],
+    "Results": ["docs/reproduce.md", "docs/results/*.md", "Speed: benchmarks/results/*.md"],
     "Changes": ["CHANGELOG.md"],
 }  # fmt: skip
 """The sections in reading order; a star stands for the pages that are named nowhere, here under a title of

@@ -31,6 +31,7 @@ from unskew.data.partitions import (
     LongTail,
     Natural,
     OwnSkew,
+    Part,
     Skew,
     absolute_skew,
     own_skew,
@@ -549,7 +550,7 @@ def write_validation(text: str) -> str:
 
 def _tells_clients(skew: Skew) -> bool:
     """Whether a skew says by itself how many clients there are."""
-    while isinstance(skew, LongTail):
+    while isinstance(skew, LongTail | Part):
         skew = skew.then
     if isinstance(skew, OwnSkew):
         return skew.tells_clients

@@ -241,6 +241,7 @@ EVERY = [
     "balanced",
     "longtail:10+dirichlet:0.3",
     "longtail:20,profile=step+iid",
+    "part:0.5+dirichlet:0.3",
 ]
 
 
@@ -275,7 +276,7 @@ class TestEveryPartitioner:
 
     @pytest.mark.parametrize("skew", EVERY)
     def test_nothing_is_lost_unless_the_rule_drops_it(self, skew: str) -> None:
-        drops = ("truncate=true", "equal=true", "balanced", "longtail")
+        drops = ("truncate=true", "equal=true", "balanced", "longtail", "part")
         made = divide((121, 133, 150, 142), skew, 8)
         assert (made.dropped > 0) == any(word in made.recipe for word in drops)
 
@@ -380,10 +381,11 @@ class TestText:
             ("natural:min_size=0", "should be at least 1"),
             ("longtail:100", "does not say how to divide"),
             ("longtail:0.5+iid", "at least 1"),
+            ("part:2+iid", "above 0 and at most 1"),
             ("longtail:10+file:x.json", "is taken as it is"),
             ("domains:0/2+iid", "at least 1 client"),
             ("domains:2/2,fraction=0+iid", "above 0 and at most 1"),
-            ("iid+iid", "only longtail and domains can"),
+            ("iid+iid", "only longtail, part and domains can"),
             ("file:", "file needs a path"),
         ],
     )
@@ -626,12 +628,20 @@ class TestOthers:
     def test_long_tail_of_a_small_class_takes_what_is_there(self) -> None:
         assert divide((10, 1000), "longtail:2+iid", 2).counts.sum(axis=0).tolist() == [10, 500]
 
+    def test_a_part_of_every_class(self) -> None:
+        made = divide((10, 1000), "part:0.02+iid", 2)
+        assert made.counts.sum(axis=0).tolist() == [1, 20]
+        assert "21 of 1,010 samples were kept" in made.notes[0]
+
 
 class TestNatural:
     OWNERS = (0,) * 10 + (3,) * 30 + (4,) * 5 + (9,) * 55
 
     def made(self, skew: str, clients: int) -> Partition:
         return partition(toy((50, 50), self.OWNERS), skew, clients, 1)
+
+    def test_a_part_of_every_owners_samples(self) -> None:
+        assert self.made("part:0.1+natural", 4).sizes.tolist() == [1, 3, 1, 6]
 
     def test_every_owner_is_a_client(self) -> None:
         assert self.made("natural", 4).sizes.tolist() == [10, 30, 5, 55]

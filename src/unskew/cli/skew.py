@@ -48,7 +48,7 @@ def skew(
 
     A skew is NAME:PARAMETER,option=value, such as dirichlet:0.05,cap=false. There are iid, dirichlet:BETA,
     client-dirichlet:ALPHA, shards:S, sorted-shards:A, labels:K, quantity:S, classes:K, balanced and natural;
-    longtail:FACTOR+SKEW and domains:6/4+SKEW before any of them; and file:, flwr:, pfllib:, flbench:,
+    longtail:FACTOR+, part:FRACTION+ and domains:6/4+ before any of them; and file:, flwr:, pfllib:, flbench:,
     niidbench: with a path for partitions made before or elsewhere; and mine.py:function for your own.
     docs/skew.md tells them apart.
     """

@@ -22,6 +22,7 @@ UsageError: type[Exception] = _exceptions.UsageError
 COMMANDS = {
     "run": "Train one method and show every class.",
     "compare": "Train several methods under the same conditions.",
+    "reproduce": "Run cells of a paper's table beside what is printed.",
     "tune": "Search hyperparameters on validation data.",
     "resume": "Go on with a run, compare or search that was stopped.",
     "predict": "Say what a trained model makes of a file or folder.",

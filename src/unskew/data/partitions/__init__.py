@@ -1,8 +1,8 @@
 """Who holds what: rules that divide a dataset among clients, as frozen dataclasses and as text.
 
 A skew string is NAME:PARAMETER,option=value, such as dirichlet:0.05,cap=false. `longtail:100+` before it
-makes the classes long-tailed first, and `domains:6/4/3/7+` gives every domain of a joined dataset clients of
-its own."""
+makes the classes long-tailed first, `part:0.1+` keeps a tenth of the data, and `domains:6/4/3/7+` gives every
+domain of a joined dataset clients of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unskew.data.importers import IMPORTERS, Import
 from unskew.data.manifest import Partition, drawn_partition, partition_of
 from unskew.data.partitions import recipe as recipes
 from unskew.data.partitions.classes import Balanced, Classes, Labels, Quantity
-from unskew.data.partitions.compose import Domains, LongTail
+from unskew.data.partitions.compose import Domains, LongTail, Part
 from unskew.data.partitions.dirichlet import ClientDirichlet, Dirichlet
 from unskew.data.partitions.kept import drawn
 from unskew.data.partitions.natural import Natural
@@ -41,6 +41,7 @@ __all__ = [
     "LongTail",
     "Natural",
     "OwnSkew",
+    "Part",
     "Partitioner",
     "Pool",
     "Quantity",
@@ -67,6 +68,7 @@ PARTITIONERS: Mapping[str, type[Partitioner]] = {
     "balanced": Balanced,
     "natural": Natural,
     "longtail": LongTail,
+    "part": Part,
     "domains": Domains,
 }
 
@@ -100,10 +102,10 @@ def _parse_rule(parts: Sequence[str]) -> Partitioner:
             )
         raise unknown("skew", name, [*PARTITIONERS, *IMPORTERS])
     kind = PARTITIONERS[name]
-    if name not in ("longtail", "domains"):
+    if name not in ("longtail", "part", "domains"):
         if rest:
             raise UserError(
-                f"{name} cannot be followed by '+{'+'.join(rest)}': only longtail and domains can."
+                f"{name} cannot be followed by '+{'+'.join(rest)}': only longtail, part and domains can."
             )
         return recipes.read(name, kind, options)
     if not rest:
@@ -123,12 +125,16 @@ def write_skew(skew: Skew, *, brief: bool = False) -> str:
             f"{type(skew).__name__} is not a partitioner of unskew: use one of {', '.join(PARTITIONERS)}."
         )
     text = recipes.write(names[type(skew)], skew, brief=brief)
-    return f"{text}+{write_skew(skew.then, brief=brief)}" if isinstance(skew, LongTail | Domains) else text
+    return (
+        f"{text}+{write_skew(skew.then, brief=brief)}"
+        if isinstance(skew, LongTail | Part | Domains)
+        else text
+    )
 
 
 def own_skew(skew: Skew) -> OwnSkew | None:
     """The function of the user's own in a rule, where there is one."""
-    while isinstance(skew, LongTail | Domains):
+    while isinstance(skew, LongTail | Part | Domains):
         skew = skew.then
     return skew if isinstance(skew, OwnSkew) else None
 
@@ -142,7 +148,7 @@ def absolute_skew(recipe: str) -> str:
 
 
 def _absolute(rule: Partitioner) -> Partitioner:
-    if isinstance(rule, LongTail | Domains):
+    if isinstance(rule, LongTail | Part | Domains):
         return replace(rule, then=_absolute(rule.then))
     return rule.absolute() if isinstance(rule, OwnSkew) else rule
 
@@ -209,10 +215,10 @@ def _spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Par
         rule = Domains((), rule)
     if isinstance(rule, Domains):
         return rule.spell_out(domains, clients)
-    if isinstance(rule, LongTail) and _names_domains(rule):
+    if isinstance(rule, LongTail | Part) and _names_domains(rule):
         return replace(rule, then=_spell_out(rule.then, domains, clients))
     return rule
 
 
 def _names_domains(rule: Partitioner) -> bool:
-    return isinstance(rule, Domains) or (isinstance(rule, LongTail) and _names_domains(rule.then))
+    return isinstance(rule, Domains) or (isinstance(rule, LongTail | Part) and _names_domains(rule.then))

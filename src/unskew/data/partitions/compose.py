@@ -50,6 +50,38 @@ class LongTail:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A random part of the data, for a smaller version of the same: of every class, or where samples have
+    owners of every owner's, this fraction and one sample at least. `then` divides what is left."""
+
+    fraction: float
+    then: Partitioner
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise UserError(f"part is {self.fraction} but should be above 0 and at most 1.")
+
+    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+        rng = seed.stream("part")
+        groups = pool.by_class if pool.owners is None else _by_owner(pool.owners)
+        mine = [
+            rng.permutation(samples)[: max(1, round(self.fraction * len(samples)))]
+            for samples in groups
+            if len(samples)
+        ]
+        kept = np.sort(np.concatenate(mine))
+        inner = self.then.divide(pool.take(kept), clients, seed)
+        note = f"A part of the data: {len(kept):,} of {len(pool):,} samples were kept."
+        return Division(tuple(kept[hand] for hand in inner.clients), (note, *inner.notes), inner.tries)
+
+
+def _by_owner(owners: Ints) -> list[Ints]:
+    """The positions of each owner, ascending."""
+    _, sizes = np.unique(owners, return_counts=True)
+    return np.split(np.argsort(owners, kind="stable"), np.cumsum(sizes)[:-1])
+
+
+@dataclass(frozen=True)
 class Domains:
     """Every domain of a joined dataset has clients of its own, among which `then` divides its samples.
 

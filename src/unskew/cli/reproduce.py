@@ -1,0 +1,407 @@
+"""`unskew reproduce`: the tables and figures of papers, made again."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import tomli_w
+import typer
+
+from unskew.cli import options
+from unskew.cli.progress import Watch
+from unskew.cli.setup import Cells, set_up
+from unskew.cli.show import Grid, console, say
+from unskew.clock import Clock, process_age
+from unskew.data.sources import SOURCES, available
+from unskew.errors import Interrupted, UserError, unknown
+from unskew.experiment import Experiment
+from unskew.record import Failure, Json, to_json
+from unskew.reproduce import Cell, Reading, Table, cells, find_table, papers
+from unskew.reproduce import outcome as outcomes
+from unskew.reproduce.outcome import Outcome, Pace, Version, run_folder, run_stem
+from unskew.reproduce.published import check_reading
+from unskew.runs import write_whole
+from unskew.sweep import SweepRun, is_finished, sweep
+from unskew.trial import Precision
+
+FOLDER = Path("runs/reproduce")
+BOTH = "both"
+
+
+def reproduce(
+    table: Annotated[
+        str | None,
+        typer.Argument(metavar="TABLE", help="A table or figure of --list, such as fedlmd:table3."),
+    ] = None,
+    list_: Annotated[
+        bool,
+        typer.Option("--list", help="Show all tables and figures, or the printed numbers of one, and stop."),
+    ] = False,
+    cell: Annotated[
+        str, options.option("--cell", "PATTERN", "Which cells, such as 'cifar10/dirichlet:0.05/*'.", "all")
+    ] = "*",
+    seeds: Annotated[str, options.option("--seeds", "NUMBERS", "Such as 1,2,3 or 1-3.", 1)] = "1",
+    reading: Annotated[
+        str | None,
+        options.option(
+            "--reading", "NAME", "paper, as-coded, or both.", "as-coded where code was released, else paper"
+        ),
+    ] = None,
+    rounds: Annotated[
+        str | None, options.option("--rounds", "NUMBER", "A smaller version, with so many rounds.")
+    ] = None,
+    fraction: Annotated[
+        str | None,
+        options.option("--fraction", "SHARE", "A smaller version, with this share of the training samples."),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        options.option("--write", "FOLDER", "Write the experiment files of the cells there, and stop."),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Show what has been run in the folder so far, and stop.")
+    ] = False,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    workers: options.Workers = None,
+    precision: options.Precision = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Let a GPU take its fastest kernels; last bits then differ.")
+    ] = False,
+    checkpoint: options.Checkpoint = None,
+    out: Annotated[
+        Path, options.option("--out", "FOLDER", "Where runs are kept and looked for.", FOLDER)
+    ] = FOLDER,
+    data: options.Data = None,
+    log: options.Log = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run cells of a paper's table and show them beside what is printed.
+
+    Runs are kept in a folder: what is finished there is not run again, what was stopped goes on, and cells
+    of several tables that are one experiment share their runs."""
+    clock = Clock(process_age())
+    here = {each.source.name for each in available(data) if each.ready}
+    if table is None:
+        if not list_:
+            raise UserError(
+                "no table is named: write one such as fedlmd:table3, or see them all with --list."
+            )
+        _list(here, json=json)
+        return
+    found = find_table(table)
+    if list_:
+        _list_table(found, here, json=json)
+        return
+    if found.not_runnable:
+        raise UserError(f"{found.id} cannot be run: {found.not_runnable}.")
+    version = _version(rounds, fraction, precision, fast=fast)
+    flags = {"engine": engine, "device": device, "workers": workers, "data": data, "checkpoint": checkpoint}
+    wanted = [(each, read) for each in cells(found, cell) for read in _readings(found, reading)]
+    numbers = options.seed_list(seeds)
+    if write is not None:
+        _write(write, wanted, numbers, version, json=json)
+        return
+    failed: dict[Path, Failure] = {}
+    left_out: dict[str, str] = {}
+    if not show:
+        left_out = {each.id: why for each, _ in wanted if (why := _missing(each, here))}
+        if len({each.id for each, _ in wanted}) == len(left_out):
+            raise UserError(f"none of these cells can be run here: {next(iter(left_out.values()))}.")
+        jobs = _jobs([each for each in wanted if each[0].id not in left_out], numbers, out, version, flags)
+        failed = _run(jobs, out / version.folder, clock, options.loggers(log), quiet=quiet)
+    told = outcomes.outcomes(found, wanted, out, version)
+    _keep(found, out, version)
+    if json:
+        whole = outcomes.to_json(found, told, version)
+        print(to_json({**whole, "left_out": _plain(left_out), "failed": _failures(failed)}, indent=None))
+    else:
+        _show(found, told, version, left_out)
+        if not quiet:
+            console().print(f"\nruns and tables: {out / version.folder}", soft_wrap=True)
+    if failed:
+        folder, first = next(iter(failed.items()))
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise UserError(
+            f"{folder.name}{more} failed ({first.sentence.removesuffix('.')}): give the same command again "
+            "to try what failed once more; the other runs are whole."
+        )
+
+
+def _version(rounds: str | None, fraction: str | None, precision: str | None, *, fast: bool) -> Version:
+    """What was asked for, checked."""
+    number = None if rounds is None else _number("--rounds", rounds)
+    share = None if fraction is None else _number("--fraction", fraction)
+    if number is not None and (number < 1 or number != int(number)):
+        raise UserError(f"--rounds is {rounds} but should be a whole number of at least 1.")
+    if share is not None and not 0 < share < 1:
+        raise UserError(f"--fraction is {fraction} but should be a share between 0 and 1, such as 0.1.")
+    if precision is not None and precision not in get_args(Precision):
+        raise unknown("precision", precision, get_args(Precision))
+    return Version(None if number is None else int(number), share, precision or "fp32", fast)
+
+
+def _number(flag: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{flag} is '{text}' but should be a number.") from None
+
+
+def _readings(table: Table, asked: str | None) -> tuple[Reading, ...]:
+    return table.readings if asked == BOTH else (check_reading(table, asked),)
+
+
+def _missing(cell: Cell, here: Iterable[str]) -> str:
+    """Why a cell cannot be run here; nothing where it can."""
+    if cell.not_runnable:
+        return cell.not_runnable
+    lacking = [name for name in cell.datasets if name not in here]
+    if not lacking:
+        return ""
+    names = " and ".join(SOURCES[name].title for name in lacking)
+    return f"it needs {names}, to be had by: unskew data fetch {lacking[0]}"
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A run that a cell needs."""
+
+    name: str
+    folder: Path
+    settings: dict[str, Any]
+
+
+def _jobs(
+    wanted: Iterable[tuple[Cell, Reading]],
+    seeds: Sequence[int],
+    out: Path,
+    version: Version,
+    flags: Mapping[str, Any],
+) -> list[_Job]:
+    """The runs that cells need, each once: all cells with the first seed, then with the next."""
+    pairs = list(wanted)
+    found: dict[Path, _Job] = {}
+    for seed in seeds:
+        for cell, reading in pairs:
+            settings = version.experiment(cell, reading, seed)
+            folder = run_folder(out, version, settings)
+            name = f"{cell.id} {reading} seed {seed}"
+            found.setdefault(folder, _Job(name, folder, options.changed(settings, **flags)))
+    return list(found.values())
+
+
+def _run(
+    jobs: Sequence[_Job], folder: Path, clock: Clock, loggers: tuple[str, ...], *, quiet: bool
+) -> dict[Path, Failure]:
+    """Run what is not finished, and return what failed."""
+    left = [job for job in jobs if not is_finished(job.folder)]
+    done = len(jobs) - len(left)
+    if not left:
+        if not quiet:
+            say(f"all {len(jobs)} runs are finished already.")
+        return {}
+    prepared = set_up(((job.name, Experiment(**job.settings)) for job in left), clock, quiet=quiet)
+    runs = [SweepRun(job.name, job.folder, each) for job, (_, each) in zip(left, prepared, strict=True)]
+    settings = [each.experiment.model_dump() for _, each in prepared]
+    if not quiet:
+        finished = f", {done} others are finished" if done else ""
+        say(f"{len(left)} run{'s' * (len(left) > 1)} to do{finished}; {_time(Pace.of(folder), settings)}")
+    total = sum(each["budget"]["rounds"] for each in settings)
+    with _Estimating(total, prepared, folder, quiet=quiet) as watch:
+        try:
+            ends = sweep(runs, watch, loggers)
+        except KeyboardInterrupt:
+            again = shlex.join(["unskew", *sys.argv[1:]])
+            raise Interrupted(f"stopped; what is finished is kept; go on with: {again}") from None
+    return {run.folder: end for run, end in zip(runs, ends, strict=True) if isinstance(end, Failure)}
+
+
+def _time(pace: Pace, settings: Sequence[Mapping[str, Any]]) -> str:
+    seconds = pace.estimate(settings)
+    if seconds is None:
+        return "how long they take is not known before a run of each network and dataset has finished."
+    return f"about {outcomes.duration(seconds)}, going by runs in the same folder."
+
+
+class _Estimating(Watch):
+    """Says how long the rest will take as soon as that can be told."""
+
+    def __init__(self, rounds: int, prepared: Cells, folder: Path, *, quiet: bool) -> None:
+        super().__init__(rounds, cells=len(prepared), quiet=quiet)
+        self._left = [each.experiment.model_dump() for _, each in prepared]
+        self._folder = folder
+        self._told = Pace.of(folder).estimate(self._left) is not None
+
+    def label(self, text: str) -> None:
+        super().label(text)
+        if self._told or self._cell == 1:
+            return
+        left = self._left[self._cell - 1 :]
+        seconds = Pace.of(self._folder).estimate(left)
+        if seconds is not None:
+            self._told = True
+            self.say([f"about {outcomes.duration(seconds)} for the {len(left)} runs that are left."])
+
+
+def _write(
+    folder: Path,
+    wanted: Sequence[tuple[Cell, Reading]],
+    seeds: Sequence[int],
+    version: Version,
+    *,
+    json: bool,
+) -> None:
+    """Write ordinary experiment files."""
+    written = []
+    for cell, reading in wanted:
+        for seed in seeds:
+            settings = version.experiment(cell, reading, seed)
+            head = [f"# {cell.table} {cell.id}, reading {reading}"]
+            head += [f"# {version.words}"] * (not version.full)
+            head += [f"# assumed: {each}" for each in cell.assumed]
+            path = folder / f"{run_stem(settings)}-seed{seed}.toml"
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, "\n".join(head) + "\n\n" + tomli_w.dumps(settings))
+            written.append(str(path))
+    paths = list(dict.fromkeys(written))
+    if json:
+        print(to_json({"files": list[Json](paths)}, indent=None))
+        return
+    for name in paths:
+        console().print(name, soft_wrap=True)
+    say(f"{len(paths)} experiment files; run one with: unskew run {shlex.quote(paths[0])}")
+
+
+def _keep(table: Table, out: Path, version: Version) -> None:
+    """Write down all that is known of a table, beside its runs."""
+    everything = [(cell, reading) for cell in table.cells for reading in table.readings]
+    told = [each for each in outcomes.outcomes(table, everything, out, version) if each.runs]
+    if told:
+        stem = out / version.folder / table.id.replace(":", "-")
+        write_whole(stem.with_suffix(".json"), to_json(outcomes.to_json(table, told, version)))
+        write_whole(stem.with_suffix(".md"), outcomes.to_markdown(table, told, version))
+
+
+def _show(table: Table, told: Sequence[Outcome], version: Version, left_out: Mapping[str, str]) -> None:
+    screen = console()
+    for line in outcomes.caption(table, version):
+        screen.print(line, soft_wrap=True)
+    heads, rows = outcomes.rows_of(table, told, version)
+    screen.print()
+    screen.print(Grid(heads, rows, words=1))
+    screen.print()
+    for note in (*table.notes, *(f"assumed: {each}" for each in outcomes.assumptions(told))):
+        screen.print(f"note: {note}", soft_wrap=True)
+    for why in dict.fromkeys(left_out.values()):
+        names = [name for name, each in left_out.items() if each == why]
+        screen.print(f"left out: {len(names)} cells such as {names[0]}: {why}", soft_wrap=True)
+
+
+def _plain(found: Mapping[str, str]) -> dict[str, Json]:
+    return dict(found)
+
+
+def _failures(failed: Mapping[Path, Failure]) -> dict[str, Json]:
+    return {str(folder): end.sentence for folder, end in failed.items()}
+
+
+def _list(here: set[str], *, json: bool) -> None:
+    if json:
+        print(
+            to_json(
+                {
+                    table.id: {
+                        "title": table.title,
+                        "cells": len(table.cells),
+                        "here": sum(not _missing(cell, here) for cell in table.cells),
+                        "not_runnable": table.not_runnable or None,
+                    }
+                    for paper in papers().values()
+                    for table in paper.tables
+                },
+                indent=None,
+            )
+        )
+        return
+    screen = console()
+    for paper in papers().values():
+        rows = []
+        for table in paper.tables:
+            missing = [why for cell in table.cells if (why := _missing(cell, here))]
+            can = len(table.cells) - len(missing)
+            rows.append([table.id, str(len(table.cells) or "-"), str(can or "-"), table.title])
+        screen.print(f"{paper.title} ({paper.reference})", soft_wrap=True)
+        screen.print(Grid(["table", "cells", "here", "what"], rows, words=1))
+        screen.print()
+    screen.print(
+        "here: cells whose data is here. unskew reproduce --list TABLE shows the printed numbers, and what a "
+        "table lacks; unskew reproduce TABLE --cell PATTERN runs cells.",
+        soft_wrap=True,
+    )
+
+
+def _list_table(table: Table, here: set[str], *, json: bool) -> None:
+    if json:
+        print(
+            to_json(
+                {
+                    "table": table.id,
+                    "title": table.title,
+                    "reports": table.reports,
+                    "statistic": table.statistic,
+                    "readings": list(table.readings),
+                    "notes": list(table.notes),
+                    "differences": list(table.differences),
+                    "not_runnable": table.not_runnable or None,
+                    "cells": [
+                        {
+                            "cell": cell.id,
+                            "published": {
+                                name: outcomes.published_json(number)
+                                for name, number in cell.published.items()
+                            },
+                            "missing": _missing(cell, here) or None,
+                            "assumed": list(cell.assumed),
+                        }
+                        for cell in table.cells
+                    ],
+                },
+                indent=None,
+            )
+        )
+        return
+    screen = console()
+    screen.print(f"{table.id}: {table.title}", soft_wrap=True)
+    if table.reports:
+        screen.print(f"reports {table.reports}", soft_wrap=True)
+    by_place = {(cell.column, cell.row): cell for cell in table.cells}
+    for name in table.measures if table.cells else ():
+        rows = [
+            [column, *(_printed(by_place[column, row], name) for row in table.rows)]
+            for column in table.columns
+        ]
+        screen.print()
+        screen.print(Grid(["" if len(table.measures) == 1 else name, *table.rows], rows))
+    screen.print()
+    if table.cells:
+        screen.print(f"cells are named column/row, such as {table.cells[0].id}", soft_wrap=True)
+        screen.print(f"readings: {', '.join(table.readings)}; without --reading the first", soft_wrap=True)
+    assumed = dict.fromkeys(each for cell in table.cells for each in cell.assumed)
+    for note in (*table.notes, *(f"assumed: {each}" for each in assumed), *table.differences):
+        screen.print(f"note: {note}", soft_wrap=True)
+    lacking = dict.fromkeys(why for cell in table.cells if (why := _missing(cell, here)))
+    for why in lacking or ([table.not_runnable] if table.not_runnable else []):
+        count = sum(_missing(cell, here) == why for cell in table.cells)
+        screen.print(f"cannot be run{f' ({count} cells)' * bool(count)}: {why}", soft_wrap=True)
+
+
+def _printed(cell: Cell, measure: str) -> str:
+    number = cell.published.get(measure)
+    return "-" if number is None else str(number)

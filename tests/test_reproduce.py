@@ -1,0 +1,310 @@
+"""The papers' tables: what is printed, the experiments behind it, and runs beside it."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from benchmarks import kills
+
+from unskew import UserError, models
+from unskew.data.augment import Augment
+from unskew.data.partitions import parse_skew
+from unskew.data.sources import SOURCES
+from unskew.experiment import Experiment, read
+from unskew.methods.assemble import assemble
+from unskew.report.read import read_run
+from unskew.reproduce import PAPERS, cells, experiment, find_table, papers, tables
+from unskew.reproduce.outcome import Pace, Version, duration, measure, run_stem
+
+SMALL = ("--rounds", "1", "--fraction", "0.02")
+
+
+def printed(table: str, cell: str, measure: str = "accuracy") -> str:
+    (found,) = cells(find_table(table), cell)
+    return str(found.published[measure])
+
+
+class TestPublished:
+    @pytest.mark.parametrize("paper", PAPERS)
+    def test_every_cell_is_an_experiment_or_says_why_not(self, paper) -> None:
+        seen = set()
+        for table in papers()[paper].tables:
+            assert table.cells or table.not_runnable
+            assert (
+                len({cell.id for cell in table.cells})
+                == len(table.cells)
+                == len(table.columns) * len(table.rows)
+            )
+            for cell in table.cells:
+                if cell.not_runnable:
+                    with pytest.raises(UserError, match="cannot be run"):
+                        experiment(cell)
+                    continue
+                assert set(cell.datasets) <= SOURCES.keys()
+                for reading in cell.readings:
+                    whole = experiment(cell, reading, seed=3)
+                    if run_stem(whole) in seen:
+                        continue
+                    seen.add(run_stem(whole))
+                    made = Experiment(**whole)
+                    assert made.seed == 3
+                    assert made.model.name in models.MODELS
+                    assemble(made.method.parts())
+                    Augment.parse(made.data.augment)
+                    smaller = experiment(cell, reading, rounds=2, fraction=0.5)
+                    parse_skew(smaller["skew"]["recipe"])
+
+    @pytest.mark.parametrize(
+        ("table", "cell", "measure", "number"),
+        [
+            ("fedlmd:table3", "cifar10/dirichlet:0.05/fedlmd", "accuracy", "50.45"),
+            ("fedlmd:table3", "cifar10/shards:2/fedlmd", "speed_up", "3.64"),
+            ("fedlmd:table3", "cifar10/dirichlet:0.05/scaffold", "speed_up", "failed"),
+            ("fedlmd:table7", "cinic10/dirichlet:0.1/fedcurv", "accuracy", "52.48 ± 2.28"),
+            ("fedlmd:table4", "cifar10/dirichlet:0.05/mobilenet/fedcurv", "accuracy", "14.10"),
+            ("fedvls:table1", "mnist/dirichlet:0.05/fedlc", "accuracy", "85.56 ± 0.18"),
+            ("fedvls:table1", "tiny_imagenet/dirichlet:0.05/fedvls", "accuracy", "45.23 ± 0.15"),
+            ("fedvls:table5", "cifar10/dirichlet:0.05/none", "accuracy", "57.31"),
+            ("fedvls:table17", "cifar10/dirichlet:0.1/fedvls", "drift", "8.37"),
+            ("fedvls:table15", "digits4/dirichlet:0.05/fpl+fedvls", "domain:svhn", "82.05"),
+            ("feded:table4", "cifar10/dirichlet:0.05/40-rounds/feded", "accuracy", "72.90"),
+            ("feded:table5", "cifar10/dirichlet:0.05/none", "accuracy", "55.38"),
+            ("fedlc:table1", "cifar100/dirichlet:0.5/fedlc", "accuracy", "44.96 ± 1.71"),
+            ("fedlc:table5", "svhn/sorted-shards:5/E=20/fednova", "accuracy", "89.24"),
+            ("fedlc:table4", "synthetic:1,1/fedrs", "accuracy", "66.39 ± 1.41"),
+            ("pkd:table1", "cifar10/balanced/100-clients/pkd", "min_class", "53.00"),
+            ("pkd:table1", "cifar10/balanced/100-clients/pkd-found", "min_class", "53.00"),
+            ("pkd:table9", "fashion_mnist/balanced/10-clients/fedavg", "cost:70", "never"),
+        ],
+    )
+    def test_numbers_are_those_in_print(self, table, cell, measure, number) -> None:
+        assert printed(table, cell, measure) == number
+
+    def test_hyperparameters_differ_by_column(self) -> None:
+        at = {
+            column: experiment(cells(find_table("fedlmd:table3"), f"{column}/fedlmd")[0])["method"]
+            for column in ("cifar10/shards:2", "cifar10/dirichlet:0.05")
+        }
+        assert (at["cifar10/shards:2"]["beta"], at["cifar10/shards:2"]["temperature"]) == (1.0, 1.0)
+        assert (at["cifar10/dirichlet:0.05"]["beta"], at["cifar10/dirichlet:0.05"]["temperature"]) == (
+            2.0,
+            3.0,
+        )
+
+    def test_readings_differ_in_what_paper_and_code_disagree_on(self) -> None:
+        (cell,) = cells(find_table("fedlmd:table1"), "*/fedlmd")
+        code, paper = experiment(cell, "as-coded"), experiment(cell, "paper")
+        assert code["data"]["augment"] == "crop:4,flip,cutout:16"
+        assert paper["data"]["augment"] == "crop:4,flip"
+        assert code["method"]["name"] == "fedlmd"
+        assert paper["method"]["name"] == "fedlmd+uniform"
+        (cell,) = cells(find_table("fedvls:table1"), "cifar100/dirichlet:0.1/fedvls")
+        code, paper = experiment(cell, "as-coded"), experiment(cell, "paper")
+        assert (code["budget"]["weight_decay"], paper["budget"]["weight_decay"]) == (0.0, 1e-4)
+        assert (code["method"]["form"], paper["method"]["form"]) == ("official", "paper")
+        assert code["method"]["lam"] == paper["method"]["lam"] == 0.5
+        with pytest.raises(UserError, match="has the reading paper alone"):
+            experiment(find_table("pkd:table1").cells[0], "as-coded")
+
+    def test_one_experiment_of_two_tables_is_one_run(self) -> None:
+        stems = {
+            run_stem(experiment(cells(find_table(table), cell)[0]))
+            for table, cell in (
+                ("fedlmd:table1", "cifar10/dirichlet:0.05/fedavg"),
+                ("fedlmd:table3", "cifar10/dirichlet:0.05/fedavg"),
+                ("fedlmd:table7", "cifar10/dirichlet:0.05/fedavg"),
+            )
+        }
+        assert len(stems) == 1
+        vls, ed = (
+            run_stem(experiment(cells(find_table(f"{name}:table1"), f"cifar10/dirichlet:0.1/{name}")[0]))
+            for name in ("fedvls", "feded")
+        )
+        assert vls == ed
+
+    def test_a_part_of_the_data_has_room_for_its_clients(self) -> None:
+        for table, cell, recipe in (
+            ("fedlmd:table1", "*/fedavg", "part:0.02+dirichlet:0.05,variant=fedntd,min_size=1"),
+            (
+                "fedvls:table1",
+                "mnist/dirichlet:0.1/fedavg",
+                "part:0.02+dirichlet:0.1,variant=fedvls,min_size=5",
+            ),
+            ("fedvls:table2", "cifar10/*/fedavg", "part:0.02+quantity:2"),
+            ("pkd:table3", "mnist/*/fedavg", "part:0.02+classes:1"),
+        ):
+            (found,) = cells(find_table(table), cell)
+            assert experiment(found, fraction=0.02)["skew"]["recipe"] == recipe
+
+    def test_stages_fit_into_fewer_rounds(self) -> None:
+        (cell,) = cells(find_table("pkd:table1"), "mnist/balanced/10-clients/pkd")
+        small = experiment(cell, rounds=5)["method"]
+        assert (small["warmup"], small["expert_rounds"]) == ("auto", 5)
+
+    def test_reading_the_tables_needs_no_pytorch(self) -> None:
+        code = "import sys, unskew.reproduce as r; r.tables(); assert 'torch' not in sys.modules"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    @pytest.mark.parametrize(
+        ("table", "says"),
+        [("fedlmd:table33", "did you mean 'fedlmd:table3'"), ("table3", "is no table of these papers")],
+    )
+    def test_a_table_that_is_not_there(self, table, says) -> None:
+        with pytest.raises(UserError, match=says):
+            find_table(table)
+
+
+def test_tables_are_listed(unskew) -> None:
+    answer = unskew("reproduce", "--list")
+    assert answer.code == 0
+    for table in tables():
+        assert f"{table} " in answer.out
+    told = json.loads(unskew("reproduce", "--list", "--json").out)
+    assert told["fedlc:table4"]["cells"] == 28
+    assert told["fedlc:table4"]["here"] == 21  # FEMNIST is not here
+    one = unskew("reproduce", "fedlc:table4", "--list").out
+    assert "80.92 ± 0.31" in one
+    assert "cannot be run (7 cells): it needs FEMNIST" in one
+    assert "it begins with a trained global model" in unskew("reproduce", "fedvls:table12", "--list").out
+
+
+def test_a_smaller_version_is_run_once_and_says_that_it_is_one(unskew, tmp_path, no_workers) -> None:
+    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fed[al]* femnist/fedavg", *SMALL]
+    first = unskew(*ask, "--seeds", "1-2", "--reading", "both")
+    assert first.code == 0, first.err
+    assert "6 runs to do; how long they take is not known" in first.err
+    assert "a smaller version, with 1 round and 2 % of the training samples" in first.out
+    assert "left out: 1 cells such as femnist/fedavg: it needs FEMNIST" in first.out
+    there = tmp_path / "runs/reproduce/rounds=1,fraction=0.02"
+    folders = {path.name: path.stat().st_mtime_ns for path in there.glob("*/summary.json")}
+    told = json.loads((there / "fedlc-table4.json").read_text())
+    assert told["version"] == {
+        "full": False, "words": "a smaller version, with 1 round and 2 % of the training samples",
+        "rounds": 1, "fraction": 0.02, "precision": "fp32", "fast": False,
+    }  # fmt: skip
+    by_cell = {(each["cell"], each["reading"]): each for each in told["cells"]}
+    assert set(by_cell) == {
+        ("synthetic:0,0/fedavg", "as-coded, paper"),
+        ("synthetic:0,0/fedlc", "as-coded"),
+        ("synthetic:0,0/fedlc", "paper"),
+    }
+    fedlc = by_cell["synthetic:0,0/fedlc", "as-coded"]
+    accuracy = fedlc["measures"]["accuracy"]
+    assert accuracy["published"] == {"value": 80.92, "std": 0.31, "word": None}
+    assert accuracy["mean"] == pytest.approx(sum(accuracy["values"]) / 2)
+    assert accuracy["difference"] is None  # a smaller version compares with nothing in print
+    assert fedlc["seeds"] == [1, 2]
+    assert fedlc["beside"]["accuracy.last"] == accuracy["values"]
+    page = (there / "fedlc-table4.md").read_text()
+    assert "| cell | published | ours, smaller version | difference | reading |" in page
+    assert "not to be compared with what is published" in page
+
+    again = unskew(*ask, "--reading", "both", "--json")
+    assert "all 3 runs are finished already" in again.err
+    assert [each for each in json.loads(again.out)["cells"] if each["seeds"]] == told["cells"]
+    assert {path.name: path.stat().st_mtime_ns for path in there.glob("*/summary.json")} == folders
+    assert (
+        unskew("reproduce", "fedlc:table4", "--show", "--cell", "synthetic:0,0/fedavg").out.count(" - ") > 0
+    )
+    assert not (tmp_path / "runs/reproduce/full").exists()
+
+
+def test_it_is_interrupted_and_goes_on(unskew, tmp_path, no_workers) -> None:
+    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:1,1/fedavg", "--rounds", "12"]
+    ask += ["--fraction", "0.02", "--checkpoint", "every=1", "--engine", "loop"]
+    child = kills.fork(ask, tmp_path / "log")
+    folder = tmp_path / "runs/reproduce/rounds=12,fraction=0.02"
+    deadline = time.monotonic() + 60
+    while not any(path.read_text().count("\n") > 1 for path in folder.glob("*/rounds.jsonl")):
+        assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+        time.sleep(0.02)
+    os.kill(child, signal.SIGINT)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
+    assert (
+        "what is finished is kept; go on with: unskew reproduce fedlc:table4"
+        in (tmp_path / "log").read_text()
+    )
+    (run,) = folder.glob("fedavg-*")
+    assert not (run / "summary.json").exists()
+    answer = unskew(*ask)
+    assert answer.code == 0, answer.err
+    assert (run / "resumed.jsonl").exists()
+    assert read_run(run).done == 12
+
+
+def test_experiment_files_can_be_run_alone(unskew, tmp_path) -> None:
+    answer = unskew(
+        "reproduce",
+        "fedlmd:table3",
+        "--cell",
+        "cifar10/dirichlet:0.05/fedlmd",
+        "--seeds",
+        "1-2",
+        "--write",
+        "files",
+    )
+    assert answer.code == 0, answer.err
+    paths = sorted((tmp_path / "files").iterdir())
+    assert len(paths) == 2
+    assert "fedlmd:table3 cifar10/dirichlet:0.05/fedlmd, reading as-coded" in paths[0].read_text()
+    made = Experiment(**read(paths[1]))
+    assert made.seed == 2
+    assert made.skew.seed == 19940817
+    assert made.method.brief() == "fedlmd:beta=2,temperature=3"
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        ((), "no table is named"),
+        (("fedlmd:table6",), "cannot be run: it lists hyperparameters"),
+        (("fedlmd:table3", "--cell", "cifar11/*"), "no cell of fedlmd:table3 matches 'cifar11/*'"),
+        (("fedlmd:table3", "--reading", "printed"), "unknown reading 'printed'"),
+        (("fedlc:table4", "--fraction", "2"), "--fraction is 2 but should be a share between 0 and 1"),
+        (("fedlc:table4", "--rounds", "0"), "--rounds is 0 but should be a whole number"),
+        (("fedlc:table4", "--precision", "fp8"), "unknown precision 'fp8'"),
+        (("fedlmd:table1",), "none of these cells can be run here: it needs CIFAR-10"),
+    ],
+)
+def test_mistakes_are_explained(unskew, ask, says) -> None:
+    answer = unskew("reproduce", *ask)
+    assert answer.code == 2
+    assert says in answer.err
+
+
+def test_costs_count_experts_as_pkd_does(unskew, tmp_path, no_workers) -> None:
+    ask = ["run", "--dataset", "digits", "--skew", "balanced", "--clients", "2", "--rounds", "5"]
+    ask += ["--epochs", "1"]
+    ask += ["--method", "pkd:groups=3/8,warmup=2,expert_rounds=4", "--out", "pkd", "--quiet"]
+    assert unskew(*ask).code == 0
+    run = read_run(tmp_path / "pkd")
+    worst = {line.round: line.min_class for line in run.tested}
+    target = max(worst.values())
+    reached = min(number for number, value in worst.items() if value == target)
+    group = run.counts.sum(axis=0)[[3, 8]].sum() / run.counts.sum()
+    shares = [share for share in run.summary.tallies["activated"].share if share is not None]
+    asked = sum(shares[: max(0, reached - 2)]) / 3
+    expected = reached + asked + (4 * group if reached > 2 else 0)
+    assert measure(f"cost:{100 * target - 1e-6}", run, "last") == pytest.approx(expected)
+    assert measure("cost:101", run, "last") == math.inf
+    assert measure("min_class", run, "last") == pytest.approx(100 * worst[5])
+    assert measure("speed_up", run, "last", run) == 1.0
+    pace = Pace.of(tmp_path)
+    assert pace.estimate([run.experiment]) == pytest.approx(run.summary.seconds)
+    other = run.experiment | {"method": {"name": "fedavg"}}
+    assert pace.estimate([other]) == pytest.approx(run.summary.seconds)  # by what is most alike
+    assert pace.estimate([run.experiment | {"model": {"name": "cnn"}}]) is None
+
+
+def test_words() -> None:
+    assert Version().full
+    assert Version(precision="bf16").words == "bf16"
+    assert [duration(seconds) for seconds in (0.2, 61, 600, 12000)] == ["1 s", "61 s", "10 min", "3 h 20 min"]
+    assert Path(Version(2, 0.1, "bf16", fast=True).folder).name == "rounds=2,fraction=0.1,bf16,fast"
