@@ -578,6 +578,8 @@ class Planned:
     """As it was typed."""
     experiment: dict[str, Any] = field(default_factory=dict)
     """As experiment.toml will have it."""
+    condition: str = ""
+    """What its setting is called, where there are several."""
 
 
 @_DECLARED

@@ -1,9 +1,9 @@
-"""`unskew compare`: several methods under the same conditions."""
+"""`unskew compare`: several methods under the same conditions, or under each of several."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 from unskew import metrics
 from unskew.cli import options
 from unskew.cli.progress import Watch
-from unskew.cli.setup import Cells, set_up
+from unskew.cli.setup import Cells, Loaded, set_up
 from unskew.cli.show import (
     compared_sites,
     console,
@@ -27,38 +27,20 @@ from unskew.cli.show import (
     sweep_time_line,
     table_command,
 )
+from unskew.cli.table import show_table
 from unskew.clock import Clock, process_age
-from unskew.comparison import comparison, summary_of
+from unskew.comparison import summary_of
 from unskew.errors import Interrupted, UserError, unknown
 from unskew.experiment import Experiment, MethodSpec
 from unskew.lock import locked
 from unskew.methods import METHODS
 from unskew.notation import flatten
-from unskew.reading import method_labels, shorten
-from unskew.record import (
-    COMPARE,
-    PLAN,
-    DamagedError,
-    FailedRun,
-    Failure,
-    Plan,
-    Planned,
-    SweepTime,
-    is_tunable,
-    to_json,
-)
-from unskew.report.answer import Answer
+from unskew.reading import method_labels
+from unskew.record import FailedRun, Failure, SweepTime, is_tunable, to_json
 from unskew.report.read import Run
-from unskew.runs import (
-    EMPTY,
-    FINISHED,
-    claim,
-    differences,
-    differing_keys,
-    free_folder,
-    slug,
-    write_whole,
-)
+from unskew.report.table import CONDITION, tabulate
+from unskew.runs import FINISHED, claim, differing_keys, free_folder, write_whole
+from unskew.study import ConditionResult, Study, StudyCell, combinations, compare_json, failed_before
 from unskew.sweep import SweepRun, how_to_go_on, is_finished, resume_command, sweep
 
 
@@ -101,6 +83,15 @@ def compare(
             "--reference", "METHOD", "What the others are compared with.", "fedavg, or the first named"
         ),
     ] = None,
+    vary: Annotated[
+        list[str] | None,
+        options.option(
+            "--vary",
+            "NAME=VALUE",
+            "Compare under each of several settings, such as --vary skew=iid --vary skew=shards:2; may be "
+            "repeated.",
+        ),
+    ] = None,
     seeds: Annotated[str | None, options.option("--seeds", "NUMBERS", "Such as 1,2,3 or 1-3.")] = None,
     engine: options.Engine = None,
     device: options.Device = None,
@@ -117,7 +108,8 @@ def compare(
     quiet: options.Quiet = False,
     set_: options.Set = None,
 ) -> None:
-    """Train several methods on the same partition, initial weights and batches, over several seeds."""
+    """Train several methods on the same partition, initial weights and batches, over several seeds; with
+    --vary under each of several settings."""
     clock = Clock(process_age())
     clock.mark("imports")
     options.refuse_unshared(set_, seeds)
@@ -150,35 +142,47 @@ def compare(
         "checkpoint": checkpoint,
         "on_fault": on_fault,
     }
-    shared = options.settings(experiment, set_, **flags)
-    base = [
-        options.settings(Path(method), set_, trusted=trusted or [], method=None, **flags)
-        if method.endswith(".toml")
-        else shared | {"method": options.method_table(method)}
-        for method in methods
-    ]
     loggers = options.loggers(log)
-    first = Experiment(**base[0])
-    numbers = [first.seed] if seeds is None else options.seed_list(seeds)
-    specs = (
-        (method, Experiment(**{**settings, "seed": seed}))
-        for seed in numbers
-        for method, settings in zip(methods, base, strict=True)
-    )
-    typed = set_up(specs, clock, quiet=quiet)
-    if any(method.endswith(".toml") for method in methods):
-        _refuse_other_conditions(typed)
-    labels = method_labels([prepared.experiment for _, prepared in typed[: len(methods)]])
-    cells = [(label, cell[1]) for label, cell in zip(labels * len(numbers), typed, strict=True)]
+    numbers = None if seeds is None else options.seed_list(seeds)
+    cells: list[StudyCell] = []
+    loaded = Loaded()
+    for choice in combinations(options.varied(vary or [])):
+        given, assigned = (
+            flags | {key: value for key, value in choice.items() if key in flags},
+            list(set_ or []),
+        )
+        assigned += [f"{key}={value}" for key, value in choice.items() if key not in flags]
+        shared = options.settings(experiment, assigned, **given)
+        base = [
+            options.settings(Path(method), assigned, trusted=trusted or [], method=None, **given)
+            if method.endswith(".toml")
+            else shared | {"method": options.method_table(method)}
+            for method in methods
+        ]
+        numbers = numbers or [Experiment(**base[0]).seed]
+        specs = (
+            (method, Experiment(**{**settings, "seed": seed}))
+            for seed in numbers
+            for method, settings in zip(methods, base, strict=True)
+        )
+        typed = set_up(specs, clock, loaded, quiet=quiet)
+        if any(method.endswith(".toml") for method in methods):
+            _refuse_other_conditions(typed)
+        labels = method_labels([prepared.experiment for _, prepared in typed[: len(methods)]])
+        name = ", ".join(f"{key}={value}" for key, value in choice.items())
+        cells += [
+            StudyCell(label, prepared, name)
+            for label, (_, prepared) in zip(labels * len(numbers), typed, strict=True)
+        ]
     against = None if reference is None else _find_label(reference, dict(zip(methods, labels, strict=True)))
-    settings = cells[0][1].experiment
-    folder = out or free_folder("-".join(["compare", *settings.words()[1:-1]]))
-    if claim(folder) == FINISHED and not _failed_before(folder):
+    study = Study(tuple(cells), against)
+    folder = out or free_folder("-".join(["compare", *cells[0].experiment.words()[1:-1]]))
+    if claim(folder) == FINISHED and not failed_before(folder):
         raise UserError(
             f"the output folder {folder} holds a finished run or compare: see `unskew table {folder}`, or "
             "choose another with --out."
         )
-    finish(folder, cells, clock, loggers, against, json=json, quiet=quiet, table=table)
+    finish(folder, study, clock, loggers, json=json, quiet=quiet, table=table)
 
 
 def _refuse_other_conditions(cells: Cells) -> None:
@@ -206,144 +210,76 @@ def _conditions(experiment: Experiment) -> dict[str, object]:
 
 def finish(
     folder: Path,
-    cells: Cells,
+    study: Study,
     clock: Clock,
     loggers: tuple[str, ...],
-    reference: str | None,
     *,
     json: bool,
     quiet: bool,
     table: bool,
 ) -> None:
-    """Run in a folder what of these cells is not finished there, and show all of them."""
+    """Run in a folder what of a study is not finished there, and show all of it."""
     found = claim(folder)
-    folders = _folders(dict.fromkeys(method for method, _ in cells))
-    planned = [
-        SweepRun(
-            f"{method} seed {(seed := each.experiment.seed)}", folder / f"{folders[method]}-seed{seed}", each
-        )
-        for method, each in cells
-    ]
-    experiments = [prepared.experiment for _, prepared in cells]
+    planned = study.planned(folder)
+    experiments = [cell.experiment for cell in study.cells]
     with locked(folder):
-        _agree_on_plan(folder, found, planned, cells, reference)
-        rounds = cells[0][1].experiment.budget.rounds
-        left = sum(not is_finished(cell.folder) for cell in planned)
-        with Watch(left * rounds, cells=left, quiet=quiet, table=table) as watch:
+        study.agree_on_plan(folder, found, planned)
+        left = [run for run in planned if not is_finished(run.folder)]
+        rounds = sum(run.prepared.experiment.budget.rounds for run in left)
+        with Watch(rounds, cells=len(left), quiet=quiet, table=table) as watch:
             clock.mark("set-up")
             try:
                 ends = sweep(planned, watch, loggers)
             except KeyboardInterrupt:
                 raise Interrupted(f"stopped; {how_to_go_on(folder, experiments)}") from None
             clock.mark("runs")
-        _conclude(folder, cells, planned, ends, clock, reference, json=json, quiet=quiet)
-
-
-def _agree_on_plan(
-    folder: Path, found: str, planned: list[SweepRun], cells: Cells, reference: str | None
-) -> None:
-    """Write down what is going to run, or check that it is what the folder says."""
-    runs = [
-        Planned(cell.folder.name, cell.identity, method, prepared.experiment.model_dump(exclude_none=True))
-        for cell, (method, prepared) in zip(planned, cells, strict=True)
-    ]
-    if found == EMPTY:
-        plan = Plan(runs, cells[0][1].experiment.budget.rounds, reference)
-        write_whole(folder / "plan.json", to_json(plan))
-        return
-    if not (folder / "plan.json").exists():
-        raise UserError(f"the output folder {folder} holds a run: choose another with --out.")
-    there = {run.folder: run for run in read_plan(folder).runs}
-    if [(run.folder, run.identity) for run in runs] != [(run.folder, run.identity) for run in there.values()]:
-        raise UserError(
-            f"the output folder {folder} holds another compare ({_difference(runs, there)}): choose another "
-            "with --out, or ask for the same."
-        )
-
-
-def _failed_before(folder: Path) -> bool:
-    """Whether runs of a compare that has ended have failed, and may be tried again."""
-    try:
-        return bool(COMPARE.parse((folder / "compare.json").read_text()).get("failed"))
-    except (OSError, UnicodeDecodeError, DamagedError):
-        return False
-
-
-def _difference(runs: list[Planned], there: dict[str, Planned]) -> str:
-    """What is asked for now and differs from what a plan says."""
-    names = {run.folder for run in runs}
-    if missing := sorted(there.keys() - names):
-        return f"with {missing[0]}"
-    if more := sorted(names - there.keys()):
-        return f"without {more[0]}"
-    for run in runs:
-        if run.identity != there[run.folder].identity:
-            return differences(Experiment(**there[run.folder].experiment), Experiment(**run.experiment))
-    return "in another order"
-
-
-def read_plan(folder: Path) -> Plan:
-    """What a compare in this folder is going to run."""
-    path = folder / "plan.json"
-    try:
-        return PLAN.parse(path.read_text())
-    except (OSError, UnicodeDecodeError, DamagedError) as error:
-        raise UserError(
-            f"{path} cannot be used ({error}): run the compare again in another folder."
-        ) from None
+        _conclude(folder, study, planned, ends, clock, json=json, quiet=quiet)
 
 
 def _conclude(
     folder: Path,
-    cells: Cells,
+    study: Study,
     planned: list[SweepRun],
     ends: list[Run | Failure],
     clock: Clock,
-    reference: str | None,
     *,
     json: bool,
     quiet: bool,
 ) -> None:
-    methods = list(dict.fromkeys(method for method, _ in cells))
-    by_method: dict[str, dict[int, Run]] = {method: {} for method in methods}
-    failed: list[FailedRun] = []
-    named = {run.path: run for run in shorten([end for end in ends if isinstance(end, Run)])}
-    for (method, prepared), cell, end in zip(cells, planned, ends, strict=True):
-        seed = prepared.experiment.seed
-        if isinstance(end, Failure):
-            failed.append(FailedRun(method, seed, cell.identity, str(cell.folder), end.sentence))
-        else:
-            by_method[method][seed] = named[end.path]
-    settings = cells[0][1].experiment
-    seeds = [prepared.experiment.seed for method, prepared in cells if method == methods[0]]
-    found, told = comparison(settings, seeds, by_method, failed, reference)
+    told, failed = study.conclude(planned, ends)
     clock.mark("end")
     time = _time(clock)
-    whole = found | {"run_dir": str(folder), "time": time}
+    whole = compare_json(told) | {"run_dir": str(folder), "time": time}
     write_whole(folder / "compare.json", to_json(whole))
-    known = {method: list(each.values()) for method, each in by_method.items() if each}
+    runs = [run for each in told for some in each.runs.values() for run in some]
     if json:
         print(to_json(whole, indent=None))
     else:
-        title = f"{settings.title()}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}"
-        if told:
-            _show(title, known, told)
+        for each in told:
+            if each.answer:
+                _show(each)
+        if len(told) > 1 and runs:
+            console().print()
+            show_table(tabulate(runs, columns=CONDITION, reference=study.reference))
         console().print(f"\nrun folders: {folder}", soft_wrap=True)
     if not quiet:
-        summaries = [summary_of(run) for each in known.values() for run in each]
-        on_cluster = any(prepared.trial.engine == "ray" for _, prepared in cells)
-        say(sweep_time_line(time, summaries, len(cells), side_by_side=on_cluster))
+        on_cluster = any(cell.prepared.trial.engine == "ray" for cell in study.cells)
+        say(sweep_time_line(time, [summary_of(run) for run in runs], len(planned), side_by_side=on_cluster))
     if failed:
-        again = resume_command(folder, [prepared.experiment for _, prepared in cells])
-        raise UserError(_failure(failed, len(cells), again))
+        again = resume_command(folder, [cell.experiment for cell in study.cells])
+        raise UserError(_failure(failed, len(planned), again))
     if not (json or quiet):
         say_next(report_command(folder), table_command(folder))
 
 
-def _show(title: str, known: dict[str, list[Run]], told: Answer) -> None:
-    rows = list(known.items())
+def _show(compared: ConditionResult) -> None:
+    told, rows = compared.answer, list(compared.runs.items())
+    assert told is not None
     screen = console()
-    screen.print(title)
+    seeds = compared.seeds
+    if compared.condition:
+        screen.print()
+    screen.print(f"{compared.experiment.title()}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}")
     screen.print(told.skew)
     grids = [result_grid(rows), score_grid(rows), *compared_sites(rows), cost_grid(rows)]
     settles = told.reference is not None and len(told.seeds) >= metrics.FEWEST
@@ -374,17 +310,6 @@ def _failure(failed: list[FailedRun], runs: int, again: str) -> str:
         f"({first.error.removesuffix('.')}): {seen}run what failed again with: {again}; the other runs are "
         "whole."
     )
-
-
-def _folders(labels: Iterable[str]) -> dict[str, str]:
-    """What the folders of methods begin with."""
-    found: dict[str, str] = {}
-    for label in labels:
-        name, number = slug(label), 2
-        while name in found.values():
-            name, number = f"{slug(label)}-{number}", number + 1
-        found[label] = name
-    return found
 
 
 def _find_label(text: str, labels: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -243,6 +243,39 @@ def refuse_unshared(assignments: list[str] | None, seeds: str | None) -> None:
             )
         if setting == "seed" and seeds is not None:
             raise UserError(f"'{assignment}' and --seeds are both given: keep one.")
+
+
+SAME = {
+    "method": "name several methods",
+    "seed": "give --seeds",
+    "engine": "results do not depend on it",
+    "device": "run it once for each",
+    "workers": "results do not depend on it",
+    "data": "give --data",
+    "checkpoint": "results do not depend on it",
+    "probe": "give --probe",
+}
+"""Flags that no condition can differ in, and what to do instead."""
+
+
+def varied(assignments: Iterable[str]) -> dict[str, list[str]]:
+    """The values of each flag or setting that --vary names, in order."""
+    found: dict[str, list[str]] = {}
+    for assignment in assignments:
+        name, sign, value = (part.strip() for part in assignment.partition("="))
+        if not (name and sign and value):
+            raise UserError(
+                f"--vary '{assignment}' is not a setting: write name=value, such as skew=shards:2."
+            )
+        name = name.replace("-", "_") if name.replace("-", "_") in PATHS else name
+        name = next((flag for flag, path in PATHS.items() if path == name), name)
+        if name in SAME or name.partition(".")[0] == "method":
+            why = SAME.get(name, SAME["method"])
+            raise UserError(f"--vary '{assignment}' makes no other condition: {why}.")
+        if value in found.get(name, []):
+            raise UserError(f"--vary '{assignment}' is given twice: give each value once.")
+        found.setdefault(name, []).append(value)
+    return found
 
 
 def settings(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from unskew.cli import options
-from unskew.cli.compare import finish, read_plan
+from unskew.cli.compare import finish
 from unskew.cli.progress import Watch
 from unskew.cli.run import answer
 from unskew.cli.setup import set_up
@@ -20,7 +20,9 @@ from unskew.errors import UserError
 from unskew.experiment import Experiment, refuse_code
 from unskew.experiment import read as read_experiment
 from unskew.lock import locked
+from unskew.record import Plan
 from unskew.report.read import read_run
+from unskew.study import Study, StudyCell, read_plan
 from unskew.sweep import execute, is_finished, remove_leftovers
 from unskew.tune import read_search
 
@@ -57,9 +59,16 @@ def resume(
     changes: dict[str, Any] = {"engine": engine, "workers": workers, "checkpoint": checkpoint, "data": data}
     trusted = method or [], model or "", skew or ""
     if (run / "plan.json").is_file():
-        cells = set_up(_planned(run, changes, trusted), clock, quiet=quiet)
-        reference = read_plan(run).reference
-        finish(run, cells, clock, loggers, reference, json=json, quiet=quiet, table=table)
+        plan = read_plan(run)
+        cells = set_up(_planned(run, plan, changes, trusted), clock, quiet=quiet)
+        study = Study(
+            tuple(
+                StudyCell(method, prepared, planned.condition)
+                for planned, (method, prepared) in zip(plan.runs, cells, strict=True)
+            ),
+            plan.reference,
+        )
+        finish(run, study, clock, loggers, json=json, quiet=quiet, table=table)
         return
     if (run / "search.json").is_file():
         search = read_search(run)
@@ -87,10 +96,10 @@ def resume(
 
 
 def _planned(
-    folder: Path, changes: dict[str, Any], trusted: tuple[list[str], str, str]
+    folder: Path, plan: Plan, changes: dict[str, Any], trusted: tuple[list[str], str, str]
 ) -> Iterator[tuple[str, Experiment]]:
     """What a compare was going to run."""
-    for planned in read_plan(folder).runs:
+    for planned in plan.runs:
         if not planned.experiment:
             raise UserError(
                 f"{folder} was written by a version that could not resume: run the compare again."

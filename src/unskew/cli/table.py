@@ -82,12 +82,13 @@ def table(
     for path in out or []:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, WRITERS[path.suffix.lower()](made))
-    _show(made)
+    show_table(made)
     for path in out or []:
         console().print(f"written: {path}", soft_wrap=True)
 
 
-def _show(made: Comparison) -> None:
+def show_table(made: Comparison) -> None:
+    """A table in the terminal."""
     screen = console()
     screen.print(f"{made.title}\n")
     for title, members in made.sections:
