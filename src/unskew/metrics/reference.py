@@ -105,6 +105,7 @@ def against_reference(
             if one and one.std and value is not None and adjusted is not None and adjusted > LEVEL:
                 left = len(tested) - tested.index(value)  # of the family, at its turn
                 needed = seeds_needed(one.difference, one.std, level=LEVEL / left)
+                needed = needed and max(needed, len(one.seeds) + 1)  # those at hand do not settle it
             told[key[0]][key[1]] = (
                 None
                 if one is None
