@@ -185,6 +185,15 @@ def test_how_many_seeds_would_settle_it():
     assert metrics.seeds_needed(-0.5, 1.0) == 34
     assert metrics.seeds_needed(0.0, 1.0) is None
     assert metrics.seeds_needed(1e-6, 1.0) is None
+    for effect in np.linspace(0.7, 12, 60):
+        for level in (0.05, 0.05 / 9, 0.05 / 36):
+            needed = metrics.seeds_needed(effect, 1.0, level=level)
+            at, below = (
+                stats.nct.sf(stats.t.isf(level / 2, n - 1), n - 1, effect * n**0.5)
+                for n in (needed, needed - 1)
+            )
+            assert at >= 0.8
+            assert needed == 3 or below < 0.8
     needed = metrics.seeds_needed(0.7, 1.0, level=0.01)
     draws = np.random.default_rng(1).normal(0.7, 1.0, (4000, needed))
     found = (stats.ttest_1samp(draws, 0, axis=1).pvalue <= 0.01).mean()

@@ -59,9 +59,12 @@ def seeds_needed(difference: float, std: float, *, level: float = LEVEL, power: 
     power, where the differences of single seeds spread by `std`; None beyond a thousand."""
     if not difference or not std:
         return None
-    low, high = 2, MOST_SEEDS
-    if _power(high, abs(difference) / std, level) < power:
-        return None
+    # From below: SciPy's noncentral t goes wrong here and there where power is almost 1.
+    low, high = 2, 3
+    while _power(high, abs(difference) / std, level) < power:
+        if high == MOST_SEEDS:
+            return None
+        low, high = high, min(2 * high, MOST_SEEDS)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if _power(middle, abs(difference) / std, level) >= power else (middle, high)
