@@ -112,7 +112,7 @@ def test_what_the_seeds_do_not_back_is_not_marked(make):
     close |= {("fedprox", s): [value] for s, value in ((1, 0.70), (2, 0.60), (3, 0.67))}
     table = tabulate(make(close))
     assert {mark for _, mark in shown(table, "last").values()} == {""}
-    assert table.footnotes[0].endswith("after Holm's correction; the seeds settle nothing.")
+    assert table.footnotes[0].endswith("after Holm's correction; the seeds settle nothing here.")
 
 
 def test_two_seeds_tell_nothing_apart(make):
@@ -429,6 +429,11 @@ def test_csv_is_for_programs(make):
     assert rows[0]["last_n"] == "2"
     assert float(rows[0]["traffic_mean"]) == 2 * 2 * 6000
     assert rows[1]["last_std"] == ""
+    marked = next(csv.DictReader(io.StringIO(to_csv(tabulate(make(THREE, folder="three"))))))
+    assert marked["note"].startswith("best: better than every other method")
+    assert "; above, below: differs from fedavg" in marked["note"]
+    assert "bold" not in marked["note"]
+    assert "*" not in marked["note"]
 
 
 def test_latex_marks_what_is_best_and_what_differs(make):

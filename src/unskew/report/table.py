@@ -567,7 +567,7 @@ def _about_marks(filled: Sequence[_Filled], columns: Sequence[Column]) -> Iterab
     ]
     if any(each.when and len(each.told.seeds) >= metrics.FEWEST for each in several):
         within = " of its condition" if len(filled) > 1 else ""
-        nothing = "" if any(not column.exact for column, _ in marked) else "; the seeds settle nothing"
+        nothing = "" if any(not column.exact for column, _ in marked) else "; the seeds settle nothing here"
         yield (
             f"bold: better than every other method{within} by paired t-tests at 5 %; *: differs from "
             f"{_references(several)} at 5 % after Holm's correction{nothing}."
@@ -659,8 +659,15 @@ def to_csv(table: Comparison) -> str:
         for cell in row.cells:
             mean, std = (None, None) if cell.value is None else (cell.value.mean, cell.value.std)
             fields += [mean, std, cell.seeds[0], cell.mark]
-        writer.writerow([*fields, "" if place else escape_csv(" ".join(table.footnotes))])
+        writer.writerow([*fields, "" if place else escape_csv(_by_words(" ".join(table.footnotes)))])
     return file.getvalue()
+
+
+def _by_words(footnotes: str) -> str:
+    """Footnotes on marks that are words."""
+    for mark, word in (("bold: ", "best: "), ("; *: ", "; above, below: "), (" are bold ", " are best ")):
+        footnotes = footnotes.replace(mark, word)
+    return footnotes
 
 
 def to_latex(table: Comparison) -> str:
