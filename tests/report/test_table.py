@@ -329,7 +329,7 @@ def test_several_measures_stand_side_by_side_in_each_condition(two_skews):
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert float(rows[1]["dirichlet:0.5 last_mean"]) == pytest.approx(0.324)
     assert [row["dirichlet:0.5 last_mark"] for row in rows] == ["best", "below"]
-    assert "bold: better than every other method of its condition" in rows[0]["note"]
+    assert "best: better than every other method of its condition" in rows[0]["note"]
     below = tabulate(two_skews, rows="measure", columns="method", measures=["last", "vacant"])
     assert [row.keys for row in below.rows] == [
         (skew, measure) for skew in ("dirichlet:0.05", "dirichlet:0.5") for measure in ("last", "vacant")

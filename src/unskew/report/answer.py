@@ -267,20 +267,26 @@ def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...
         )
         for name, each in values.items()
     )
-    best = {measure: _best(values, measure, reference, differences) for measure in measures}
+    best = {
+        measure: best_backed(
+            {name: each[measure] for name, each in values.items()},
+            reference,
+            {name: each[measure] for name, each in differences.items()},
+        )
+        for measure in measures
+    }
     return Answer("", "", (), reference, when.round, seeds, measures, standings, best)
 
 
-def _best(
-    values: Mapping[str, Mapping[str, Mapping[int, float | None]]],
-    measure: str,
+def best_backed(
+    values: Mapping[str, Mapping[int, float | None]],
     reference: str,
-    differences: Mapping[str, Mapping[str, Difference | None]],
+    differences: Mapping[str, Difference | None],
 ) -> str | None:
     """The method above every other one, as far as that claims no more of the reference than Holm allows."""
-    best = metrics.best_of({name: each[measure] for name, each in values.items()})
+    best = metrics.best_of(values)
     concerned = list(differences) if best == reference else [best] if best is not None else []
-    claims = [differences[name][measure] for name in concerned]
+    claims = [differences[name] for name in concerned]
     return best if all(claim is not None and claim.settled for claim in claims) else None
 
 

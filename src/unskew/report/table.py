@@ -18,7 +18,7 @@ from unskew import metrics
 from unskew.errors import UserError, unknown
 from unskew.metrics import Difference, Summary
 from unskew.notation import write_value
-from unskew.report.answer import Answer, Moment, answer, choose_reference, told_of
+from unskew.report.answer import Answer, Moment, answer, best_backed, choose_reference, told_of
 from unskew.report.conditions import Condition, by_condition, in_common
 from unskew.report.measures import MEASURES, Measure, final_value, find, mean_of, series
 from unskew.report.read import Run, hyperparameters, settings
@@ -388,18 +388,12 @@ def _tested(
     claims: dict[str, tuple[str | None, Mapping[str, Difference | None]]] = {}
     for column in columns:
         sign = -1 if column.lower else 1
-        best = metrics.best_of(
-            {
-                name: {
-                    seed: None if value is None else sign * value for seed, value in each[column.name].items()
-                }
-                for name, each in own.items()
-            }
-        )
+        better = {
+            name: {seed: None if value is None else sign * value for seed, value in each[column.name].items()}
+            for name, each in own.items()
+        }
         differences = {name: each[column.name] for name, each in found.items()}
-        concerned = list(differences) if best == reference else [best] if best is not None else []
-        settled = all(claim and claim.settled for claim in (differences[name] for name in concerned))
-        claims[column.name] = best if settled else None, differences
+        claims[column.name] = best_backed(better, reference, differences), differences
     return claims
 
 
