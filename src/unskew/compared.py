@@ -82,7 +82,7 @@ def compare(runs: Sources, *, reference: str | None = None) -> Compared:
     compared with `reference`: without one with FedAvg, or where that is not among them with the first.
     Differences are paired, seed by seed, and their signs claimed after Holm's correction; one or two seeds
     back no claim. Runs that differ in more than method and seed stand apart."""
-    with gathered(runs) as found:
+    with gathered(runs, failed=True) as found:
         conditions = by_condition(found)
         names = {name for each in conditions for name in each.methods}
         if reference is not None and reference not in names:

@@ -18,6 +18,8 @@ Measure = Callable[[record.Summary], float | None]
 
 
 POSITIVE = (0.0, math.inf)
+PROBABILITIES = {"brier": (0.0, 2.0), "log_loss": POSITIVE}
+"""Between which scores of probabilities lie that are no shares."""
 
 
 def comparison(
@@ -29,8 +31,8 @@ def comparison(
 ) -> tuple[dict[str, Any], Answer | None]:
     """What `compare.json` holds, of methods under the conditions of an experiment: of each, finished runs by
     seed, as far as there are any; and the answer in it."""
-    known = {method: list(each.values()) for method, each in finished.items() if each}
-    told = answer(known, reference=reference) if known else None
+    runs = {method: list(each.values()) for method, each in finished.items()}
+    told = answer(runs, reference=reference) if any(runs.values()) else None
     whole = {
         "dataset": experiment.data.name,
         "skew": experiment.skew.recipe,
@@ -94,10 +96,14 @@ def statistics(runs: Sequence[Run]) -> Json:
         "macro_f1": over(lambda summary: summary.macro_f1),
         "balanced_accuracy": over(lambda summary: summary.balanced_accuracy),
         "probabilities": {
-            field.name: over(_probability(field.name), POSITIVE) for field in fields(record.Probabilities)
+            field.name: over(_probability(field.name), PROBABILITIES.get(field.name, metrics.SHARE))
+            for field in fields(record.Probabilities)
         },
         "validation": over(
-            lambda summary: summary.validation.value if summary.validation else None, POSITIVE
+            lambda summary: summary.validation.value if summary.validation else None,
+            POSITIVE
+            if any(each.validation and each.validation.metric == "loss" for each in summaries)
+            else metrics.SHARE,
         ),
         "worst_class_accuracy": over(lambda summary: summary.worst_class_accuracy),
         "groups": {

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from unskew.errors import UserError
-from unskew.reading import read_tested
+from unskew.reading import read_begun, read_tested
 from unskew.report.read import Run
 from unskew.result import Result
 
@@ -20,9 +20,9 @@ Sources = Source | Iterable[Source] | Mapping[str, Source | Iterable[Source]]
 
 
 @contextmanager
-def gathered(sources: Sources) -> Iterator[list[Run]]:
+def gathered(sources: Sources, *, failed: bool = False) -> Iterator[list[Run]]:
     """The runs, as long as they are needed: results become run folders for that time. Those that were given
-    under a name have it as their label."""
+    under a name have it as their label. With `failed`, also runs that failed before their first test."""
     named = sources if isinstance(sources, Mapping) else {"": sources}
     names: dict[Path, str] = {}
     with TemporaryDirectory(prefix="unskew-") as folder:
@@ -34,7 +34,7 @@ def gathered(sources: Sources) -> Iterator[list[Run]]:
                 raise UserError(f"no run is given{f' for {name}' * bool(name)}: give at least one.")
             for each in several:
                 names[_folder(each, Path(folder) / str(len(names)))] = name
-        runs = read_tested(names)
+        runs = (read_begun if failed else read_tested)(names)
         yield _called(runs, names) if isinstance(sources, Mapping) else runs
 
 

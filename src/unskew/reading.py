@@ -19,14 +19,22 @@ def read(paths: Iterable[Path]) -> list[Run]:
     return shorten(read_runs(paths))
 
 
-def read_tested(paths: Iterable[Path]) -> list[Run]:
-    """The same for tables and figures, without runs that failed before their first test."""
+def read_begun(paths: Iterable[Path]) -> list[Run]:
+    """The same for tables: not all runs failed before their first test."""
     runs = read(paths)
-    kept = [run for run in runs if run.tested or not run.failure]
-    if not kept and runs[0].failure:
+    if runs[0].failure and not any(map(_begun, runs)):
         reason = runs[0].failure.sentence.removesuffix(".")
         raise UserError(f"{runs[0].path} failed before its first test ({reason}): give another run.")
-    return kept
+    return runs
+
+
+def read_tested(paths: Iterable[Path]) -> list[Run]:
+    """The same for figures, without runs that failed before their first test."""
+    return list(filter(_begun, read_begun(paths)))
+
+
+def _begun(run: Run) -> bool:
+    return bool(run.tested) or not run.failure
 
 
 def shorten(runs: Sequence[Run]) -> list[Run]:

@@ -9,7 +9,7 @@ import pytest
 from invented import made
 from scipy import stats
 
-from unskew import metrics
+from unskew import metrics, record
 from unskew.errors import UserError
 from unskew.report.answer import answer, choose_reference, points, verdict
 from unskew.report.read import Run, by_method
@@ -92,6 +92,21 @@ def test_a_method_that_failed_on_most_seeds_does_not_silence_the_others():
     assert any("for want of tested seeds" in note and "pkd" in note for note in told.notes)
 
 
+def test_a_run_that_failed_holds_the_others_back_in_no_round():
+    broken = record.Failure(error="the loss became NaN.", notes=[], traceback="")
+    going = [*seeds("fedavg", 0.60, 0.61, 0.62), *seeds("fedvls", 0.70, 0.712, 0.72), *seeds("pkd", 0.9, 0.9)]
+    failed = replace(made("pkd", 3, 0.2, rounds=3, done=1), failure=broken)
+    told = answer(by_method([*going, failed]))
+    assert (told.round, told.seeds, len(told.standings)) == (None, (1, 2, 3), 2)
+    assert told.sentence == answer(by_method(going)).sentence
+    assert any("Not compared" in note and "pkd" in note for note in told.notes)
+    alone = say(replace(made(rounds=3, done=2), failure=broken))
+    assert "after 2 rounds, fedavg stands at 60.0 %" in alone
+    left = say(made(), replace(made("pkd", done=0), failure=broken))
+    assert "No other method" not in left
+    assert "Not compared" in left
+
+
 def test_a_tie_has_no_winner():
     told = answer(by_method([*seeds("fedavg", 0.6, 0.7, 0.8), *seeds("fedprox", 0.6, 0.7, 0.8)]))
     assert "fedavg and fedprox end the same in every seed, at 70.0" in told.sentence
@@ -119,6 +134,10 @@ def test_the_reference_is_fedavg_or_the_one_that_is_asked_for():
     assert choose_reference(by_method(runs[:3])) == "fedprox"
     with pytest.raises(UserError, match="fedvls"):
         choose_reference(by_method(runs), "fedvls")
+    asked = [replace(run, reference="fedprox") for run in runs]  # when they were run
+    assert answer(by_method(asked)).reference == "fedprox"
+    assert answer(by_method(asked), reference="fedavg").reference == "fedavg"
+    assert answer(by_method([*asked[:3], *runs[3:]])).reference == "fedavg"
 
 
 def test_the_reference_leading_is_said_once_all_others_are_below():
@@ -166,6 +185,15 @@ def test_how_many_seeds_would_settle_it():
     assert metrics.seeds_needed(-0.5, 1.0) == 34
     assert metrics.seeds_needed(0.0, 1.0) is None
     assert metrics.seeds_needed(1e-6, 1.0) is None
+    for effect in np.linspace(0.7, 12, 60):
+        for level in (0.05, 0.05 / 9, 0.05 / 36):
+            needed = metrics.seeds_needed(effect, 1.0, level=level)
+            at, below = (
+                stats.nct.sf(stats.t.isf(level / 2, n - 1), n - 1, effect * n**0.5)
+                for n in (needed, needed - 1)
+            )
+            assert at >= 0.8
+            assert needed == 3 or below < 0.8
     needed = metrics.seeds_needed(0.7, 1.0, level=0.01)
     draws = np.random.default_rng(1).normal(0.7, 1.0, (4000, needed))
     found = (stats.ttest_1samp(draws, 0, axis=1).pvalue <= 0.01).mean()
@@ -175,6 +203,18 @@ def test_how_many_seeds_would_settle_it():
     assert points(one) == "+9.3 (−21.7 to +40.4)"
     assert verdict(one) == f"3 seeds do not settle it; about {one.needed} would"
     assert one.needed > 3
+
+
+def test_seeds_that_do_not_settle_it_are_never_said_to_be_enough():
+    """Of many p just above what Holm asks of the first, the last seems easy."""
+    spread = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    values = {"fedavg": {"accuracy": dict.fromkeys(range(5), 0.0)}}
+    for number in range(9):
+        shifted = spread / 100 + (0.0186 + number / 1e5)
+        values[f"m{number}"] = {"accuracy": dict(enumerate(shifted))}
+    found = [each["accuracy"] for each in metrics.against_reference(values, "fedavg").values()]
+    assert not any(one.settled for one in found)
+    assert all(one.needed > 5 for one in found)
 
 
 @pytest.mark.parametrize("better", [0.0, 1.0], ids=["all alike", "two alike above the others"])

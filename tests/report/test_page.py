@@ -65,6 +65,7 @@ def test_the_best_is_marked_and_runs_under_way_are_shown_in_the_round_that_all_h
     for run in ahead:
         run.rounds[-1] = replace(run.rounds[-1], accuracy=0.99)
     going = page_data([*ahead, *(made("fedvls", s, 0.68 + s / 100, rounds=5, done=2) for s in (1, 2, 3))])
+    assert going["blocks"][0]["heads"][2]["title"] == "mean last 2"
     rows = going["blocks"][0]["rows"]
     assert [row["cells"][0][0] for row in rows] == ["60.0 ± 0.0", "70.0 ± 1.0"]
     assert rows[1]["against"][0].startswith("+10.0 (")

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from unskew import record
 from unskew.errors import UserError
 from unskew.reading import read
 from unskew.record import plain
@@ -295,3 +296,12 @@ def test_a_binary_file_is_damaged(write_run):
     (path / "summary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match=r"summary\.json is damaged \(it is not text\)"):
         read_run(path)
+
+
+def test_runs_of_a_compare_know_what_it_was_to_compare_them_with(write_run):
+    paths = [write_run(f"all/{name}", method=name) for name in ("fedavg", "fedlc")]
+    plan = record.Plan([], 12, "fedlc")
+    (paths[0].parent / "plan.json").write_text(record.to_json(plan))
+    for given in ([paths[0].parent], paths):
+        assert [run.reference for run in read_runs(given)] == ["fedlc", "fedlc"]
+    assert read_runs([write_run("alone")])[0].reference is None

@@ -122,6 +122,8 @@ def test_a_compare_with_a_tie_says_the_same_in_all_places(unskew, tmp_path):
         assert row["cells"][0][0] == text
         assert text in terminal[row["name"]]
         assert any(line.startswith(row["name"]) and text in line for line in table)
+    scores = whole["methods"]["fedavg"]["probabilities"]
+    assert scores["auc"]["interval"][1] <= 1
     tie = whole["answer"]["differences"]["fedprox:mu=0"]["accuracy"]
     assert (tie["difference"], tie["settled"]) == (0, False)
     assert whole["answer"]["best"]["accuracy"] is None

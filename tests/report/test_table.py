@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 
 from unskew import metrics
 from unskew.errors import UserError
+from unskew.reading import read_begun
 from unskew.record import Traffic
-from unskew.report.read import read_runs
+from unskew.report.answer import answer
+from unskew.report.read import by_method, read_runs
 from unskew.report.skew_words import skew_in_words
 from unskew.report.table import (
     COLUMNS,
@@ -110,7 +112,7 @@ def test_what_the_seeds_do_not_back_is_not_marked(make):
     close |= {("fedprox", s): [value] for s, value in ((1, 0.70), (2, 0.60), (3, 0.67))}
     table = tabulate(make(close))
     assert {mark for _, mark in shown(table, "last").values()} == {""}
-    assert table.footnotes[0].endswith("after Holm's correction; the seeds settle nothing.")
+    assert table.footnotes[0].endswith("after Holm's correction; the seeds settle nothing here.")
 
 
 def test_two_seeds_tell_nothing_apart(make):
@@ -191,7 +193,7 @@ def test_another_metric_and_a_class(make):
 def test_what_a_reader_should_know_is_noted(make, write_run):
     runs = make({("a", 1): [0.5], ("a", 2): [0.5], ("b", 1): [0.6]})
     table = tabulate(runs)
-    assert table.notes == ("the methods have different seeds: a 1, 2; b 1.",)
+    assert "the methods have different seeds: a 1, 2; b 1." in table.footnotes
     skew = skew_in_words(runs[0])
     assert skew.startswith("a client lacks ")
     assert f"{skew} (seed 1)." in table.footnotes
@@ -209,6 +211,57 @@ def test_runs_are_compared_in_the_last_round_that_all_have(make, write_run):
     assert shown(table, "worst_class")["a"][0] == f"{100 * ahead[0].rounds[1].min_class:.1f}"
     assert any("the numbers are of round 2, the last that all reached" in note for note in table.footnotes)
     assert table.notes == (f"not finished: {begun[0].path}.",)
+
+
+def test_what_is_marked_is_what_is_shown(make, write_run):
+    """A run under way, of a method that is not compared, brings no other round into the table."""
+    runs = make(THREE)
+    going = read_runs([write_run("going", method="pkd", seed=1, rounds=3, done=1)])
+    begun = read_runs([write_run("begun", method="pkd", seed=2, rounds=3, done=0)])
+    table = tabulate([*runs, *going, *begun])
+    assert shown(table, "last") == shown(tabulate(runs), "last") | {"pkd": ("—", "")}
+    assert shown(table, "last")["fedvls"] == ("71.0 ± 1.0", "best")
+    assert table.columns[2].title == "mean last 3"
+    assert not any("not all runs have ended" in note for note in table.footnotes)
+    assert any(note.endswith("pkd none; marks are of seeds 1, 2, 3.") for note in table.footnotes)
+    assert table.notes == (f"not finished: {going[0].path}, {begun[0].path}.",)
+
+
+def test_a_run_that_failed_is_a_gap_and_a_note(make, write_run):
+    broken = write_run("broken", method="pkd", rounds=3, done=0)
+    (broken / "error.json").write_text('{"error": "the loss became NaN.", "notes": [], "traceback": ""}')
+    table = tabulate([*make(THREE), *read_begun([broken.parent / "runs" / "1", broken])[3:]])
+    assert shown(table, "last")["pkd"] == ("—", "")
+    assert table.notes == (f"{broken} failed: the loss became NaN.",)
+    with pytest.raises(UserError, match="failed before its first test"):
+        read_begun([broken])
+
+
+@pytest.mark.parametrize("measure", ["accuracy", "worst", "site-mean", "worst-site"])
+def test_what_the_answer_compares_is_not_tested_once_more(make, measure):
+    sites = ("a", "b", "c", "d") if "site" in measure else ()
+    accuracies = {"fedavg": (0.5, 0.5, 0.5), "fedprox": (0.4, 0.39, 0.34), "fedvls": (0.6, 0.61, 0.66)}
+    runs = make(
+        {(name, seed): [each[seed]] for name, each in accuracies.items() for seed in (0, 1, 2)}, sites=sites
+    )
+    table = tabulate(runs, measures=[measure, "class:bag", "macro-f1"])
+    told = answer(by_method(runs))
+    if measure == "accuracy":  # of six differences neither would be settled
+        assert [each.differences[measure].settled for each in told.others] == [True, True]
+    for each in told.others:
+        mark = shown(table, measure)[each.name][1]
+        assert (mark != "") == (each.differences[measure].settled or told.best[measure] == each.name)
+
+
+def test_probes_are_those_of_the_round_that_is_compared(write_run):
+    runs = read_runs(
+        [write_run(name, method=name, rounds=4, done=done, probe=1) for name, done in (("a", 4), ("b", 2))]
+    )
+    at, later = (
+        100 * np.mean([client.in_local for client in probe.clients]) for probe in runs[0].probes[1::2]
+    )
+    assert f"{at:.1f}" != f"{later:.1f}"
+    assert shown(tabulate(runs, measures=["in-local"]), "in-local")["a"] == (f"{at:.1f}", "")
 
 
 # Several conditions
@@ -276,7 +329,7 @@ def test_several_measures_stand_side_by_side_in_each_condition(two_skews):
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert float(rows[1]["dirichlet:0.5 last_mean"]) == pytest.approx(0.324)
     assert [row["dirichlet:0.5 last_mark"] for row in rows] == ["best", "below"]
-    assert "bold: better than every other method of its condition" in rows[0]["note"]
+    assert "best: better than every other method of its condition" in rows[0]["note"]
     below = tabulate(two_skews, rows="measure", columns="method", measures=["last", "vacant"])
     assert [row.keys for row in below.rows] == [
         (skew, measure) for skew in ("dirichlet:0.05", "dirichlet:0.5") for measure in ("last", "vacant")
@@ -376,6 +429,11 @@ def test_csv_is_for_programs(make):
     assert rows[0]["last_n"] == "2"
     assert float(rows[0]["traffic_mean"]) == 2 * 2 * 6000
     assert rows[1]["last_std"] == ""
+    marked = next(csv.DictReader(io.StringIO(to_csv(tabulate(make(THREE, folder="three"))))))
+    assert marked["note"].startswith("best: better than every other method")
+    assert "; above, below: differs from fedavg" in marked["note"]
+    assert "bold" not in marked["note"]
+    assert "*" not in marked["note"]
 
 
 def test_latex_marks_what_is_best_and_what_differs(make):

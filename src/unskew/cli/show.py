@@ -423,7 +423,7 @@ def forest_grid(told: Answer) -> Grid:
     main = told.main[0]
     found = {each.name: each.differences[main] for each in told.others}
     ends = [end for one in found.values() if one and one.interval for end in one.interval]
-    low, high = min(0.0, *ends), max(0.0, *ends)
+    low, high = min([0.0, *ends]), max([0.0, *ends])
     rows: list[list[str | Text]] = []
     for name, one in found.items():
         drawn = "" if one is None else forest_line(one, low, high)

@@ -11,7 +11,7 @@ from rich.text import Text
 from unskew.cli import options
 from unskew.cli.show import Grid, console
 from unskew.errors import UserError
-from unskew.reading import read_tested
+from unskew.reading import read_begun
 from unskew.report.measures import MEASURES
 from unskew.report.table import COLUMNS, WRITERS, Cell, Comparison, starred, tabulate
 from unskew.runs import write_whole
@@ -71,7 +71,7 @@ def table(
     goal = None if target is None else _fraction(target)
     chosen = [name.strip() for name in measures.split(",")] if measures is not None else []
     made = tabulate(
-        read_tested(runs),
+        read_begun(runs),
         metric=metric,
         target=goal,
         measures=chosen,

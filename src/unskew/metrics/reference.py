@@ -59,9 +59,12 @@ def seeds_needed(difference: float, std: float, *, level: float = LEVEL, power: 
     power, where the differences of single seeds spread by `std`; None beyond a thousand."""
     if not difference or not std:
         return None
-    low, high = 2, MOST_SEEDS
-    if _power(high, abs(difference) / std, level) < power:
-        return None
+    # From below: SciPy's noncentral t goes wrong here and there where power is almost 1.
+    low, high = 2, 3
+    while _power(high, abs(difference) / std, level) < power:
+        if high == MOST_SEEDS:
+            return None
+        low, high = high, min(2 * high, MOST_SEEDS)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if _power(middle, abs(difference) / std, level) >= power else (middle, high)
@@ -105,6 +108,7 @@ def against_reference(
             if one and one.std and value is not None and adjusted is not None and adjusted > LEVEL:
                 left = len(tested) - tested.index(value)  # of the family, at its turn
                 needed = seeds_needed(one.difference, one.std, level=LEVEL / left)
+                needed = needed and max(needed, len(one.seeds) + 1)  # those at hand do not settle it
             told[key[0]][key[1]] = (
                 None
                 if one is None

@@ -58,6 +58,10 @@ class Moment:
     def verb(self) -> str:
         return "ends" if self.round is None else "stands"
 
+    def reached(self, run: Run) -> bool:
+        """Whether a run has come so far."""
+        return run.finished if self.round is None else any(line.round == self.round for line in run.tested)
+
     def value(self, name: str) -> Value:
         """How to take one of MEASURES from a run."""
 
@@ -128,14 +132,33 @@ def moment(runs: Sequence[Run]) -> Moment | None:
     return Moment(max(common)) if common else None
 
 
+def told_of(methods: Seeds, told: Answer) -> tuple[Moment | None, dict[str, list[Run]]]:
+    """When the runs of an answer are compared, and all that have come so far: also of seeds and methods that
+    it leaves out. Where it compares nothing, all that were tested, at a time that they have in common; None
+    where there is none."""
+    begun = _begun(methods)
+    runs = [run for seeds in begun.values() for run in seeds]
+    when = Moment(told.round) if told.standings else moment(runs) if runs else None
+    return when, {
+        name: [run for run in begun.get(name, []) if when is None or when.reached(run)] for name in methods
+    }
+
+
 def choose_reference(methods: Seeds, wanted: str | None = None) -> str:
-    """The method that the others are compared with: the one asked for, else FedAvg, else the first."""
+    """The method that the others are compared with: the one asked for, else the one that was asked for when
+    all of them were run, else FedAvg, else the first."""
     if wanted is not None:
-        for name, runs in methods.items():
-            if wanted in (name, runs[0].label):
-                return name
-        raise unknown("method among the runs", wanted, methods)
-    return next((name for name, runs in methods.items() if runs[0].label == REFERENCE), next(iter(methods)))
+        if (found := _named(wanted, methods)) is None:
+            raise unknown("method among the runs", wanted, methods)
+        return found
+    asked = {run.reference for runs in methods.values() for run in runs}
+    before = asked.pop() if len(asked) == 1 else None
+    known = (_named(name, methods) for name in (before, REFERENCE) if name is not None)
+    return next((name for name in known if name is not None), next(iter(methods)))
+
+
+def _named(wanted: str, methods: Seeds) -> str | None:
+    return next((name for name, runs in methods.items() if wanted in (name, runs[0].label)), None)
 
 
 def answer(methods: Seeds, *, reference: str | None = None) -> Answer:
@@ -143,7 +166,7 @@ def answer(methods: Seeds, *, reference: str | None = None) -> Answer:
     runs = [run for seeds in methods.values() for run in seeds]
     where, skew = _where(runs[0]), skew_in_words(runs[0])
     skew = f"{skew[:1].upper()}{skew[1:]}."
-    begun = {name: tested for name, seeds in methods.items() if (tested := [r for r in seeds if r.tested])}
+    begun = _begun(methods)
     if not begun:
         return Answer(f"{where}, no round has been tested yet.", skew)
     compared, shared = _same_seeds(begun)
@@ -163,13 +186,26 @@ def answer(methods: Seeds, *, reference: str | None = None) -> Answer:
     told = replace(_compare(compared, against, when, tuple(sorted(shared))), skew=skew)
     if len(compared) == 1:
         alone = f"{where}, {_alone(told, when)}."
-        return replace(told, sentence=_unbroken(alone), notes=(*_about_seeds(told), *notes), reference=None)
+        return replace(
+            told,
+            sentence=_unbroken(alone),
+            notes=(*_about_seeds(told), *_none_other(methods), *notes),
+            reference=None,
+        )
     sentence = f"{where}, {_few_seeds(told, when) or _claims(told, when)}."
     return replace(
         told,
         sentence=_unbroken(sentence),
         notes=tuple(_unbroken(note) for note in (*_about_seeds(told), *_other_claims(told), *notes)),
     )
+
+
+def _begun(methods: Seeds) -> dict[str, list[Run]]:
+    """The runs that were tested and have not failed: others would wait for one that goes no further. Where
+    nothing else is there, those that failed."""
+    tested = {name: [run for run in runs if run.tested] for name, runs in methods.items()}
+    going = {name: [run for run in runs if not run.failure] for name, runs in tested.items()}
+    return {name: runs for name, runs in (going if any(going.values()) else tested).items() if runs}
 
 
 def _same_seeds(methods: Seeds) -> tuple[dict[str, list[Run]], set[int]]:
@@ -195,9 +231,13 @@ def _left_out(methods: Seeds, compared: Seeds, seeds: int) -> list[str]:
     runs = sum(len(methods[name]) for name in compared)
     if (left := runs - seeds * len(compared)) > 0:
         notes.append(
-            f"Left out: {left} of {runs} runs, not tested yet or of a seed that not all methods have."
+            f"Left out: {left} of {runs} runs, failed, not tested yet or of a seed that not all methods have."
         )
     return notes
+
+
+def _none_other(methods: Seeds) -> list[str]:
+    return ["No other method is here to compare it with."] if len(methods) == 1 else []
 
 
 def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...]) -> Answer:
@@ -227,20 +267,26 @@ def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...
         )
         for name, each in values.items()
     )
-    best = {measure: _best(values, measure, reference, differences) for measure in measures}
+    best = {
+        measure: best_backed(
+            {name: each[measure] for name, each in values.items()},
+            reference,
+            {name: each[measure] for name, each in differences.items()},
+        )
+        for measure in measures
+    }
     return Answer("", "", (), reference, when.round, seeds, measures, standings, best)
 
 
-def _best(
-    values: Mapping[str, Mapping[str, Mapping[int, float | None]]],
-    measure: str,
+def best_backed(
+    values: Mapping[str, Mapping[int, float | None]],
     reference: str,
-    differences: Mapping[str, Mapping[str, Difference | None]],
+    differences: Mapping[str, Difference | None],
 ) -> str | None:
     """The method above every other one, as far as that claims no more of the reference than Holm allows."""
-    best = metrics.best_of({name: each[measure] for name, each in values.items()})
+    best = metrics.best_of(values)
     concerned = list(differences) if best == reference else [best] if best is not None else []
-    claims = [differences[name][measure] for name in concerned]
+    claims = [differences[name] for name in concerned]
     return best if all(claim is not None and claim.settled for claim in claims) else None
 
 
@@ -327,8 +373,7 @@ def _at_sites(told: Answer) -> str:
 def _about_seeds(told: Answer) -> list[str]:
     number = len(told.seeds)
     if len(told.standings) == 1:
-        alone = "No other method is here to compare it with."
-        return [f"± is the standard deviation over {number} seeds.", alone] if number > 1 else [alone]
+        return [f"± is the standard deviation over {number} seeds."] if number > 1 else []
     if number == 1:
         return ["One seed: another may tell otherwise. Several, as in --seeds 1-5, show the spread."]
     spread = f"± is the standard deviation over {number} seeds"
@@ -336,9 +381,10 @@ def _about_seeds(told: Answer) -> list[str]:
         return [f"{spread}; intervals and tests take three."]
     others = len(told.standings) - 1
     family = f"Holm's correction for {others} methods" if others > 1 else "no correction: one difference"
+    more = "worst site, worst class" if "worst-site" in told.measures else "worst class"
     return [
         f"{spread}; differences are taken seed by seed, with 95 % intervals; a sign is claimed by paired "
-        f"t-tests at 5 % ({family}; worst class and clients' classes are corrected together)."
+        f"t-tests at 5 % ({family}; {more} and clients' classes are corrected together)."
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -62,6 +62,8 @@ class Run:
     """What the clients are called, where they are sites that have names."""
     samples: str = "samples"
     """What samples are called: images, texts, rows or samples."""
+    reference: str | None = None
+    """What the others of its compare are compared with, where that was asked for."""
 
     @property
     def clients(self) -> int:
@@ -160,7 +162,9 @@ def read_runs(paths: Iterable[Path]) -> list[Run]:
             raise UserError(f"{path} cannot be read ({error.strerror}): check the path.") from None
     if not folders:
         raise UserError("no run is given: name the folder of at least one.")
-    return [read_run(path) for path in {folder.resolve(): folder for folder in folders}.values()]
+    each = {folder.resolve(): folder for folder in folders}.values()
+    references = {parent: _reference(parent) for parent in {path.parent for path in each}}
+    return [replace(read_run(path), reference=references[path.parent]) for path in each]
 
 
 def coming(paths: Iterable[Path]) -> list[int]:
@@ -250,6 +254,11 @@ def _folders(path: Path) -> list[Path]:
     whole = _parse(record.COMPARE, compare)
     order = {Path(each["run_dir"]).name: place for place, each in enumerate(whole["runs"])}
     return [runs[name] for name in sorted(runs, key=lambda name: (order.get(name, len(order)), name))]
+
+
+def _reference(path: Path) -> str | None:
+    """What a compare in this folder was asked to compare its methods with."""
+    return _parse(record.PLAN, path / "plan.json").reference if (path / "plan.json").is_file() else None
 
 
 def _winners(path: Path) -> list[Path]:

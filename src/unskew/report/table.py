@@ -18,7 +18,7 @@ from unskew import metrics
 from unskew.errors import UserError, unknown
 from unskew.metrics import Difference, Summary
 from unskew.notation import write_value
-from unskew.report.answer import Answer, Moment, answer, choose_reference, moment
+from unskew.report.answer import Answer, Moment, answer, best_backed, choose_reference, told_of
 from unskew.report.conditions import Condition, by_condition, in_common
 from unskew.report.measures import MEASURES, Measure, final_value, find, mean_of, series
 from unskew.report.read import Run, hyperparameters, settings
@@ -143,6 +143,8 @@ class _Filled:
     reference: str
     when: Moment | None
     """None where no round was tested in all runs: each is then at its own end, and nothing is marked."""
+    shown: Mapping[str, Sequence[Run]]
+    """By method, the runs that are in its cells."""
 
 
 def tabulate(
@@ -170,6 +172,8 @@ def tabulate(
     measure = find(metric, runs)
     if measure.lower:
         raise UserError(f"of {metric} less is better: choose a metric for the table of which more is better.")
+    if not any(run.tested for run in runs):
+        series(next((run for run in runs if not run.failure), runs[0]), measure)  # says so
     conditions = by_condition(runs)
     chose = any(run.summary and run.summary.validation for run in runs)
     shown = _columns(measures, runs, chose=chose, alone=MEASURE not in (rows, columns))
@@ -220,10 +224,10 @@ def _fill(
     target: float | None,
     reference: str | None,
 ) -> _Filled:
-    methods, runs = condition.methods, condition.runs
     wanted = reference if reference is not None and _has(condition, reference) else None
-    against, when = choose_reference(methods, wanted), _moment(runs)
-    told = answer(methods, reference=against)
+    told = answer(condition.methods, reference=choose_reference(condition.methods, wanted))
+    against = told.reference or choose_reference(condition.methods, wanted)
+    when, methods = told_of(condition.methods, told)
     first = {run.seed: _series(run, measure, when) for run in methods[against]}
     values = {
         name: {
@@ -232,7 +236,7 @@ def _fill(
         }
         for name, members in methods.items()
     }
-    marks = {} if when is None else _marks(columns, values, told, against, measure, runs)
+    marks = {} if when is None else _marks(columns, values, told, measure, methods)
     cells = {
         name: [
             _cell(column, list(each[column.name].values()), marks.get((name, column.name), ""))
@@ -240,11 +244,7 @@ def _fill(
         ]
         for name, each in values.items()
     }
-    return _Filled(condition, cells, told, against, when)
-
-
-def _moment(runs: Sequence[Run]) -> Moment | None:
-    return moment(runs) if all(run.tested for run in runs) else None
+    return _Filled(condition, cells, told, against, when, methods)
 
 
 def _series(run: Run, measure: Measure, when: Moment | None) -> dict[int, float]:
@@ -273,8 +273,10 @@ def _values(
 
 def _final(run: Run, measure: Measure, when: Moment | None) -> float | None:
     """Of the model that is compared."""
-    if when is None or when.round is None or measure.probed:
+    if when is None or when.round is None:
         return final_value(run, measure)
+    if measure.probed:
+        return next(reversed(_series(run, measure, when).values()), None)
     return measure.of(next(line for line in run.tested if line.round == when.round))
 
 
@@ -330,24 +332,23 @@ def _marks(
     columns: Sequence[Column],
     values: Values,
     told: Answer,
-    reference: str,
     measure: Measure,
-    runs: Sequence[Run],
+    methods: Mapping[str, Sequence[Run]],
 ) -> dict[tuple[str, str], Mark]:
     """By method and column: what `answer` claims. Measures that it does not compare and that were asked for
     are tested likewise, all of them as one family. Other columns have no mark: best by test was chosen on the
     test set, and what accuracy tells is not to be claimed twice."""
-    chose = any(run.summary and run.summary.validation for run in runs)
-    final = BY_VALIDATION.name if chose else "last"
-    compared = COMPARED | ({final: "accuracy"} if measure is MEASURES["accuracy"] else {})
+    chose = any(run.summary and run.summary.validation for runs in methods.values() for run in runs)
+    final = BY_VALIDATION.name if chose and told.round is None else "last"
+    compared = {name: name for name in told.measures} | COMPARED
+    compared |= {final: "accuracy"} if measure is MEASURES["accuracy"] else {}
     claims: dict[str, tuple[str | None, Mapping[str, Difference | None]]] = {
         column: (told.best[key], {each.name: each.differences[key] for each in told.others})
         for column, key in compared.items()
         if key in told.measures
     }
-    own = [column for column in columns if column not in COLUMNS and column != BY_VALIDATION]
-    own += [column for column in columns if column.name == final and final not in claims]
-    claims |= _tested(own, values, reference)
+    own = [column for column in columns if column not in (BY_VALIDATION, *COLUMNS) or column.name == final]
+    claims |= _tested([column for column in own if column.name not in claims], values, told)
     claims |= {column.name: (_lowest(values, column.name), {}) for column in columns if column.exact}
     marks: dict[tuple[str, str], Mark] = {}
     for column in columns:
@@ -372,28 +373,27 @@ def _lowest(values: Values, column: str) -> str | None:
 
 
 def _tested(
-    columns: Sequence[Column], values: Values, reference: str
+    columns: Sequence[Column], values: Values, told: Answer
 ) -> dict[str, tuple[str | None, Mapping[str, Difference | None]]]:
     """Of each column the method that is better than every other one, and all against the reference, corrected
-    together by Holm's procedure."""
-    family = [column.name for column in columns]
-    own = {name: {key: each[key] for key in family} for name, each in values.items()}
-    found = metrics.against_reference(own, reference, families=[family]) if family else {}
+    together by Holm's procedure: of the methods and seeds that the answer compares."""
+    reference, family = told.reference, [column.name for column in columns]
+    if reference is None or not family:
+        return {}
+    own = {
+        each.name: {key: {seed: values[each.name][key][seed] for seed in told.seeds} for key in family}
+        for each in told.standings
+    }
+    found = metrics.against_reference(own, reference, families=[family])
     claims: dict[str, tuple[str | None, Mapping[str, Difference | None]]] = {}
     for column in columns:
         sign = -1 if column.lower else 1
-        best = metrics.best_of(
-            {
-                name: {
-                    seed: None if value is None else sign * value for seed, value in each[column.name].items()
-                }
-                for name, each in values.items()
-            }
-        )
+        better = {
+            name: {seed: None if value is None else sign * value for seed, value in each[column.name].items()}
+            for name, each in own.items()
+        }
         differences = {name: each[column.name] for name, each in found.items()}
-        concerned = list(differences) if best == reference else [best] if best is not None else []
-        settled = all(claim and claim.settled for claim in (differences[name] for name in concerned))
-        claims[column.name] = best if settled else None, differences
+        claims[column.name] = best_backed(better, reference, differences), differences
     return claims
 
 
@@ -506,7 +506,8 @@ def _mean_title(filled: Sequence[_Filled]) -> str:
                 for line in run.tested
             )
             for each in filled
-            for run in each.condition.runs
+            for runs in each.shown.values()
+            for run in runs
         ]
     )
 
@@ -529,6 +530,7 @@ def _footnotes(
                 f"{where}not all runs have ended: the numbers are of round {each.when.round}, the last that "
                 "all reached."
             )
+    notes += (_about_seeds(each, _under(each, filled)) for each in filled if _seeds_differ(each))
     for each in filled:
         seeds = {run.seed for run in each.condition.runs}
         first = f" (seed {each.condition.runs[0].seed})" if len(seeds) > 1 else ""
@@ -559,7 +561,7 @@ def _about_marks(filled: Sequence[_Filled], columns: Sequence[Column]) -> Iterab
     ]
     if any(each.when and len(each.told.seeds) >= metrics.FEWEST for each in several):
         within = " of its condition" if len(filled) > 1 else ""
-        nothing = "" if any(not column.exact for column, _ in marked) else "; the seeds settle nothing"
+        nothing = "" if any(not column.exact for column, _ in marked) else "; the seeds settle nothing here"
         yield (
             f"bold: better than every other method{within} by paired t-tests at 5 %; *: differs from "
             f"{_references(several)} at 5 % after Holm's correction{nothing}."
@@ -598,15 +600,23 @@ def _notes(filled: Sequence[_Filled]) -> tuple[str, ...]:
     under_way = [str(run.path) for run in runs if not run.over]
     if under_way:
         notes.append(f"not finished: {', '.join(under_way)}.")
-    for each in filled:
-        seeds = {
-            name: sorted(run.seed for run in members) for name, members in each.condition.methods.items()
-        }
-        if len({str(own) for own in seeds.values()}) > 1:
-            where = _under(each, filled)
-            told = "; ".join(f"{name} {', '.join(map(str, own))}" for name, own in seeds.items())
-            notes.append(f"{where}the methods have different seeds: {told}.")
     return tuple(notes)
+
+
+def _seeds(each: _Filled) -> dict[str, list[int]]:
+    """That are in the cells of each method."""
+    return {name: sorted(run.seed for run in runs) for name, runs in each.shown.items()}
+
+
+def _seeds_differ(each: _Filled) -> bool:
+    return len({str(own) for own in _seeds(each).values()}) > 1
+
+
+def _about_seeds(each: _Filled, where: str) -> str:
+    told = "; ".join(f"{name} {', '.join(map(str, own)) or 'none'}" for name, own in _seeds(each).items())
+    number = len(each.told.seeds)
+    marks = f"; marks are of seeds {', '.join(map(str, each.told.seeds))}" if number >= metrics.FEWEST else ""
+    return f"{where}the methods have different seeds: {told}{marks}."
 
 
 # Files
@@ -643,8 +653,15 @@ def to_csv(table: Comparison) -> str:
         for cell in row.cells:
             mean, std = (None, None) if cell.value is None else (cell.value.mean, cell.value.std)
             fields += [mean, std, cell.seeds[0], cell.mark]
-        writer.writerow([*fields, "" if place else escape_csv(" ".join(table.footnotes))])
+        writer.writerow([*fields, "" if place else escape_csv(_by_words(" ".join(table.footnotes)))])
     return file.getvalue()
+
+
+def _by_words(footnotes: str) -> str:
+    """Footnotes on marks that are words."""
+    for mark, word in (("bold: ", "best: "), ("; *: ", "; above, below: "), (" are bold ", " are best ")):
+        footnotes = footnotes.replace(mark, word)
+    return footnotes
 
 
 def to_latex(table: Comparison) -> str:

@@ -16,13 +16,13 @@ from unskew.report.answer import (
     Answer,
     answer,
     choose_reference,
-    moment,
     points,
+    told_of,
     verdict,
 )
 from unskew.report.conditions import Condition, by_condition, tuned
 from unskew.report.looks import looks
-from unskew.report.measures import MEASURES, Measure, mean_title
+from unskew.report.measures import MEASURES, Measure
 from unskew.report.page.progress import progress
 from unskew.report.page.runs import (
     curves,
@@ -38,7 +38,7 @@ from unskew.report.page.runs import (
 )
 from unskew.report.page.sites import site_classes, site_table
 from unskew.report.read import Run, by_method
-from unskew.report.table import BY_VALIDATION, COLUMNS, NONE, Column, tabulate, to_csv
+from unskew.report.table import BY_VALIDATION, COLUMNS, NONE, Column, Comparison, tabulate, to_csv
 from unskew.version import VERSION
 
 # A page has 10 MB, of which plotly.js takes 4.8; a number takes up to twenty bytes, one about a client in a
@@ -174,9 +174,14 @@ def _block(condition: Condition, methods: Sequence[int]) -> dict[str, Json]:
     seeds = condition.methods
     told = answer(seeds)
     reference = told.reference or choose_reference(seeds)
-    chose = any(run.summary and run.summary.validation for runs in seeds.values() for run in runs)
-    columns = (BY_VALIDATION, *COLUMNS) if chose else COLUMNS
-    heads = [_head(column, seeds) for column in columns]
+    tested = _tested(seeds, reference)
+    made = tabulate(tested) if tested else None
+    titles = {each.name: each.title for each in made.columns} if made else {}
+    heads = [
+        _head(column, titles.get(column.name, column.title))
+        for column in (BY_VALIDATION, *COLUMNS)
+        if column != BY_VALIDATION or column.name in titles
+    ]
     return {
         "title": condition.title,
         "short": f"{condition.letter}: {condition.short}" if condition.letter else "",
@@ -186,29 +191,25 @@ def _block(condition: Condition, methods: Sequence[int]) -> dict[str, Json]:
         "reference": reference if len(seeds) > 1 else None,
         "heads": heads[:-COSTS],
         "costs": heads[-COSTS:],
-        "rows": _rows(seeds, told, reference, methods),
+        "rows": _rows(seeds, told, reference, methods, made),
         "compared": TITLES[told.main[0]] if told.main else "accuracy",
         "forest": _forest(told),
-        "csv": to_csv(tabulate(tested)) if (tested := _tested(seeds, reference)) else "",
-        "classes": _class_table(seeds),
+        "csv": to_csv(made) if made else "",
+        "classes": _class_table(seeds, told),
         "sites": site_table(seeds),
     }
 
 
-def _head(column: Column, seeds: Mapping[str, Sequence[Run]]) -> Json:
-    title, told = column.title, HELP[column.name]
-    if column.name == "mean_last_10":
-        title = mean_title([run for runs in seeds.values() for run in runs if run.tested])
-    return {"key": column.name, "title": title, "help": told, "lower": column.lower}
+def _head(column: Column, title: str) -> Json:
+    return {"key": column.name, "title": title, "help": HELP[column.name], "lower": column.lower}
 
 
-def _class_table(seeds: Mapping[str, Sequence[Run]]) -> dict[str, Json] | None:
+def _class_table(seeds: Mapping[str, Sequence[Run]], told: Answer) -> dict[str, Json] | None:
     """The accuracy of each class by each method, over seeds: of the final models, or where not all runs have
     ended, in the last round that all have reached."""
-    tested = {name: begun for name, runs in seeds.items() if (begun := [run for run in runs if run.tested])}
-    all_tested = [run for runs in tested.values() for run in runs]
-    when = moment(all_tested) if all_tested else None
-    if when is None:
+    when, come = told_of(seeds, told)
+    tested = {name: runs for name, runs in come.items() if runs}
+    if when is None or not tested:
         return None
 
     def values(run: Run) -> Sequence[float | None]:
@@ -216,7 +217,7 @@ def _class_table(seeds: Mapping[str, Sequence[Run]]) -> dict[str, Json] | None:
             return run.summary.class_accuracy
         return next(line for line in run.tested if line.round == when.round).class_accuracy
 
-    classes = all_tested[0].classes
+    classes = next(iter(seeds.values()))[0].classes
     return {
         "round": when.round,
         "rows": {
@@ -269,17 +270,21 @@ def _forest(told: Answer) -> dict[str, Json] | None:
 
 
 def _rows(
-    seeds: Mapping[str, Sequence[Run]], told: Answer, reference: str, methods: Sequence[int]
+    seeds: Mapping[str, Sequence[Run]],
+    told: Answer,
+    reference: str,
+    methods: Sequence[int],
+    made: Comparison | None,
 ) -> list[Json]:
     """The comparison, with the cells of `unskew table`."""
-    tested = _tested(seeds, reference)
-    rows = zip(tabulate(tested).rows, by_method(tested).values(), strict=True) if tested else ()
+    _, come = told_of(seeds, told)
+    rows = zip(made.rows, by_method(_tested(seeds, reference)).values(), strict=True) if made else ()
     cells = {run.path: row.cells for row, members in rows for run in members}
     return [
         {
             "name": name,
             "method": method,
-            "seeds": len(runs),
+            "seeds": len(come[name]),
             "rounds": _rounds(runs),
             "cells": [
                 [cell.text, cell.is_best, None if cell.value is None else number(cell.value.mean)]

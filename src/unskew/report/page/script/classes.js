@@ -7,8 +7,9 @@ function showClasses() {
   const condition = fill($("class-condition"), blocks.map((each) => [each.short, each.short]), chosen["class-condition"]);
   const block = blocks.find((each) => each.short === condition);
   $("class-condition").parentElement.hidden = blocks.length < 2;
-  const how = fill($("class-how"), [["mean", "accuracy"], ...(block.reference === null ? [] : [["difference", `difference from ${block.reference}`]])], chosen.class);
   const rows = block.rows.filter((row) => block.classes.rows[row.name]),
+    compared = rows.length > 1 && rows.some((row) => row.name === block.reference),
+    how = fill($("class-how"), [["mean", "accuracy"], ...(compared ? [["difference", `difference from ${block.reference}`]] : [])], chosen.class),
     classes = data.federations[data.runs.find((run) => run.method === rows[0].method).federation].classes;
   const values = (name) => block.classes.rows[name].map((each) => (each ? each[0] : null));
   const base = how === "difference" ? values(block.reference) : null;
