@@ -331,7 +331,7 @@ function showSide(run, federation, client, round, order, kinds) {
     cell: (entry) => h("td", {}, percent(entry.own.groups[group]?.[place])),
   });
   const columns = [nameColumn(), ...[0, 1, 2].flatMap((group) => (kinds.includes(group) ? [stage(1, "updated", group), stage(2, "averaged", group)] : []))];
-  refill($("side-table"), [sortable("side", "This client under every method", columns, entries)]);
+  refill($("side-table"), [sortable("side", "This client under every method", columns, entries, { redraw: showClients })]);
 
   const classes = federation.classes,
     long = Math.max(...entries.map(({ name }) => Math.min(name.length, 22))),
