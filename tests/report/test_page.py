@@ -540,6 +540,14 @@ def test_tables_are_sorted_and_explained_by_mouse_finger_and_keys(page, two_meth
     assert help.is_visible()
     page.keyboard.press("Escape")
     assert help.is_hidden()
+    page.set_viewport_size({"width": 390, "height": 844})
+    for button in (page.locator("#tables button.help").first, head.locator("button.help")):
+        button.click()
+        box = help.bounding_box()
+        assert box["x"] >= 8
+        assert box["x"] + box["width"] <= 382
+    page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 1280, "height": 900})
     assert head.locator("button.help").get_attribute("aria-expanded") == "false"
 
 

@@ -127,6 +127,7 @@ function openHelp(button, name, text) {
   box.dataset.of = name + text;
   box.replaceChildren(h("strong", {}, name), ": " + text + (text.endsWith(".") ? "" : "."));
   box.hidden = false;
+  box.style.left = "0"; // as wide as it likes to be, wherever it was before
   const at = button.getBoundingClientRect(),
     width = document.documentElement.clientWidth;
   box.style.left = `${window.scrollX + Math.max(8, Math.min(at.left, width - box.offsetWidth - 8))}px`;
