@@ -30,6 +30,7 @@ from unskew.report.answer import answer
 from unskew.report.figures import style
 from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, series
+from unskew.report.page import page_data
 from unskew.report.read import by_method, read_runs
 
 LONG = [f"class {index} with a rather long name" for index in range(100)]
@@ -407,6 +408,25 @@ def test_a_forest_has_the_differences_of_the_answer_and_fills_what_is_settled():
     other = figures.forest(runs, reference="fedlc")
     assert [label.get_text() for label in other.axes[0].get_yticklabels()] == ["fedavg", "fedvls"]
     assert other.axes[1].get_xlabel() == "points against fedlc"
+
+
+def test_a_method_looks_the_same_in_a_forest_as_on_the_page():
+    names = (
+        "fedavg",
+        "fedprox:mu=1",
+        "fedlc",
+        "fedntd",
+        "fedlmd",
+        "fedvls",
+        "fedrs",
+        "scaffold",
+        "fedvls+fedexp",
+    )
+    runs = [made(name, seed) for name in names for seed in (1, 2, 3)]
+    seen = {each["name"]: each["look"]["light"] for each in page_data(runs)["methods"]}
+    [first, *_] = figures.forest(runs).axes
+    drawn = [to_hex(line.get_markeredgecolor()) for line in first.lines if line.get_marker() == "o"]
+    assert drawn == [seen[name] for name in names[1:]]
 
 
 def test_a_forest_of_few_seeds_has_no_intervals_and_says_so(make):

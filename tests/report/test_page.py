@@ -16,7 +16,7 @@ from unskew import record
 from unskew.report.answer import TITLES, answer, points, verdict
 from unskew.report.page import page_data, render, write_page
 from unskew.report.read import Run, by_method, read_run, read_runs
-from unskew.report.table import tabulate, to_csv
+from unskew.report.table import tabulate, to_csv, to_markdown
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -69,6 +69,15 @@ def test_the_best_is_marked_and_runs_under_way_are_shown_in_the_round_that_all_h
     rows = going["blocks"][0]["rows"]
     assert [row["cells"][0][0] for row in rows] == ["60.0 ± 0.0", "70.0 ± 1.0"]
     assert rows[1]["against"][0].startswith("+10.0 (")
+
+
+def test_stars_are_those_of_the_table_and_runs_that_never_began_are_told_of():
+    runs = [made("fedavg", s, 0.6 + s / 1000) for s in (1, 2, 3)]
+    runs += [made("fedvls", s, 0.4 + s / 500) for s in (1, 2, 3)]
+    data = page_data(runs, coming=[3, 3])
+    assert [row["cells"][0][0] for row in data["blocks"][0]["rows"]] == ["60.2 ± 0.1", "40.4 ± 0.2*"]
+    assert "40.4 ± 0.2\\*" in to_markdown(tabulate(runs))
+    assert data["notes"] == ["Of 8 runs 2 have not begun."]
 
 
 def test_the_time_left_follows_from_the_pace_of_the_rounds():
@@ -440,6 +449,14 @@ def test_sites_have_a_table_and_pictures_and_their_names_are_only_text(open_page
     )
     assert [name for name, _ in dots] == ["fedavg", "fedvls"]
     assert dots[0][1][2] == pytest.approx(100 * mean, abs=0.01)
+    by_name = {name: np.mean([spread.accuracy[name] for spread in each]) for name in sites}
+    for order in (
+        sorted(sites, key=lambda name: -by_name[name]),
+        sorted(sites, key=by_name.get),
+        list(sites),
+    ):
+        page.locator("#site-tables button.sort", has_text="fedavg").click()
+        assert rows.locator("th").all_inner_texts() == order
     page.select_option("#site-measure", "macro")
     each = [site for run in runs[:2] for site in run.summary.sites.each if site.name == "south"]
     mean = np.mean([site.balanced_accuracy for site in each])
@@ -509,6 +526,11 @@ def test_tables_are_sorted_and_explained_by_mouse_finger_and_keys(page, two_meth
     page.keyboard.press("Enter")
     assert (head.get_attribute("aria-sort"), names()) == ("none", ["fedavg", "fedvls"])
 
+    side = page.locator("#side-table table")
+    side.locator("button.sort", has_text="method").click()
+    page.keyboard.press("Enter")
+    assert side.locator("tbody th").all_inner_texts() == ["fedvls", "fedavg"]
+
     help = page.locator("#help")
     head.locator("button.help").tap()
     assert "classes of which a client has nothing" in help.inner_text()
@@ -519,6 +541,14 @@ def test_tables_are_sorted_and_explained_by_mouse_finger_and_keys(page, two_meth
     assert help.is_visible()
     page.keyboard.press("Escape")
     assert help.is_hidden()
+    page.set_viewport_size({"width": 390, "height": 844})
+    for button in (page.locator("#tables button.help").first, head.locator("button.help")):
+        button.click()
+        box = help.bounding_box()
+        assert box["x"] >= 8
+        assert box["x"] + box["width"] <= 382
+    page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 1280, "height": 900})
     assert head.locator("button.help").get_attribute("aria-expanded") == "false"
 
 
@@ -583,6 +613,14 @@ def test_conditions_have_a_panel_each_and_can_be_filtered(open_page):
     assert "of 2 seeds 1 from round 3 (A: dirichlet:0.05, fedprox)" in note
     assert any("(1 of 2 seeds)" in text for line in drawn for text in line["text"])
     assert page.locator("#chips label").count() == 3  # one for each method, whatever the condition
+
+    head = page.locator("#tables table[data-table=methods]").nth(2).locator("button.sort", has_text="vacant")
+    head.focus()
+    page.keyboard.press("Enter")
+    assert head.evaluate("each => each === document.activeElement")
+    page.evaluate("() => { location.hash = '#methods?condition=gone'; }")
+    assert page.input_value("#condition") == ""
+    assert page.input_value("#method") == "fedavg (A)"
 
     page.select_option("#condition", "A: dirichlet:0.05")
     assert {line["axis"] for line in curves(page)} == {"x"}
@@ -712,7 +750,7 @@ def test_numbers_agree_in_table_hover_and_picture(open_page):
     runs += [made("fedlc", seed, value / 360) for seed, value in enumerate(right, 1)]
     page = open_page(runs)
     rows = {
-        row.locator("th").inner_text(): row.locator("td").first.inner_text()
+        row.locator("th").inner_text(): row.locator("td").first.inner_text().removesuffix("*")
         for row in page.locator("#tables table").first.locator("tbody tr").all()
     }
     for line in curves(page):

@@ -81,8 +81,10 @@ def test_tables_the_page_and_the_answer_show_what_is_in_the_files(write_run, cas
             for name, measure in MEASURES.items():
                 text = shown(values[name])
                 assert float(row[f"{name}_mean"]) == pytest.approx(np.mean(values[name]))
-                assert cells[name][0] == text
+                assert cells[name][0] in (text, f"{text}*")
                 assert text in markdown
+                marked = row[f"{name}_mark"] in ("above", "below")
+                assert cells[name][0].endswith("*") == marked
                 assert text.replace("±", r"$\pm$") in latex
                 if method == "fedavg" or measure not in told["differences"][method]:
                     continue

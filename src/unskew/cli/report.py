@@ -12,6 +12,7 @@ from unskew.cli import options
 from unskew.cli.show import console
 from unskew.errors import UserError
 from unskew.report.page import write_page
+from unskew.report.read import coming
 
 
 def report(
@@ -26,5 +27,5 @@ def report(
         raise UserError(f"cannot write the page to '{out}': end its name in .html.")
     if out.exists() and not overwrite:
         raise UserError(f"{out} is there already: choose another file with --out, or give --overwrite.")
-    write_page(reading.read(runs), out)
+    write_page(reading.read(runs), out, coming(runs))
     console().print(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)

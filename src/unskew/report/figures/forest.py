@@ -51,7 +51,8 @@ def forest(
     worst one and the worst class. A filled marker is a difference that the seeds settle after Holm's
     correction, a hollow one is not settled. Without `reference` that is FedAvg, or else the first method. Of
     runs under several conditions, those of each stand together."""
-    compared = ((part, _answer(part, reference)) for part in by_condition(runs))
+    conditions = by_condition(runs)
+    compared = ((part, _answer(part, reference)) for part in conditions)
     parts = [(part, told) for part, told in compared if told.others]
     if not parts:
         raise UserError(
@@ -73,7 +74,7 @@ def forest(
     figure = blank(total, pitch * len(rows) + 0.65, _heading(parts, title))
     main = parts[0][1].main
     panels: list[Axes] = list(figure.subplots(1, len(main), sharey=True, squeeze=False)[0])
-    seen = looks(names)
+    seen = looks(name for part in conditions for name in part.methods)  # the reference too, as elsewhere
     margin = 0.04 + max(text_width(name, SMALL) for name in short.values())
     inside = (total - margin) / len(main) - 0.1
     against = f"points against {references.pop()}" if len(references) == 1 else "points against the reference"

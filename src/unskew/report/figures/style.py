@@ -255,10 +255,11 @@ def shades() -> Colormap:
 
 
 def diverging() -> Colormap:
-    """From blue over white, which is none, to orange-brown: told apart with any kind of colour vision."""
+    """From orange-brown, which is less, over white to blue, which is more, as on the page: told apart with any
+    kind of colour vision."""
     from matplotlib import colormaps
 
-    return colormaps["PuOr_r"]
+    return colormaps["PuOr"]
 
 
 LONGEST_TEXT = 300

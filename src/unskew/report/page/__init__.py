@@ -24,9 +24,9 @@ SCRIPTS = ("basics", "state", "charts", "tables", "forest", "curves", "sites", "
 """Files of script/, in the order in which they make the page's script."""
 
 
-def write_page(runs: Sequence[Run], path: Path) -> None:
-    """Write the page about these runs to a file."""
-    content = render(page_data(runs)).encode()
+def write_page(runs: Sequence[Run], path: Path, coming: Sequence[int] = ()) -> None:
+    """Write the page about these runs to a file. `coming` are the rounds of each run that has not begun."""
+    content = render(page_data(runs, coming)).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, content)

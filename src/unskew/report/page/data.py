@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tomli_w
@@ -38,7 +38,16 @@ from unskew.report.page.runs import (
 )
 from unskew.report.page.sites import site_classes, site_table
 from unskew.report.read import Run, by_method
-from unskew.report.table import BY_VALIDATION, COLUMNS, NONE, Column, Comparison, tabulate, to_csv
+from unskew.report.table import (
+    BY_VALIDATION,
+    COLUMNS,
+    NONE,
+    Column,
+    Comparison,
+    starred,
+    tabulate,
+    to_csv,
+)
 from unskew.version import VERSION
 
 # A page has 10 MB, of which plotly.js takes 4.8; a number takes up to twenty bytes, one about a client in a
@@ -141,16 +150,17 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
         "measures": _measures(),
         "federations": [_federation(run) for run in federations.values()],
         "runs": told,
-        "notes": _notes(runs),
+        "notes": _notes(runs, coming),
         "progress": progress(runs, coming),
     }
 
 
-def _notes(runs: Iterable[Run]) -> list[Json]:
-    """What the runs themselves say about their numbers."""
+def _notes(runs: Sequence[Run], coming: Sequence[int]) -> list[Json]:
+    """What the runs themselves say about their numbers, and how many are missing."""
     told = {note: None for run in runs for note in (run.summary.notes if run.summary else _faults(run))}
     failed = [f"{run.label} seed {run.seed} failed: {run.failure.sentence}" for run in runs if run.failure]
-    return [*failed, *told]
+    missing = [f"Of {len(runs) + len(coming)} runs {len(coming)} have not begun."] if coming else []
+    return [*missing, *failed, *told]
 
 
 def _faults(run: Run) -> list[str]:
@@ -287,7 +297,7 @@ def _rows(
             "seeds": len(come[name]),
             "rounds": _rounds(runs),
             "cells": [
-                [cell.text, cell.is_best, None if cell.value is None else number(cell.value.mean)]
+                [starred(cell), cell.is_best, None if cell.value is None else number(cell.value.mean)]
                 for cell in next((cells[run.path] for run in runs if run.path in cells), ())
             ],
             "against": None if name == reference else _against(told, name),

@@ -22,9 +22,9 @@ def number(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def _thousandths(value: float | None) -> int | None:
-    """One of very many numbers, as it will be printed: a whole number of tenths of a percent."""
-    return None if value is None or not math.isfinite(value) else round(1000 * value)
+def _hundredths(value: float | None) -> int | None:
+    """One of very many numbers: a whole number of hundredths of a percent, one digit more than is printed."""
+    return None if value is None or not math.isfinite(value) else round(10_000 * value)
 
 
 def thin(values: int, most: int) -> int:
@@ -162,11 +162,11 @@ def _models(probe: Probe) -> Mapping[str, list[list[float | None]]]:
 
 def probed(probe: Probe) -> dict[str, Json]:
     """The clients of a probed round, one value or list for each; a model that all have in common once, its
-    class accuracies in thousandths."""
+    class accuracies in hundredths of a percent."""
     clients = probe.clients
     told: dict[str, Json] = {"round": probe.round, "clients": [client.client for client in clients]}
     for name, models in _models(probe).items():
-        told[name] = [[_thousandths(value) for value in model] for model in models]
+        told[name] = [[_hundredths(value) for value in model] for model in models]
     told["groups"] = [[_stages(getattr(client.groups, group)) for group in GROUPS] for client in clients]
     for key in ("in_local", "out_local", "deviation"):
         told[key] = [number(getattr(client, key)) for client in clients]

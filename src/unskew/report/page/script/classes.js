@@ -22,6 +22,8 @@ function showClasses() {
     width = wide("class-map") - left - 70,
     { room, axis } = classTicks(classes, width);
   const seeds = new Set(Object.values(block.classes.seeds));
+  $("class-lede").textContent =
+    block.classes.round === null ? "The final models on the test set." : "On the test set, the models of a round that all runs have reached.";
   $("class-caption").textContent =
     `${base ? `Accuracy of each class minus that of ${block.reference}, in points` : "Accuracy of each class, %"}: ` +
     (seeds.size === 1 ? ([...seeds][0] === 1 ? "one seed" : `mean over ${[...seeds][0]} seeds`) : "mean over each method's seeds") +

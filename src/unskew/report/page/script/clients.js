@@ -289,7 +289,7 @@ function showClient(run, federation, client) {
 function told(probe, client) {
   // one client of a probed round
   const at = probe.clients.indexOf(client),
-    fractions = (thousandths) => thousandths.map((value) => (known(value) ? value / 1000 : null)),
+    fractions = (hundredths) => hundredths.map((value) => (known(value) ? value / 10000 : null)),
     one = (key) => fractions(probe[key].length === 1 ? probe[key][0] : probe[key][at]);
   return {
     before: one("before"),
@@ -331,7 +331,7 @@ function showSide(run, federation, client, round, order, kinds) {
     cell: (entry) => h("td", {}, percent(entry.own.groups[group]?.[place])),
   });
   const columns = [nameColumn(), ...[0, 1, 2].flatMap((group) => (kinds.includes(group) ? [stage(1, "updated", group), stage(2, "averaged", group)] : []))];
-  refill($("side-table"), [sortable("side", "This client under every method", columns, entries)]);
+  refill($("side-table"), [sortable("side", "This client under every method", columns, entries, { redraw: showClients })]);
 
   const classes = federation.classes,
     long = Math.max(...entries.map(({ name }) => Math.min(name.length, 22))),

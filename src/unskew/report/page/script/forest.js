@@ -1,6 +1,7 @@
 // The picture one sees first: how far each method is from the reference, and whether the seeds settle it.
 
 const forestBlocks = () => chosenBlocks().filter((block) => block.forest);
+const hasIntervals = (block) => block.forest.rows.some((row) => row.cells.some((each) => each.interval));
 
 function showForestWords() {
   const blocks = forestBlocks();
@@ -8,9 +9,10 @@ function showForestWords() {
   if (!blocks.length) return;
   const references = [...new Set(blocks.map((block) => block.reference))];
   $("forest-title").textContent = `Against ${references.length === 1 ? references[0] : "the reference"}`;
-  $("forest-lede").textContent =
-    "Difference in points on the same seeds, with its 95 % interval. Filled: the seeds settle which is better, after " +
-    "Holm's correction for many methods. Hollow: they do not.";
+  $("forest-lede").textContent = blocks.some(hasIntervals)
+    ? "Difference in points on the same seeds, with its 95 % interval. Filled: the seeds settle which is better, after " +
+      "Holm's correction for many methods. Hollow: they do not."
+    : "Difference in points on the same seeds. Intervals, and which is better, take three of them.";
   const key = blocks.map((block) => block.title).join("|");
   if ($("forests").dataset.key !== key) {
     $("forests").dataset.key = key;
@@ -30,7 +32,7 @@ function showForestWords() {
     const { measures, rows, seeds, round } = block.forest;
     $(`forest-caption-${i}`).textContent =
       `${several() ? block.short + ": difference" : "Difference"} to ${block.reference}, ${plural(seeds, "seed")}` +
-      (rows.some((row) => row.cells.some((each) => each.interval)) ? "" : ", too few for intervals") +
+      (hasIntervals(block) ? "" : ", too few for intervals") +
       (round === null ? "" : `, round ${round}, the last that all runs have reached`);
     const method = (row) => block.rows.find((each) => each.name === row.name).method;
     const columns = [

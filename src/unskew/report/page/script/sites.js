@@ -35,7 +35,7 @@ function siteTable(block) {
     rows.length < total
       ? h("p", { class: "note" }, `The ${rows.length} of ${number(total)} sites with the lowest accuracy.`)
       : null,
-    sortable("sites", "Accuracy at each site", columns, rows, foot),
+    sortable("sites", "Accuracy at each site", columns, rows, { foot }),
     saveTable("sites" + (block.short && "-" + block.short), () =>
       csv(head, rows.map((row) => [row.name, row.train, row.test, ...row[measure].flatMap((each) => each || [null, null]), row.lacks.join(" ")])),
     ),

@@ -89,11 +89,10 @@ function fill(select, options, value) {
 function onChoice(id, key, redraw) {
   $(id).addEventListener("change", (event) => change({ [key]: event.target.value }, redraw));
 }
-const inCondition = (method) => !chosen.condition || blockOf(method).short === chosen.condition;
 
 // The run that a part of the page shows: its method and its seed. With `all` the seeds may be taken together.
 function pickRun(methodList, seedList, keys, { among = () => true, all = false } = {}) {
-  const methods = data.methods.map((_, method) => method).filter((m) => inCondition(m) && runsOf(m).some(among));
+  const methods = data.methods.map((_, method) => method).filter((m) => chosenBlocks().includes(blockOf(m)) && runsOf(m).some(among));
   const name = fill(
     $(methodList),
     methods.map((m) => [title(m), title(m), several() ? blockOf(m).title : undefined]),

@@ -61,11 +61,13 @@ function showCondition() {
 }
 
 // Tables that can be sorted: columns are { key, title, help?, value(row), cell(row), lower?, text? }, where less is
-// better with `lower`, and `text` is for words. The first column names the row.
+// better with `lower`, and `text` is for words. The first column names the row. `redraw` makes the table anew.
 
-function sortable(name, label, columns, rows, foot = []) {
+function sortable(name, label, columns, rows, { foot = [], redraw = showWords } = {}) {
   const key = "sort-" + name;
-  const [by, way] = chosen[key].split(":");
+  const colon = chosen[key].lastIndexOf(":"), // a key may have some of its own
+    by = chosen[key].slice(0, Math.max(colon, 0)),
+    way = chosen[key].slice(colon + 1);
   const column = columns.find((each) => each.key === by);
   const ordered = column ? [...rows].sort((a, b) => compare(column.value(a), column.value(b), way)) : rows;
   const head = columns.map((each) => {
@@ -75,8 +77,10 @@ function sortable(name, label, columns, rows, foot = []) {
     const button = h("button", { type: "button", class: "sort", "data-column": each.key }, ...(each.head || [each.title]));
     button.addEventListener("click", () => {
       const next = now === "" ? first : now === first ? other : "";
-      change({ [key]: next && `${each.key}:${next}` }, showWords);
-      document.querySelector(`[data-table="${name}"] [data-column="${CSS.escape(each.key)}"]`)?.focus();
+      const tables = () => [...document.querySelectorAll(`[data-table="${name}"]`)], // one for each condition
+        place = tables().indexOf(button.closest("table"));
+      change({ [key]: next && `${each.key}:${next}` }, redraw);
+      tables()[place]?.querySelector(`[data-column="${CSS.escape(each.key)}"]`)?.focus();
     });
     const sorted = now ? (now === "asc" ? "ascending" : "descending") : "none";
     return h("th", { scope: "col", "aria-sort": sorted }, h("span", { class: "head" }, button, each.help ? helpButton(each.title, each.help) : null));
@@ -123,6 +127,7 @@ function openHelp(button, name, text) {
   box.dataset.of = name + text;
   box.replaceChildren(h("strong", {}, name), ": " + text + (text.endsWith(".") ? "" : "."));
   box.hidden = false;
+  box.style.left = "0"; // as wide as it likes to be, wherever it was before
   const at = button.getBoundingClientRect(),
     width = document.documentElement.clientWidth;
   box.style.left = `${window.scrollX + Math.max(8, Math.min(at.left, width - box.offsetWidth - 8))}px`;
@@ -136,24 +141,25 @@ function closeHelp() {
 
 // Methods
 
-const nameColumn = (rows) => ({
+const nameColumn = () => ({
   key: "method",
   title: "method",
   text: true,
   value: (row) => row.name,
   cell: (row) => h("th", { scope: "row" }, h("span", { class: "named" }, swatch(row.method), h("span", {}, ...breakable(row.name)))),
 });
+const numberColumn = (head, at) => ({
+  ...head,
+  value: (row) => row.cells[at]?.[2],
+  cell: (row) => {
+    const [text, best] = row.cells[at] || ["–", false];
+    return cell(text, best ? { class: "best" } : {});
+  },
+});
 function methodTable(block) {
   const alike = (key) => new Set(block.rows.map((row) => row[key])).size === 1; // then said once, above
   const facts = ["seeds", "rounds"].filter((key) => !alike(key));
-  const numbers = block.heads.map((head, i) => ({
-    ...head,
-    value: (row) => row.cells[i]?.[2],
-    cell: (row) => {
-      const [text, best] = row.cells[i] || ["–", false];
-      return cell(text, best ? { class: "best", title: "above every other method beyond chance, or the least cost" } : {});
-    },
-  }));
+  const numbers = block.heads.map((head, i) => numberColumn(head, i));
   const against = {
     key: "against",
     title: `${block.compared === "accuracy" ? "" : block.compared + " "}against ${block.reference}`,
@@ -178,11 +184,7 @@ function methodTable(block) {
   ];
 }
 function costTable(block) {
-  const columns = block.costs.map((head, i) => ({
-    ...head,
-    value: (row) => row.cells[block.heads.length + i]?.[2],
-    cell: (row) => cell((row.cells[block.heads.length + i] || ["–"])[0]),
-  }));
+  const columns = block.costs.map((head, i) => numberColumn(head, block.heads.length + i));
   const seconds = {
     key: "seconds",
     title: "seconds",
@@ -212,11 +214,21 @@ const chosenBlocks = () => {
   const some = data.blocks.filter((block) => block.short === chosen.condition);
   return some.length ? some : data.blocks;
 };
+function aboutMarks(rows) {
+  const bold = rows.some((row) => row.cells.some(([, best]) => best)),
+    star = rows.some((row) => [...row.cells, row.against || [""]].some(([text]) => text.endsWith("*")));
+  if (!bold && !star) return "Nothing is bold or has a star: no difference is settled.";
+  return [
+    bold ? "Bold: above every other method beyond chance; of traffic and cost, in which there is no chance, the least." : "",
+    star ? "Star: which is better, it or the reference, is settled after Holm's correction." : "",
+  ]
+    .filter(Boolean)
+    .join(" ");
+}
 function showTables() {
   refill($("tables"), chosenBlocks().map(methodTable));
   const notes = [...data.notes];
-  if (data.blocks.some((block) => block.rows.length > 1))
-    notes.unshift("Bold: above every other method beyond chance, or the least cost. Star: the sign of the difference is settled after Holm's correction.");
+  if (chosenBlocks().some((block) => block.rows.length > 1)) notes.unshift(aboutMarks(chosenBlocks().flatMap((block) => block.rows)));
   const rounds = [...new Set(chosenBlocks().map((block) => block.forest?.round).filter(known))];
   if (rounds.length)
     notes.unshift(`Not all runs have ended: the table and the differences are of round ${rounds.join(" and ")}, the last that all of them have reached.`);
