@@ -255,8 +255,8 @@ def shades() -> Colormap:
 
 
 def diverging() -> Colormap:
-    """From orange-brown, which is less, over white to blue, which is more, as on the page: told apart with any
-    kind of colour vision."""
+    """From orange-brown, which is less, over white to violet, which is more: told apart with any kind of
+    colour vision."""
     from matplotlib import colormaps
 
     return colormaps["PuOr"]
