@@ -66,7 +66,7 @@ from unskew.skew_words import describe_skew
         (
             np.diag([7, 7, 7, 7]).tolist(),
             {"cohort": 2},
-            "each client holds one of 4 classes and 7 samples; the 2 of a round lack 2 together",
+            "each client holds one of 4 classes and 7 samples; the 2 clients of a round together lack 2",
         ),
         ([[5, 6]], {}, "one client holds all 11 samples of 2 classes"),
     ],

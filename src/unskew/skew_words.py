@@ -48,7 +48,7 @@ def describe_skew(
     labels = joined.get(labels.split()[0], f"{labels}; each holds {each}") if each else labels
     parts = [labels, *sizes, *_tail(counts, samples)]
     if cohort is not None and cohort < total == known and (lacked := _lacked(counts, cohort)) >= 0.05:
-        parts.append(f"the {cohort} of a round lack {_decimal(lacked)} together")
+        parts.append(f"the {cohort} clients of a round together lack {_decimal(lacked)}")
     told = ("no skew: " if even and each and " to " not in each and len(parts) == 1 else "") + "; ".join(
         parts
     )

@@ -335,7 +335,7 @@ def test_confusion_against_a_method_is_the_difference_on_the_same_seeds(make):
     np.testing.assert_allclose(image.get_array(), 100 * (share["fedvls"] - share["fedavg"]), atol=1e-9)
     assert image.norm.vmin == -image.norm.vmax
     assert_legible(figure)
-    with pytest.raises(UserError, match="unknown method of these runs 'fedprox'"):
+    with pytest.raises(UserError, match="fedprox is not among these runs: choose one of fedavg"):
         figures.confusion(runs, against="fedprox")
     with pytest.raises(UserError, match="fedavg is the only method of these runs"):
         figures.confusion(runs[:2], against="fedavg")

@@ -233,7 +233,8 @@ def finish(
             except KeyboardInterrupt:
                 raise Interrupted(f"stopped; {how_to_go_on(folder, experiments)}") from None
             clock.mark("runs")
-        _conclude(folder, study, planned, ends, clock, json=json, quiet=quiet)
+        ran = {run.folder for run in left}
+        _conclude(folder, study, planned, ends, ran, clock, json=json, quiet=quiet)
 
 
 def _conclude(
@@ -241,6 +242,7 @@ def _conclude(
     study: Study,
     planned: list[SweepRun],
     ends: list[Run | Failure],
+    ran: set[Path],
     clock: Clock,
     *,
     json: bool,
@@ -264,7 +266,8 @@ def _conclude(
         console().print(f"\nrun folders: {folder}", soft_wrap=True)
     if not quiet:
         on_cluster = any(cell.prepared.trial.engine == "ray" for cell in study.cells)
-        say(sweep_time_line(time, [summary_of(run) for run in runs], len(planned), side_by_side=on_cluster))
+        now = [summary_of(run) for run in runs if run.path in ran]
+        say(sweep_time_line(time, now, len(ran), side_by_side=on_cluster))
     if failed:
         again = resume_command(folder, [cell.experiment for cell in study.cells])
         raise UserError(_failure(failed, len(planned), again))

@@ -393,7 +393,7 @@ def cost_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
     heads, title = ["method", "cost U", "MB up", "MB down"], ""
     if probed:
         heads[1:1] = [*(f"drop {group}" for group in GROUPS), "probing seconds"]
-        title = "drop: what a local update costs on the client's classes of the kind, in points"
+        title = "drop: points that a local update costs on the client's classes of the kind; below 0 it gains"
     return Grid(heads, [row(name, runs) for name, runs in rows], title)
 
 

@@ -386,9 +386,9 @@ def _notes(
     sizes = (trial.federation.counts[:, list(group)].sum(dim=1) for group in trained)
     cost = expert_rounds * sum(map(trial.passed, sizes)) / trial.passed(trial.federation.sizes)
     yield (
-        f"PKD's groups: {listed}. After {warmup} rounds of warm-up their experts trained {expert_rounds} "
-        f"rounds on {share:.3g} of the data: {cost:.4g} U beyond the budget, U being one "
-        "round of FedAvg."
+        f"PKD's groups: {listed}. After {warmup} round{'s' * (warmup != 1)} of warm-up their experts "
+        f"trained {expert_rounds} rounds on {share:.3g} of the data: {cost:.4g} U beyond the budget, U being "
+        "one round of FedAvg."
     )
     for group, expert in trained.items():
         if expert is None:

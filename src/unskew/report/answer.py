@@ -165,7 +165,8 @@ def answer(methods: Seeds, *, reference: str | None = None) -> Answer:
     """For runs that differ in method and seed alone."""
     runs = [run for seeds in methods.values() for run in seeds]
     where, skew = _where(runs[0]), skew_in_words(runs[0])
-    skew = f"{skew[:1].upper()}{skew[1:]}."
+    seed = f" (seed {runs[0].seed})" if any(_divided(run) != _divided(runs[0]) for run in runs) else ""
+    skew = f"{skew[:1].upper()}{skew[1:]}{seed}."
     begun = _begun(methods)
     if not begun:
         return Answer(f"{where}, no round has been tested yet.", skew)
@@ -341,6 +342,10 @@ def _unbroken(text: str) -> str:
     return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").replace(" %", "\N{NO-BREAK SPACE}%")
 
 
+def _divided(run: Run) -> bytes:
+    return run.counts.tobytes()
+
+
 def _where(run: Run) -> str:
     cohort = run.experiment["budget"]["cohort"]
     some = "" if cohort == "all" else f", {cohort} of them a round"
@@ -375,7 +380,7 @@ def _about_seeds(told: Answer) -> list[str]:
     if len(told.standings) == 1:
         return [f"± is the standard deviation over {number} seeds."] if number > 1 else []
     if number == 1:
-        return ["One seed: another may tell otherwise. Several, as in --seeds 1-5, show the spread."]
+        return ["One seed: another may tell otherwise; three or more can back a claim."]
     spread = f"± is the standard deviation over {number} seeds"
     if number < metrics.FEWEST:
         return [f"{spread}; intervals and tests take three."]
@@ -383,8 +388,8 @@ def _about_seeds(told: Answer) -> list[str]:
     family = f"Holm's correction for {others} methods" if others > 1 else "no correction: one difference"
     more = "worst site, worst class" if "worst-site" in told.measures else "worst class"
     return [
-        f"{spread}; differences are taken seed by seed, with 95 % intervals; a sign is claimed by paired "
-        f"t-tests at 5 % ({family}; {more} and clients' classes are corrected together)."
+        f"{spread}; differences are taken seed by seed, with 95 % intervals of each alone; a sign is claimed "
+        f"by paired t-tests at 5 % ({family}; {more} and clients' classes are corrected together)."
     ]
 
 
@@ -402,10 +407,10 @@ def _few_seeds(told: Answer, when: Moment) -> str:
         high = " highest" if len(level) < len(ranked) else ""
         return f"in {seeds} {join(level)} {end}{high} alike at {shown[0]}{_at_sites(told)}"
     other = next((each for each in ranked[1:] if each.name == told.reference), ranked[1])
-    among = f" highest of {len(ranked)} methods," if len(ranked) > 2 else ""
+    among = f" highest of {len(ranked)} methods" if len(ranked) > 2 else ""
     back = "backs" if number == 1 else "back"
     return (
-        f"in {seeds} {ranked[0].name} {when.verb}{among} at {shown[0]} and {other.name} at "
+        f"in {seeds} {ranked[0].name} {when.verb}{among} at {shown[0]}, {other.name} at "
         f"{_percent(other.values[main])}{_at_sites(told)}; {seeds} {back} no claim"
     )
 
@@ -433,14 +438,16 @@ def _claims(told: Answer, when: Moment) -> str:
         change = _interval(found)
         doubt = "" if found.settled else f", a difference that {number} seeds do not settle"
         return f"{one.name} {ends} at {at[one.name]} against {reference}{doubt} ({change}){_gains(one)}"
-    best, many = told.best[main], f"highest of {len(by_name)} methods"
+    best, above_all = told.best[main], f"above each of the {len(by_name) - 1} other methods"
     if best == told.reference:
-        return f"{best} {ends} {many}, at {at[best]}{_at_sites(told)}: each of the others is below it"
+        return f"{best} {ends} {above_all}, at {at[best]}{_at_sites(told)}"
     if best is not None:
         found = by_name[best].differences[main]
         assert found is not None
         change = _interval(found)
-        return f"{best} {ends} {many}, at {at[best]} against {reference} ({change}){_gains(by_name[best])}"
+        return (
+            f"{best} {ends} {above_all}, at {at[best]} against {reference} ({change}){_gains(by_name[best])}"
+        )
     above, below = _settled(told, main)
     lower = f"{join(below)} {_agree(below, end)} below it" if below else ""
     if above:
@@ -455,7 +462,9 @@ def _claims(told: Answer, when: Moment) -> str:
     none = f"{number} seeds tell none of {len(told.others)} methods from {reference}"
     if found is None or abs(found.difference) < SHOWN:
         return none
-    return f"{none}: the highest of them, {first.name}, {ends} at {at[first.name]} ({_interval(found)})"
+    alone = found.interval is not None and (found.interval[0] > 0 or found.interval[1] < 0)
+    doubt = f"; alone it would count, among {len(told.others)} it may be chance" if alone else ""
+    return f"{none}; {first.name} has the highest mean, {at[first.name]} ({_interval(found)}{doubt})"
 
 
 def _interval(found: Difference) -> str:

@@ -207,6 +207,8 @@ def _columns(names: Sequence[str], runs: Sequence[Run], *, chose: bool, alone: b
             found.append(known[own])
             continue
         if name not in MEASURES and not name.startswith("class:"):
+            if name == BY_VALIDATION.name:
+                raise UserError(f"no run has {name}: give runs with --validation, or leave the measure out.")
             raise unknown("measure of a table", name, [*known, *MEASURES, "class:NAME"])
         measure = find(name, runs)
         found.append(Column(name, measure.title, measure.scale, 1 if measure.percent else 3, measure.lower))
@@ -518,7 +520,7 @@ def _mean_title(filled: Sequence[_Filled]) -> str:
 def _footnotes(
     filled: Sequence[_Filled], columns: Sequence[Column], measure: Measure, target: float | None
 ) -> tuple[str, ...]:
-    notes = list(_about_marks(filled, columns))
+    notes = [*_about_marks(filled, columns), _about_numbers(filled)]
     for each in filled:
         where = _under(each, filled)
         if each.when is None:
@@ -548,6 +550,20 @@ def _footnotes(
     return (*notes, *([f"{'; '.join(parts)}."] if parts else []))
 
 
+def _about_numbers(filled: Sequence[_Filled]) -> str:
+    """Over how many seeds and rounds the numbers are."""
+    runs = [run for each in filled for run in each.condition.runs]
+    seeds = sorted({len(members) for each in filled for members in each.condition.methods.values()})
+    rounds = sorted({run.total_rounds for run in runs})
+    over = "one seed" if seeds == [1] else f"{_range(seeds)} seeds"
+    spread = "" if seeds == [1] else "mean ± standard deviation over "
+    return f"{spread}{over}, {_range(rounds)} round{'s' * (rounds != [1])}."
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return "–".join(str(number) for number in dict.fromkeys((numbers[0], numbers[-1])))
+
+
 def _about_marks(filled: Sequence[_Filled], columns: Sequence[Column]) -> Iterable[str]:
     several = [each for each in filled if len(each.cells) > 1]
     if not several or not any(_is_tested(column) for column in columns):
@@ -563,7 +579,8 @@ def _about_marks(filled: Sequence[_Filled], columns: Sequence[Column]) -> Iterab
         within = " of its condition" if len(filled) > 1 else ""
         nothing = "" if any(not column.exact for column, _ in marked) else "; the seeds settle nothing here"
         yield (
-            f"bold: better than every other method{within} by paired t-tests at 5 %; *: differs from "
+            f"bold: better than every other method{within} by paired t-tests at 5 %, {_references(several)} "
+            "included; *: differs from "
             f"{_references(several)} at 5 % after Holm's correction{nothing}."
         )
     else:
@@ -666,7 +683,7 @@ def _by_words(footnotes: str) -> str:
 
 def to_latex(table: Comparison) -> str:
     """A tabular for the booktabs package, with its footnotes below."""
-    comments = [f"% {escape_comment(text)}" for text in (table.title, *table.notes)]
+    comments = [f"% {escape_comment(text)}" for text in table.notes]
     head = [r"\begin{tabular}{l" + "r" * len(table.columns) + "}", r"\toprule"]
     groups = [(group, len(list(heads))) for group, heads in groupby(table.columns, lambda head: head.group)]
     if any(group for group, _ in groups):
@@ -690,11 +707,11 @@ def to_latex(table: Comparison) -> str:
             texts = [(escape_latex(starred(cell)), cell.is_best) for cell in row.cells]
             cells = [rf"\textbf{{{text}}}" if best else text for text, best in texts]
             lines.append(" & ".join([escape_latex(row.name), *cells]) + r" \\")
-    below = " ".join(escape_latex(_capital(note)) for note in table.footnotes)
+    below = " ".join(map(escape_latex, (f"{table.title}.", *map(_capital, table.footnotes))))
     end = [
         r"\bottomrule",
         r"\end{tabular}",
-        *([rf"\par\smallskip{{\footnotesize {below}\par}}"] if below else []),
+        rf"\par\smallskip{{\footnotesize {below}\par}}",
     ]
     return "\n".join([*comments, *head, *lines, *end]) + "\n"
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew import metrics
-from unskew.errors import UserError, unknown
+from unskew.errors import UserError
 from unskew.report.conditions import Condition, by_condition
 from unskew.report.figures.style import (
     COLUMN,
@@ -98,7 +98,9 @@ def _against(
 def versus(condition: Condition, reference: str) -> Iterator[tuple[str, list[Run], list[Run]]]:
     """Each method but the reference with its runs and those of the reference, on the seeds that both have."""
     if reference not in condition.methods:
-        raise unknown("method of these runs", reference, condition.methods)
+        raise UserError(
+            f"{reference} is not among these runs: choose one of {', '.join(sorted(condition.methods))}."
+        )
     if len(condition.methods) == 1:
         raise UserError(f"{reference} is the only method of these runs: give runs of another one, too.")
     base = {run.seed: run for run in condition.methods[reference]}
