@@ -25,6 +25,12 @@ from unskew.reproduce.outcome import Pace, Version, duration, measure, run_stem
 SMALL = ("--rounds", "1", "--fraction", "0.02")
 
 
+@pytest.fixture(autouse=True)
+def _no_data(monkeypatch, tmp_path) -> None:
+    """Only what comes with the install is here, wherever the tests run."""
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "no-data"))
+
+
 def printed(table: str, cell: str, measure: str = "accuracy") -> str:
     (found,) = cells(find_table(table), cell)
     return str(found.published[measure])
