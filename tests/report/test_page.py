@@ -233,11 +233,23 @@ def page(opened):
     """The page about two methods, with nothing chosen. What it complains of or asks the network for fails the
     test."""
     page, trouble = opened
+    resize(page, 1280, 900)
     page.emulate_media(media="screen", color_scheme="light")
     page.evaluate("() => { location.hash = ''; }")
     page.wait_for_function("document.getElementById('metric').value === 'accuracy'")
     yield page
     assert trouble == []
+
+
+def resize(page, width: int, height: int) -> None:
+    """Change the size of the window, and wait until the charts have been drawn for it."""
+    if page.viewport_size == {"width": width, "height": height}:
+        return
+    page.set_viewport_size({"width": width, "height": height})
+    page.wait_for_function(f"window.innerWidth === {width}")
+    page.wait_for_timeout(400)  # charts wait for 200 ms without another change
+    page.wait_for_function(f"document.querySelector('#curve .main-svg').clientWidth <= {width}")
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def curves(page) -> list[dict]:
@@ -541,14 +553,14 @@ def test_tables_are_sorted_and_explained_by_mouse_finger_and_keys(page, two_meth
     assert help.is_visible()
     page.keyboard.press("Escape")
     assert help.is_hidden()
-    page.set_viewport_size({"width": 390, "height": 844})
+    resize(page, 390, 844)
     for button in (page.locator("#tables button.help").first, head.locator("button.help")):
         button.click()
+        help.wait_for(state="visible")
         box = help.bounding_box()
         assert box["x"] >= 8
         assert box["x"] + box["width"] <= 382
     page.keyboard.press("Escape")
-    page.set_viewport_size({"width": 1280, "height": 900})
     assert head.locator("button.help").get_attribute("aria-expanded") == "false"
 
 
