@@ -1,10 +1,13 @@
 # make demo: from nothing to a class-wise answer.   make test: all tests and checks.
+# make test-flower: the tests on Flower, in an environment of its own, which `make test` runs too.
 # make test-gpu: what only a CUDA GPU can show.      make bench: races, on a quiet machine.
 # make docs: the documentation as a site, in build/site. make notebook: docs/first-steps.ipynb, executed anew.
 # make lock: constraints.txt anew, with the newest releases of everything but PyTorch.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Flower's bounds (typer, rich, protobuf, Ray) are not those of the other extras.
+FLOWER := .venv-flower
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # None of the many processes that tests start should have to compile its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,7 +17,7 @@ TORCH := 2.13.0
 # Python compiles a module when it is first imported: half of an installation's time was for modules that never are.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile
 
-.PHONY: demo test test-gpu check docs notebook browser bench bench-peers gallery format lock clean
+.PHONY: demo test test-flower test-gpu check docs notebook browser bench bench-peers gallery format lock clean
 
 demo: $(VENV)/library
 	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls --dataset digits --skew dirichlet:0.05 \
@@ -22,6 +25,11 @@ demo: $(VENV)/library
 
 test: check docs browser
 	$(BIN)/pytest -n 2 --dist worksteal
+	$(MAKE) test-flower
+
+# Flower's typer warns of what it takes from click.
+test-flower: $(FLOWER)/development
+	$(FLOWER)/bin/pytest -p no:cacheprovider -W ignore::DeprecationWarning:typer tests/flower
 
 test-gpu: $(VENV)/development
 	$(BIN)/pytest tests/gpu
@@ -68,6 +76,9 @@ lock: $(BIN)/python
 	printf '%s\n' torch==$(TORCH) hatchling editables | $(BIN)/uv pip compile pyproject.toml - --extra dev \
 	  --universal --python-version 3.11 --fork-strategy fewest --upgrade --no-annotate \
 	  --custom-compile-command 'make lock' --output-file constraints.txt --quiet
+	printf '%s\n' torch==$(TORCH) hatchling editables | $(BIN)/uv pip compile pyproject.toml - --extra flower-dev \
+	  --universal --python-version 3.11 --fork-strategy fewest --upgrade --no-annotate \
+	  --custom-compile-command 'make lock' --output-file constraints-flower.txt --quiet
 
 # What unskew needs, and all that its development needs; the second includes the first.
 $(VENV)/library: pyproject.toml constraints.txt | $(BIN)/python
@@ -78,8 +89,14 @@ $(VENV)/development: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[dev]'
 	touch $@ $(VENV)/library
 
+$(FLOWER)/development: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv $(FLOWER)
+	PIP_CONSTRAINT=constraints-flower.txt PIP_BUILD_CONSTRAINT=constraints-flower.txt \
+	  $(FLOWER)/bin/pip install --quiet --no-compile --editable '.[flower-dev]'
+	touch $@
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

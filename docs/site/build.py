@@ -35,6 +35,7 @@ CONTENTS: dict[str, list[str]] = {
     ],
     "Methods": ["docs/methods/README.md", "docs/own-method.md", "All methods: docs/methods/*.md"],
     "Losses": ["docs/losses.md"],
+    "On Flower": ["docs/deploy.md"],
     "Figures and the page": [
         "docs/report.md", "docs/tables.md", "docs/figures.md", "docs/gallery/README.md", "docs/logging.md",
     ],
@@ -56,6 +57,7 @@ REFERENCE = {
     "unskew.losses": "Losses for any training loop; [one loss](../docs/losses.md) shows how.",
     "unskew.metrics": "Numbers from labels, answers and counts; [metrics](../docs/metrics.md) defines them.",
     "unskew.plot": "Figures for notebooks and scripts; [figures](../docs/figures.md) shows them.",
+    "unskew.flower": "Losses and class-wise results for apps [on Flower](../docs/deploy.md).",
     "unskew.testing": "Laws that every method keeps, for [your own](../docs/own-method.md).",
 }
 """The modules that the reference covers, and a line on each."""

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unskew import data, losses, methods, metrics, models, plot
+    from unskew import data, flower, losses, methods, metrics, models, plot
     from unskew.checkpoints import Checkpoints
     from unskew.compared import Compared, compare
     from unskew.data import Dataset, Federation, federate, load
@@ -42,6 +42,7 @@ __all__ = [
     "compare",
     "data",
     "federate",
+    "flower",
     "load",
     "load_model",
     "losses",

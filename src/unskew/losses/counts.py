@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 from unskew.errors import UserError
 from unskew.losses.arguments import Counts, out_of_range
 
-_LABELS = ("labels", "label", "targets", "target", "y")
+LABELS = ("labels", "label", "targets", "target", "y")
 
 
 def counts_of(
@@ -32,7 +32,7 @@ def counts_of(
     after it.
     """
     if isinstance(loader, Tensor) or hasattr(loader, "__array_interface__") or _is_flat(loader):
-        return _counted([_label_tensor(loader)], classes, ignore_index)
+        return _counted([label_tensor(loader)], classes, ignore_index)
     if isinstance(loader, Dataset) and not isinstance(loader, Iterable):
         loader = DataLoader(loader, batch_size=None)
     if not isinstance(loader, Iterable):
@@ -41,8 +41,8 @@ def counts_of(
         classes = _named_classes(loader)
     if not isinstance(loader, DataLoader):
         return _counted((_labels_in(batch) for batch in loader), classes, ignore_index)
-    with _same_randomness_after(loader):
-        return _counted((_labels_in(batch) for batch in _whole(loader)), classes, ignore_index)
+    with same_randomness_after(loader):
+        return _counted((_labels_in(batch) for batch in whole(loader)), classes, ignore_index)
 
 
 def _counted(batches: Iterable[Tensor], classes: int | None, ignore_index: int | None) -> Tensor:
@@ -80,21 +80,21 @@ def _is_flat(labels: object) -> bool:
 
 def _labels_in(batch: object) -> Tensor:
     if isinstance(batch, Mapping):
-        name = next((name for name in _LABELS if name in batch), None)
+        name = next((name for name in LABELS if name in batch), None)
         if name is None:
             raise UserError(
                 f"the batches hold {', '.join(map(str, batch))}: pass the labels instead, counts_of(labels)."
             )
-        return _label_tensor(batch[name])
+        return label_tensor(batch[name])
     if isinstance(batch, Sequence) and len(batch) >= 2:
-        return _label_tensor(batch[1])
+        return label_tensor(batch[1])
     raise UserError(
         f"the batches are of type {type(batch).__name__}: pass a loader that yields (inputs, labels), "
         "or the labels themselves."
     )
 
 
-def _label_tensor(labels: Any) -> Tensor:
+def label_tensor(labels: Any) -> Tensor:
     try:
         found = torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError):
@@ -115,7 +115,7 @@ def _named_classes(loader: object) -> int | None:
     return len(names) if isinstance(names, Sequence) and not isinstance(names, str) and len(names) else None
 
 
-def _whole(loader: DataLoader[Any]) -> DataLoader[Any]:
+def whole(loader: DataLoader[Any]) -> DataLoader[Any]:
     """The same loader, with its last batch."""
     if not loader.drop_last or type(loader.batch_sampler) is not BatchSampler:
         return loader
@@ -131,7 +131,7 @@ def _whole(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 @contextmanager
-def _same_randomness_after(loader: DataLoader[Any]) -> Iterator[None]:
+def same_randomness_after(loader: DataLoader[Any]) -> Iterator[None]:
     own = [loader.generator, getattr(loader.sampler, "generator", None)]
     states = [(generator, generator.get_state()) for generator in own if generator is not None]
     with torch.random.fork_rng(devices=[]):

@@ -1,0 +1,203 @@
+"""What a model answers on the test samples of each client, and what that says of the whole federation."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from unskew.errors import UserError, require
+from unskew.losses.arguments import out_of_range
+from unskew.losses.counts import LABELS, label_tensor, same_randomness_after, whole
+
+if TYPE_CHECKING:
+    from flwr.app import MetricRecord, RecordDict
+
+CONFUSION = "confusion"
+"""In a client's reply: row by row, how many test samples of class i were answered j."""
+EXAMPLES = "num-examples"
+"""The key by which Flower's strategies weigh replies."""
+
+
+def class_counts(
+    net: nn.Module,
+    loader: Iterable[Any],
+    *,
+    inputs: str | None = None,
+    classes: int | None = None,
+    ignore_index: int | None = None,
+) -> dict[str, int | list[int]]:
+    """How many samples of each class the model answers with which class, for a client's MetricRecord.
+
+    The record can hold more beside it: `MetricRecord({"loss": value, **class_counts(net, loader)})`. Batches
+    are (inputs, labels, ...) or mappings with the labels under "labels", "label", "targets", "target" or "y";
+    where a mapping holds more than inputs and labels, `inputs` is the key of the inputs. There are as many
+    classes as the model has outputs; a client whose loader may be empty has to say how many, `classes`. The
+    model runs where its parameters are, in evaluation mode, and is left in the mode it was in.
+    """
+    require(isinstance(net, nn.Module), f"net is a {type(net).__name__}: pass the model, a torch.nn.Module.")
+    require(
+        isinstance(loader, Iterable),
+        f"{type(loader).__name__} is no loader: pass one that yields (inputs, labels).",
+    )
+    first = next(net.parameters(), None)
+    device = torch.device("cpu") if first is None else first.device
+    batches: Iterable[Any] = loader
+    kept: AbstractContextManager[None] = nullcontext()
+    if isinstance(loader, DataLoader):
+        batches, kept = whole(loader), same_randomness_after(loader)
+    confusion = None if classes is None else torch.zeros(classes, classes, dtype=torch.long)
+    with torch.no_grad(), _evaluating(net), kept:
+        for batch in batches:
+            x, labels = _parts(batch, inputs)
+            answered, outputs = _answers(net, x.to(device) if isinstance(x, Tensor) else x, len(labels))
+            if confusion is None:
+                confusion = torch.zeros(outputs, outputs, dtype=torch.long)
+            if outputs != len(confusion):
+                raise UserError(
+                    f"the model has {outputs} outputs, where there are {len(confusion)} classes: "
+                    f"pass classes={outputs}."
+                )
+            confusion += _counted(labels, answered, outputs, ignore_index)
+    if confusion is None:
+        raise UserError(
+            "the loader yields no batch: pass one with samples, or say how many classes there are, classes=."
+        )
+    return {EXAMPLES: int(confusion.sum()), CONFUSION: confusion.flatten().tolist()}
+
+
+def classwise(replies: list[RecordDict], weighted_by_key: str, *, confusion: bool = False) -> MetricRecord:
+    """The class-wise results of the federation from what clients sent by `class_counts`: the
+    `evaluate_metrics_aggr_fn` of a strategy.
+
+    The counts of all clients are summed, so that the numbers are those of all their test samples together:
+    "accuracy", "balanced-accuracy", "macro-f1", "worst-class" (its index), "worst-class-accuracy",
+    "class-accuracy" and "class-examples" (lists, one number per class; the accuracy of a class that no client
+    has test samples of is NaN) and, if asked for, "confusion" (row by row). Whatever else the clients sent is
+    averaged as Flower does. A reply whose counts cannot be used is left out, with a warning in Flower's log;
+    "replies-left-out" says how many were.
+    """
+    # Not at the top: a client needs none of these.
+    import numpy as np
+    from flwr.app import MetricRecord, RecordDict
+    from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+
+    from unskew import metrics
+
+    records = [next(iter(reply.metric_records.values())) for reply in replies]
+    faults = [_fault(record.get(CONFUSION)) for record in records]
+    lengths = Counter(
+        len(record[CONFUSION]) for record, fault in zip(records, faults, strict=True) if not fault
+    )
+    if not lengths:
+        raise UserError(
+            f"no client sent counts that can be used ({faults[0] if faults else 'there is no reply'}): "
+            "put class_counts(net, loader) into the MetricRecord of evaluate."
+        )
+    usual = lengths.most_common(1)[0][0]
+    used = []
+    for number, (record, fault) in enumerate(zip(records, faults, strict=True), 1):
+        if not fault and len(record[CONFUSION]) != usual:
+            fault = f"{CONFUSION} is of {math.isqrt(len(record[CONFUSION]))} classes, not {math.isqrt(usual)}"
+        if fault:
+            logging.getLogger("flwr").warning("reply %d of %d is left out: %s", number, len(records), fault)
+        else:
+            used.append(record)
+    total = sum(np.array(record[CONFUSION], dtype=np.int64) for record in used)
+    matrix = np.asarray(total).reshape(math.isqrt(usual), -1)
+    by_class = metrics.class_accuracy(matrix)
+    found: dict[str, Any] = {
+        "accuracy": metrics.accuracy(matrix),
+        "balanced-accuracy": metrics.balanced_accuracy(matrix),
+        "macro-f1": metrics.macro_f1(matrix),
+        "class-accuracy": by_class.tolist(),
+        "class-examples": matrix.sum(axis=1).tolist(),
+        "replies-left-out": len(records) - len(used),
+    }
+    if matrix.any():
+        worst = metrics.worst_class(by_class)
+        found |= {"worst-class": worst, "worst-class-accuracy": float(by_class[worst])}
+    if confusion:
+        found[CONFUSION] = matrix.flatten().tolist()
+    others = [
+        MetricRecord({key: value for key, value in record.items() if key != CONFUSION}) for record in used
+    ]
+    averaged: dict[str, Any] = {}
+    if sum(record[weighted_by_key] for record in others) > 0:
+        averaged = dict(
+            aggregate_metricrecords([RecordDict({"metrics": record}) for record in others], weighted_by_key)
+        )
+        averaged.pop(EXAMPLES, None)
+    return MetricRecord({**averaged, **found})
+
+
+def _fault(counts: object) -> str | None:
+    """What is wrong with the counts of a reply."""
+    if not isinstance(counts, list):
+        return f"it has no list '{CONFUSION}'"
+    if not counts or math.isqrt(len(counts)) ** 2 != len(counts):
+        return f"{CONFUSION} has {len(counts)} numbers, no square"
+    if not all(type(count) is int and count >= 0 for count in counts):
+        return f"{CONFUSION} has numbers that are no counts"
+    return None
+
+
+@contextmanager
+def _evaluating(net: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _parts(batch: object, inputs: str | None) -> tuple[Any, Tensor]:
+    if isinstance(batch, Mapping):
+        name = next((name for name in LABELS if name in batch), None)
+        held = ", ".join(map(str, batch))
+        if name is None:
+            raise UserError(f"the batches hold {held} and no labels: name these one of {', '.join(LABELS)}.")
+        others = [key for key in batch if key != name]
+        if inputs is None and len(others) != 1:
+            raise UserError(f"the batches hold {held}: say which are the model's inputs, inputs=NAME.")
+        if inputs is not None and inputs not in others:
+            raise UserError(f"the batches hold {held} and no inputs '{inputs}': name one of these.")
+        return batch[others[0] if inputs is None else inputs], label_tensor(batch[name])
+    if isinstance(batch, Sequence) and not isinstance(batch, str) and len(batch) >= 2:
+        return batch[0], label_tensor(batch[1])
+    raise UserError(
+        f"the batches are of type {type(batch).__name__} and have no labels: pass a loader that yields "
+        "(inputs, labels)."
+    )
+
+
+def _answers(net: nn.Module, inputs: Any, samples: int) -> tuple[Tensor, int]:
+    """The class answered on each sample, and how many classes there are."""
+    logits = net(inputs)
+    if not isinstance(logits, Tensor):
+        raise UserError(f"the model returns a {type(logits).__name__}: pass one that returns its logits.")
+    if logits.ndim != 2 or len(logits) != samples or not logits.shape[1]:
+        raise UserError(
+            f"the model returns {tuple(logits.shape)} for {samples} labels: pass one that returns "
+            "[samples, classes]."
+        )
+    return logits.argmax(1).cpu(), logits.shape[1]
+
+
+def _counted(labels: Tensor, answered: Tensor, classes: int, ignore_index: int | None) -> Tensor:
+    labels = labels.flatten().cpu().long()
+    if ignore_index is not None:
+        keep = labels != ignore_index
+        labels, answered = labels[keep], answered[keep]
+    for label in labels[(labels < 0) | (labels >= classes)].tolist():
+        raise UserError(out_of_range(label, classes))
+    return torch.bincount(labels * classes + answered, minlength=classes**2).reshape(classes, classes)
