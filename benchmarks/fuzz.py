@@ -68,7 +68,8 @@ from unskew.predictions import predict
 from unskew.reading import read as read_runs
 from unskew.report.page import embed, page_data
 from unskew.report.read import coming
-from unskew.report.table import WRITERS, tabulate
+from unskew.report.table import tabulate
+from unskew.report.table_text import WRITERS
 from unskew.search import parse_over
 from unskew.testing import hard_trial
 from unskew.trained import load_model

@@ -62,10 +62,13 @@ class Compared:
         parts = []
         for condition, told in zip(self.conditions, self.answers, strict=True):
             head, *rows = _cells(told, differences=True) or [[]]
-            shown: list[list[str | notebook.Cell]] = [
+            shown: list[list[str | notebook.HtmlCell]] = [
                 [
                     name,
-                    *(notebook.Cell(text, bold=_best(told, name, place)) for place, text in enumerate(more)),
+                    *(
+                        notebook.HtmlCell(text, bold=_best(told, name, place))
+                        for place, text in enumerate(more)
+                    ),
                 ]
                 for name, *more in rows
             ]

@@ -12,12 +12,14 @@ from unskew.experiment import Experiment
 from unskew.metrics import Summary
 from unskew.record import Json
 from unskew.report.answer import Answer, answer
+from unskew.report.measures import MEASURES, series
 from unskew.report.read import Run
 
 Measure = Callable[[record.Summary], float | None]
 
 
 POSITIVE = (0.0, math.inf)
+ACCURACY = MEASURES["accuracy"]
 PROBABILITIES = {"brier": (0.0, 2.0), "log_loss": POSITIVE}
 """Between which scores of probabilities lie that are no shares."""
 
@@ -148,10 +150,12 @@ def _probability(name: str) -> Measure:
 def _speed_up(finished: Mapping[str, Mapping[int, Run]], reference: str) -> dict[str, Json]:
     """Of every method, by seed: the reference's best accuracy, the round that reaches it, and how many times
     sooner than the reference that is."""
-    theirs = {seed: _curve(run) for seed, run in finished[reference].items()}
+    theirs = {seed: series(run, ACCURACY) for seed, run in finished[reference].items()}
     told: dict[str, Json] = {}
     for method, runs in finished.items():
-        both = {str(seed): (_curve(run), theirs[seed]) for seed, run in runs.items() if seed in theirs}
+        both = {
+            str(seed): (series(run, ACCURACY), theirs[seed]) for seed, run in runs.items() if seed in theirs
+        }
         if method != reference and both:
             told[method] = {
                 "target": {seed: max(other.values()) for seed, (_, other) in both.items()},
@@ -161,11 +165,6 @@ def _speed_up(finished: Mapping[str, Mapping[int, Run]], reference: str) -> dict
                 "speed_up": {seed: metrics.speed_up(own, other) for seed, (own, other) in both.items()},
             }
     return told
-
-
-def _curve(run: Run) -> dict[int, float]:
-    """Accuracy by round."""
-    return {line.round: line.accuracy for line in run.tested if line.accuracy is not None}
 
 
 def _told(found: Summary | None) -> Json:

@@ -315,7 +315,7 @@ def _code(text: str) -> str:
 def _csv(classes: Sequence[str], confusion: metrics.Counts) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    from unskew.report.table import escape_csv  # here, since a run without loggers needs no report
+    from unskew.report.escape import escape_csv  # here, since a run without loggers needs no report
 
     names = [escape_csv(name) for name in classes]
     writer.writerow([CORNER, *names])

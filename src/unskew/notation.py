@@ -223,3 +223,9 @@ def flatten(table: Mapping[str, typing.Any], above: str = "") -> Iterator[tuple[
             yield from flatten(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
+
+
+def span(numbers: Iterable[int], dash: str = "–") -> str:
+    """The least and the greatest of several numbers, or the one that all of them are; at least one."""
+    known = sorted(set(numbers))
+    return dash.join(str(number) for number in dict.fromkeys((known[0], known[-1])))

@@ -12,7 +12,7 @@ CELL = "padding:0.15em 0.6em;border:0;border-bottom:1px solid rgba(128,128,128,0
 
 
 @dataclass(frozen=True)
-class Cell:
+class HtmlCell:
     """A number in a table, and how dark its ground is, from 0 to 1."""
 
     text: str
@@ -35,7 +35,7 @@ def paragraph(text: str) -> str:
     return f'<p style="margin:0.4em 0;max-width:48em">{escape(text)}</p>'
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, numbers: bool = True) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str | HtmlCell]], *, numbers: bool = True) -> str:
     """A table whose first column is text, and the others numbers or text."""
     lines = [_row(head, "th", numbers)] if head else []
     lines += [_row(row, "td", numbers) for row in rows]
@@ -43,10 +43,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, numbers:
     return f'<table style="{style}">{"".join(lines)}</table>'
 
 
-def _row(cells: Sequence[str | Cell], tag: str, numbers: bool) -> str:
+def _row(cells: Sequence[str | HtmlCell], tag: str, numbers: bool) -> str:
     told = []
     for place, each in enumerate(cells):
-        cell = each if isinstance(each, Cell) else Cell(each)
+        cell = each if isinstance(each, HtmlCell) else HtmlCell(each)
         side = "right" if numbers and place else "left;white-space:nowrap" if not place else "left"
         # A transparent blue: the notebook's own text is read on it, whether that is dark or light.
         ground = f";background:rgba(60,130,220,{0.55 * cell.shade:.2f})" if cell.shade > 0 else ""

@@ -20,7 +20,7 @@ from unskew.data.images import SUFFIXES, has_size, list_images, read_images
 from unskew.data.own import npz_arrays, shortened
 from unskew.data.tables import read_like, read_texts
 from unskew.errors import UserError
-from unskew.report.table import escape_csv
+from unskew.report.escape import escape_csv
 from unskew.trained import TrainedModel
 
 BATCH = 500

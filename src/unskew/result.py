@@ -195,7 +195,7 @@ class Result:
             return notebook.facts(f"Result: {self._about()}", told)
         by_class = self.class_accuracy.values()
         row = [
-            notebook.Cell(notebook.percent(value).removesuffix(" %"), np.nan_to_num(value))
+            notebook.HtmlCell(notebook.percent(value).removesuffix(" %"), np.nan_to_num(value))
             for value in by_class
         ]
         classes = notebook.table(["class", *self.classes], [["accuracy in %", *row]])

@@ -10,15 +10,11 @@ import pytest
 import torch
 
 from federations import flat, statistics_for
-from pools import eager_pool
-from unskew import engines
-from unskew.engines.cpu.pool import Pool, check
-from unskew.engines.cuda.graphs import Graphs
+from pools import on_every_engine
 from unskew.methods import METHODS
 from unskew.result import Result
 from unskew.testing import hard_trial, normed_model
 from unskew.train import train
-from unskew.trial import Trial
 
 NOT_REPLAYED = {
     "centralised": "it has one client, which trains in the process that asks",
@@ -60,19 +56,13 @@ def assert_same_bits(one: Result, other: Result) -> None:
 
 
 def test_pool_gives_the_bits_of_the_loop_by_replayed_steps(name, by_loop, monkeypatch):
-    pools: list[Pool] = []
-
-    def start(trial: Trial) -> Pool:
-        pools.append(eager_pool(trial))
-        return pools[-1]
-
-    monkeypatch.setitem(engines.ENGINES, "pool", engines.EngineType(start, check))
+    pools = on_every_engine(monkeypatch)
     assert_same_bits(by_loop, train_by(name, "pool"))
     assert (sum(pool.replayed for pool in pools) == 0) == (name in NOT_REPLAYED)
 
 
 def test_graphs_gives_the_bits_of_the_loop(name, by_loop, monkeypatch):
-    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
+    on_every_engine(monkeypatch)
     assert_same_bits(by_loop, train_by(name, "graphs"))
 
 

@@ -13,11 +13,9 @@ from torch.nn.functional import adaptive_avg_pool2d, cosine_similarity, cross_en
 
 import unskew
 from federations import flat, split
-from pools import eager_pool
-from unskew import Budget, Trial, UserError, engines
+from pools import on_every_engine
+from unskew import Budget, Trial, UserError
 from unskew.data.augment import normalise
-from unskew.engines.cpu.pool import check
-from unskew.engines.cuda.graphs import Graphs
 from unskew.methods import fedrcl, fedsam
 from unskew.methods.fedrcl import relaxed_contrast
 from unskew.models import build, level_ends, seen_levels
@@ -126,8 +124,7 @@ def test_which_levels_networks_have(name):
 
 def test_levels_are_the_same_on_every_engine(noise, monkeypatch):
     """With a client of one sample, which has no statistics of its own."""
-    monkeypatch.setitem(engines.ENGINES, "pool", engines.EngineType(eager_pool, check))
-    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
+    on_every_engine(monkeypatch)
     clients = split(noise, range(9), range(9, 20), [20])
     budget = Budget(rounds=2, epochs=1, batch_size=3)
     loop, pool, graphs = (

@@ -10,10 +10,8 @@ from torch import nn
 
 import unskew
 from federations import flat, split
-from pools import eager_pool
+from pools import on_every_engine
 from unskew import Budget, Method, Trial, UserError, engines
-from unskew.engines.cpu.pool import check
-from unskew.engines.cuda.graphs import Graphs
 from unskew.methods import (
     ema,
     fedacg,
@@ -363,8 +361,7 @@ def halved(done: float) -> float:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_learning_rate_within_a_round_on_every_engine(skewed, optimizer, monkeypatch):
-    monkeypatch.setitem(engines.ENGINES, "pool", engines.EngineType(eager_pool, check))
-    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
+    on_every_engine(monkeypatch)
     budget = Budget(rounds=3, epochs=2, cohort=3, batch_size=16, optimizer=optimizer)
     trials = [
         Trial(skewed, "mlp-small", budget=budget, engine=engine, workers=2)

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from federations import flat, split
-from pools import eager_pool
-from unskew import Budget, Trial, UserError, engines, load_model, train
+from pools import on_every_engine
+from unskew import Budget, Trial, UserError, load_model, train
 from unskew.data import from_arrays
-from unskew.engines.cpu.pool import check
-from unskew.engines.cuda.graphs import Graphs
 from unskew.methods import METHODS
 from unskew.models import MODELS, Tuning, build, count_parameters
 from unskew.models.lora import add_adapter, merge_adapters
@@ -202,14 +200,7 @@ def few():
     ],
 )
 def test_engines_give_the_same_bits(skewed, monkeypatch, model, norm, features, tuning):
-    pools = []
-
-    def start(trial):
-        pools.append(eager_pool(trial))
-        return pools[-1]
-
-    monkeypatch.setitem(engines.ENGINES, "pool", engines.EngineType(start, check))
-    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
+    pools = on_every_engine(monkeypatch)
     small = split(skewed.dataset, *(rows[:40] for rows in skewed.partition.indices))
     budget = Budget(rounds=2, epochs=1, batch_size=8)
     trial = Trial(small, model, norm=norm, model_options={"features": features}, tuning=tuning, budget=budget)

@@ -11,10 +11,8 @@ from torch import nn
 
 import unskew
 from federations import flat, statistics_for
-from pools import eager_pool
-from unskew import Budget, Trial, UserError, engines
-from unskew.engines.cpu.pool import check
-from unskew.engines.cuda.graphs import Graphs
+from pools import on_every_engine
+from unskew import Budget, Trial, UserError
 from unskew.engines.network import Network
 from unskew.methods import METHODS
 from unskew.models import Tuning
@@ -79,14 +77,7 @@ def conv_model() -> nn.Module:
     "tuning", [Tuning(freeze=("0", "1")), Tuning(lora=3, lora_alpha=6), Tuning(train_only=("6",))], ids=str
 )
 def test_engines_give_the_same_bits(skewed, tuning, monkeypatch):
-    pools = []
-
-    def start(trial):
-        pools.append(eager_pool(trial))
-        return pools[-1]
-
-    monkeypatch.setitem(engines.ENGINES, "pool", engines.EngineType(start, check))
-    monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
+    pools = on_every_engine(monkeypatch)
     budget = Budget(rounds=2, epochs=1, batch_size=8)
     trial = Trial(skewed, conv_model, budget=budget, tuning=tuning, workers=2)
     by_loop = train(replace(trial, engine="loop"))

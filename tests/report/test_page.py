@@ -16,7 +16,8 @@ from unskew import record
 from unskew.report.answer import TITLES, answer, points, verdict
 from unskew.report.page import page_data, render, write_page
 from unskew.report.read import Run, by_method, read_run, read_runs
-from unskew.report.table import tabulate, to_csv, to_markdown
+from unskew.report.table import tabulate
+from unskew.report.table_text import to_csv, to_markdown
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

@@ -16,7 +16,8 @@ from unskew.report.answer import answer
 from unskew.report.conditions import by_condition
 from unskew.report.page import page_data
 from unskew.report.read import by_method
-from unskew.report.table import tabulate, to_csv, to_latex, to_markdown
+from unskew.report.table import tabulate
+from unskew.report.table_text import to_csv, to_latex, to_markdown
 
 TEN = ["fedavg", "fedprox", "fedlc", "fedntd", "fedlmd", "fedvls", "feddyn", "scaffold", "moon", "fedrs"]
 MEASURES = {"last": "accuracy", "worst_class": "worst", "majority": "majority", "vacant": "vacant"}

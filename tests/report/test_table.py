@@ -22,19 +22,11 @@ from unskew.errors import UserError
 from unskew.reading import read_begun
 from unskew.record import Traffic
 from unskew.report.answer import answer
+from unskew.report.escape import escape_csv, escape_latex, escape_markdown
 from unskew.report.read import by_method, read_runs
 from unskew.report.skew_words import skew_in_words
-from unskew.report.table import (
-    COLUMNS,
-    Comparison,
-    escape_csv,
-    escape_latex,
-    escape_markdown,
-    tabulate,
-    to_csv,
-    to_latex,
-    to_markdown,
-)
+from unskew.report.table import COLUMNS, MethodTable, tabulate
+from unskew.report.table_text import to_csv, to_latex, to_markdown
 
 
 @pytest.fixture
@@ -57,7 +49,7 @@ def make(write_run):
     return runs
 
 
-def shown(table: Comparison, column: str) -> dict[str, tuple[str, str]]:
+def shown(table: MethodTable, column: str) -> dict[str, tuple[str, str]]:
     """Of every row, the text and the mark."""
     place = [head.name for head in table.columns].index(column)
     cells = {row.name: row.cells[place] for row in table.rows}

@@ -147,11 +147,9 @@ def compare(
     cells: list[StudyCell] = []
     loaded = Loaded()
     for choice in combinations(options.varied(vary or [])):
-        given, assigned = (
-            flags | {key: value for key, value in choice.items() if key in flags},
-            list(set_ or []),
-        )
-        assigned += [f"{key}={value}" for key, value in choice.items() if key not in flags]
+        given = flags | {key: value for key, value in choice.items() if key in flags}
+        others = [f"{key}={value}" for key, value in choice.items() if key not in flags]
+        assigned = [*(set_ or []), *others]
         shared = options.settings(experiment, assigned, **given)
         base = [
             options.settings(Path(method), assigned, trusted=trusted or [], method=None, **given)

@@ -245,7 +245,7 @@ def refuse_unshared(assignments: list[str] | None, seeds: str | None) -> None:
             raise UserError(f"'{assignment}' and --seeds are both given: keep one.")
 
 
-SAME = {
+NOT_VARIED = {
     "method": "name several methods",
     "seed": "give --seeds",
     "engine": "results do not depend on it",
@@ -269,8 +269,8 @@ def varied(assignments: Iterable[str]) -> dict[str, list[str]]:
             )
         name = name.replace("-", "_") if name.replace("-", "_") in PATHS else name
         name = next((flag for flag, path in PATHS.items() if path == name), name)
-        if name in SAME or name.partition(".")[0] == "method":
-            why = SAME.get(name, SAME["method"])
+        if name in NOT_VARIED or name.partition(".")[0] == "method":
+            why = NOT_VARIED.get(name, NOT_VARIED["method"])
             raise UserError(f"--vary '{assignment}' makes no other condition: {why}.")
         if value in found.get(name, []):
             raise UserError(f"--vary '{assignment}' is given twice: give each value once.")

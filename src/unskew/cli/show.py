@@ -20,6 +20,7 @@ from rich.text import Text
 from unskew import metrics
 from unskew.comparison import SPREAD, site_statistics, summary_of
 from unskew.metrics import Difference
+from unskew.notation import span
 from unskew.record import Json, Site, Summary, SweepTime, Time
 from unskew.report.answer import TITLES, Answer, points, verdict
 from unskew.report.measures import mean_title
@@ -214,9 +215,14 @@ def result_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
         cells = [name, last, best, spread([one.mean_last_10 for one in found])]
         if chose:
             rounds = [summary.validation.round for summary in each if summary.validation]
-            cells = [name, spread([one.best_by_validation for one in found]), between(rounds), best]
+            cells = [
+                name,
+                spread([one.best_by_validation for one in found]),
+                span(rounds, "-") if rounds else "-",
+                best,
+            ]
         if stopped:
-            cells.append(between([summary.rounds for summary in each]))
+            cells.append(span((summary.rounds for summary in each), "-"))
         return [
             *cells,
             spread([summary.worst_class_accuracy for summary in each]),
@@ -231,14 +237,6 @@ def result_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
         first.append("ended in round")
     heads = ["method", *first, "worst class", *GROUPS, "seconds"]
     return Grid(heads, [row(name, runs) for name, runs in rows])
-
-
-def between(rounds: Sequence[int]) -> str:
-    """Rounds of several seeds: the first and the last of them."""
-    if not rounds:
-        return "-"
-    first, last = min(rounds), max(rounds)
-    return str(first) if first == last else f"{first}-{last}"
 
 
 SITES_SHOWN = 20

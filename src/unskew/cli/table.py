@@ -13,7 +13,8 @@ from unskew.cli.show import Grid, console
 from unskew.errors import UserError
 from unskew.reading import read_begun
 from unskew.report.measures import MEASURES
-from unskew.report.table import COLUMNS, WRITERS, Cell, Comparison, starred, tabulate
+from unskew.report.table import COLUMNS, MethodTable, TableCell, tabulate
+from unskew.report.table_text import WRITERS, starred
 from unskew.runs import write_whole
 
 
@@ -87,7 +88,7 @@ def table(
         console().print(f"written: {path}", soft_wrap=True)
 
 
-def show_table(made: Comparison) -> None:
+def show_table(made: MethodTable) -> None:
     """A table in the terminal."""
     screen = console()
     screen.print(f"{made.title}\n")
@@ -100,7 +101,7 @@ def show_table(made: Comparison) -> None:
         screen.print(f"note: {shown}", soft_wrap=True)
 
 
-def _told(cell: Cell) -> Text:
+def _told(cell: TableCell) -> Text:
     """Bold is not seen everywhere: a dagger stands for it."""
     return Text(f"{cell.text}†", "bold") if cell.is_best else Text(starred(cell))
 

@@ -95,8 +95,8 @@ class Federation:
             return notebook.facts("Federation", told)
         most = max(int(counts.max()), 1)
         names = self.names or tuple(str(client) for client in range(self.clients))
-        rows: list[list[str | notebook.Cell]] = [
-            [name, *(notebook.Cell(f"{n:,}" if n else "", n / most) for n in row), f"{sum(row):,}"]
+        rows: list[list[str | notebook.HtmlCell]] = [
+            [name, *(notebook.HtmlCell(f"{n:,}" if n else "", n / most) for n in row), f"{sum(row):,}"]
             for name, row in zip(names, counts.tolist(), strict=True)
         ]
         return notebook.facts("Federation", told, notebook.table(["client", *classes, "all"], rows))

@@ -8,13 +8,13 @@ A method is called the best only if it is above every other one as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unskew import metrics
 from unskew.errors import unknown
 from unskew.metrics import Difference
-from unskew.report.measures import MEASURES, final_value
+from unskew.report.measures import MEASURES, Measure, final_value, series
 from unskew.report.read import Run
 from unskew.report.skew_words import skew_in_words
 
@@ -27,7 +27,6 @@ MOST_NAMES = 4
 MANY = 100
 """Seeds that nobody runs."""
 
-Value = Callable[[Run], float | None]
 Seeds = Mapping[str, Sequence[Run]]
 """The runs of each method."""
 
@@ -62,15 +61,18 @@ class Moment:
         """Whether a run has come so far."""
         return run.finished if self.round is None else any(line.round == self.round for line in run.tested)
 
-    def value(self, name: str) -> Value:
-        """How to take one of MEASURES from a run."""
+    def series(self, run: Run, measure: Measure) -> dict[int, float]:
+        """A measure of a run by round, up to this time."""
+        known = series(run, measure).items()
+        return {round: value for round, value in known if self.round is None or round <= self.round}
 
-        def take(run: Run) -> float | None:
-            if self.round is None:
-                return final_value(run, MEASURES[name])
-            return MEASURES[name].of(next(line for line in run.tested if line.round == self.round))
-
-        return take
+    def value(self, run: Run, measure: Measure) -> float | None:
+        """A measure of a run's model at this time."""
+        if self.round is None:
+            return final_value(run, measure)
+        if measure.probed:
+            return next(reversed(self.series(run, measure).values()), None)
+        return measure.of(next(line for line in run.tested if line.round == self.round))
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,7 @@ def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...
     main = MAIN_AT_SITES if sites else MAIN
     wanted = (*main, *(name for name in ("worst", *GROUPS) if name not in main))
     values: dict[str, dict[str, dict[int, float | None]]] = {
-        name: {measure: {run.seed: when.value(measure)(run) for run in runs} for measure in wanted}
+        name: {measure: {run.seed: when.value(run, MEASURES[measure]) for run in runs} for measure in wanted}
         for name, runs in methods.items()
     }
     measures = tuple(

@@ -3,12 +3,7 @@ it, under one condition or under several side by side."""
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import io
-import math
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -17,10 +12,10 @@ from typing import Literal
 from unskew import metrics
 from unskew.errors import UserError, unknown
 from unskew.metrics import Difference, Summary
-from unskew.notation import write_value
+from unskew.notation import span, write_value
 from unskew.report.answer import Answer, Moment, answer, best_backed, choose_reference, told_of
 from unskew.report.conditions import Condition, by_condition, in_common
-from unskew.report.measures import MEASURES, Measure, final_value, find, mean_of, series
+from unskew.report.measures import MEASURES, Measure, find, mean_of, series
 from unskew.report.read import Run, hyperparameters, settings
 from unskew.report.skew_words import skew_in_words
 
@@ -66,7 +61,7 @@ COMPARED = {"worst_class": "worst", "majority": "majority", "minority": "minorit
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     value: Summary | None
     """None where it does not exist, or not for all seeds."""
     seeds: tuple[int, int]
@@ -80,14 +75,14 @@ class Cell:
         return self.mark == "best"
 
 
-EMPTY = Cell(None, (0, 0), NONE)
+EMPTY = TableCell(None, (0, 0), NONE)
 
 
 @dataclass(frozen=True)
 class Row:
     keys: tuple[str, ...]
     """What the row is of, one text for each of the table's `heads`; the last is its name."""
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
 
     @property
     def name(self) -> str:
@@ -111,7 +106,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MethodTable:
     """What `unskew table` shows."""
 
     title: str
@@ -137,7 +132,7 @@ class _Filled:
     """The cells of one condition."""
 
     condition: Condition
-    cells: Mapping[str, Sequence[Cell]]
+    cells: Mapping[str, Sequence[TableCell]]
     """By method, one for each measure."""
     told: Answer
     reference: str
@@ -156,7 +151,7 @@ def tabulate(
     rows: str = METHOD,
     columns: str = MEASURE,
     reference: str | None = None,
-) -> Comparison:
+) -> MethodTable:
     """Methods over their seeds, compared within each condition.
 
     `metric` is what best by validation, last, best by test, mean last 10 and the target are about. The target
@@ -187,7 +182,7 @@ def tabulate(
     title = in_common(runs) if len(conditions) > 1 else conditions[0].title
     if len(shown) == 1 and MEASURE not in (rows, columns):
         title = f"{_what(titles[0], measure)}: {title}"
-    return Comparison(
+    return MethodTable(
         title, heads, told_columns, told_rows, _footnotes(filled, shown, measure, target), _notes(filled)
     )
 
@@ -251,8 +246,7 @@ def _fill(
 
 def _series(run: Run, measure: Measure, when: Moment | None) -> dict[int, float]:
     """A measure by round, as far as runs are compared."""
-    last = when.round if when and when.round else None
-    return {round: value for round, value in series(run, measure).items() if last is None or round <= last}
+    return (when or Moment(None)).series(run, measure)
 
 
 def _values(
@@ -275,11 +269,7 @@ def _values(
 
 def _final(run: Run, measure: Measure, when: Moment | None) -> float | None:
     """Of the model that is compared."""
-    if when is None or when.round is None:
-        return final_value(run, measure)
-    if measure.probed:
-        return next(reversed(_series(run, measure, when).values()), None)
-    return measure.of(next(line for line in run.tested if line.round == when.round))
+    return (when or Moment(None)).value(run, measure)
 
 
 def _numbers(
@@ -311,11 +301,11 @@ def _numbers(
     }
 
 
-def _cell(column: Column, values: Sequence[float | None], mark: Mark) -> Cell:
+def _cell(column: Column, values: Sequence[float | None], mark: Mark) -> TableCell:
     value, known = metrics.over_seeds(values), sum(each is not None for each in values)
     whole = value if known == len(values) else None
     partly = f" ({known} of {len(values)})" if known else ""
-    return Cell(whole, (known, len(values)), _write(whole, column) if whole else NONE + partly, mark)
+    return TableCell(whole, (known, len(values)), _write(whole, column) if whole else NONE + partly, mark)
 
 
 def _write(value: Summary, column: Column) -> str:
@@ -412,7 +402,7 @@ class _Place:
     """What is left of the condition beside the settings that have an axis of their own."""
     settings: Mapping[str, str]
     column: Column
-    cell: Cell
+    cell: TableCell
 
 
 def _lay_out(
@@ -449,7 +439,7 @@ def _lay_out(
     # Of what the groups have in common, measures stand side by side.
     groups = list(dict.fromkeys(head(place).group for place in places))
     heads = sorted(dict.fromkeys(map(head, places)), key=lambda each: groups.index(each.group))
-    found: dict[tuple[str, ...], dict[Head, Cell]] = {}
+    found: dict[tuple[str, ...], dict[Head, TableCell]] = {}
     for place in places:
         found.setdefault(tuple(key(place) for _, key in before), {})[head(place)] = place.cell
     keys = list(found)
@@ -553,15 +543,11 @@ def _footnotes(
 def _about_numbers(filled: Sequence[_Filled]) -> str:
     """Over how many seeds and rounds the numbers are."""
     runs = [run for each in filled for run in each.condition.runs]
-    seeds = sorted({len(members) for each in filled for members in each.condition.methods.values()})
-    rounds = sorted({run.total_rounds for run in runs})
-    over = "one seed" if seeds == [1] else f"{_range(seeds)} seeds"
-    spread = "" if seeds == [1] else "mean ± standard deviation over "
-    return f"{spread}{over}, {_range(rounds)} round{'s' * (rounds != [1])}."
-
-
-def _range(numbers: Sequence[int]) -> str:
-    return "–".join(str(number) for number in dict.fromkeys((numbers[0], numbers[-1])))
+    seeds = {len(members) for each in filled for members in each.condition.methods.values()}
+    rounds = {run.total_rounds for run in runs}
+    over = "one seed" if seeds == {1} else f"{span(seeds)} seeds"
+    spread = "" if seeds == {1} else "mean ± standard deviation over "
+    return f"{spread}{over}, {span(rounds)} round{'s' * (rounds != {1})}."
 
 
 def _about_marks(filled: Sequence[_Filled], columns: Sequence[Column]) -> Iterable[str]:
@@ -576,12 +562,11 @@ def _about_marks(filled: Sequence[_Filled], columns: Sequence[Column]) -> Iterab
         if cell.mark
     ]
     if any(each.when and len(each.told.seeds) >= metrics.FEWEST for each in several):
-        within = " of its condition" if len(filled) > 1 else ""
+        within, who = " of its condition" if len(filled) > 1 else "", _references(several)
         nothing = "" if any(not column.exact for column, _ in marked) else "; the seeds settle nothing here"
         yield (
-            f"bold: better than every other method{within} by paired t-tests at 5 %, {_references(several)} "
-            "included; *: differs from "
-            f"{_references(several)} at 5 % after Holm's correction{nothing}."
+            f"bold: better than every other method{within} by paired t-tests at 5 %, {who} included; *: "
+            f"differs from {who} at 5 % after Holm's correction{nothing}."
         )
     else:
         yield "the methods are not told apart: that takes three seeds that they have in common."
@@ -634,128 +619,3 @@ def _about_seeds(each: _Filled, where: str) -> str:
     number = len(each.told.seeds)
     marks = f"; marks are of seeds {', '.join(map(str, each.told.seeds))}" if number >= metrics.FEWEST else ""
     return f"{where}the methods have different seeds: {told}{marks}."
-
-
-# Files
-
-
-def starred(cell: Cell) -> str:
-    """The text of a cell, with a star where it differs from the reference beyond chance."""
-    return f"{cell.text}*" if cell.mark in ("above", "below") else cell.text
-
-
-def to_markdown(table: Comparison) -> str:
-    lines = [
-        "| " + " | ".join([*table.heads, *(escape_markdown(head.line) for head in table.columns)]) + " |",
-        "|" + "---|" * len(table.heads) + "---:|" * len(table.columns),
-    ]
-    for row in table.rows:
-        cells = [f"**{cell.text}**" if cell.is_best else escape_markdown(starred(cell)) for cell in row.cells]
-        lines.append("| " + " | ".join([*map(escape_markdown, row.keys), *cells]) + " |")
-    notes = [f"- {escape_markdown(note)}" for note in (*table.footnotes, *table.notes)]
-    return "\n".join([escape_markdown(table.title), "", *lines, "", *notes]) + "\n"
-
-
-def to_csv(table: Comparison) -> str:
-    """Numbers as they are, for programs: accuracies as fractions, traffic in bytes; an empty field where a
-    value does not exist. A mark is best, above or below (the reference); what it takes is the note of the
-    first row."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    parts = ("mean", "std", "n", "mark")
-    names = [f"{escape_csv(head.name)}_{part}" for head in table.columns for part in parts]
-    writer.writerow([*table.heads, *names, "note"])
-    for place, row in enumerate(table.rows):
-        fields: list[object] = [escape_csv(key) for key in row.keys]
-        for cell in row.cells:
-            mean, std = (None, None) if cell.value is None else (cell.value.mean, cell.value.std)
-            fields += [mean, std, cell.seeds[0], cell.mark]
-        writer.writerow([*fields, "" if place else escape_csv(_by_words(" ".join(table.footnotes)))])
-    return file.getvalue()
-
-
-def _by_words(footnotes: str) -> str:
-    """Footnotes on marks that are words."""
-    for mark, word in (("bold: ", "best: "), ("; *: ", "; above, below: "), (" are bold ", " are best ")):
-        footnotes = footnotes.replace(mark, word)
-    return footnotes
-
-
-def to_latex(table: Comparison) -> str:
-    """A tabular for the booktabs package, with its footnotes below."""
-    comments = [f"% {escape_comment(text)}" for text in table.notes]
-    head = [r"\begin{tabular}{l" + "r" * len(table.columns) + "}", r"\toprule"]
-    groups = [(group, len(list(heads))) for group, heads in groupby(table.columns, lambda head: head.group)]
-    if any(group for group, _ in groups):
-        spans = [rf"\multicolumn{{{width}}}{{c}}{{{escape_latex(group)}}}" for group, width in groups]
-        head.append(" & ".join(["", *spans]) + r" \\")
-        ends = [sum(width for _, width in groups[: place + 1]) + 1 for place in range(len(groups))]
-        head += [
-            rf"\cmidrule(lr){{{end - width + 1}-{end}}}" for end, (_, width) in zip(ends, groups, strict=True)
-        ]
-    head.append(
-        " & ".join(map(escape_latex, [table.heads[-1], *(each.title for each in table.columns)])) + r" \\"
-    )
-    lines = []
-    for title, rows in table.sections:
-        lines.append(r"\midrule")
-        if title:
-            lines.append(
-                rf"\multicolumn{{{1 + len(table.columns)}}}{{l}}{{\emph{{{escape_latex(title)}}}}} \\"
-            )
-        for row in rows:
-            texts = [(escape_latex(starred(cell)), cell.is_best) for cell in row.cells]
-            cells = [rf"\textbf{{{text}}}" if best else text for text, best in texts]
-            lines.append(" & ".join([escape_latex(row.name), *cells]) + r" \\")
-    below = " ".join(map(escape_latex, (f"{table.title}.", *map(_capital, table.footnotes))))
-    end = [
-        r"\bottomrule",
-        r"\end{tabular}",
-        rf"\par\smallskip{{\footnotesize {below}\par}}",
-    ]
-    return "\n".join([*comments, *head, *lines, *end]) + "\n"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-WRITERS: dict[str, Callable[[Comparison], str]] = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
-
-_LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%",
-    "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
-    ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "±": r"$\pm$", "—": r"\textemdash{}",
-    "≤": r"$\leq$",
-}  # fmt: skip
-
-
-def escape_latex(text: str) -> str:
-    """Accented letters of Western Europe stay; for what pdflatex does not know there is a question mark."""
-    letters = (_LATEX.get(each, each if _known(each) else "?") for each in _one_line(text))
-    return re.sub(r"-(?=-)", "-{}", "".join(letters))  # two hyphens would become a dash
-
-
-def _known(letter: str) -> bool:
-    accented = ord(letter) < 0x100 and letter.isalpha() and unicodedata.decomposition(letter)
-    return " " <= letter <= "~" or bool(accented) or letter in "ßæøÆØ"
-
-
-def escape_comment(text: str) -> str:
-    return "".join(each if 32 <= ord(each) < 127 else "?" for each in _one_line(text))
-
-
-def escape_markdown(text: str) -> str:
-    return re.sub(r"([\\`*_{}\[\]<>|#~$!])", r"\\\1", _one_line(text).replace("&", "&amp;"))
-
-
-def escape_csv(text: str) -> str:
-    """A spreadsheet takes for a formula what begins like one and is no number."""
-    with contextlib.suppress(ValueError):
-        if math.isfinite(float(text)):
-            return text
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -7,13 +7,14 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unskew import metrics, record
 from unskew.record import Json
+from unskew.report.measures import MEASURES, series
 from unskew.report.read import Run, read_run
 from unskew.reproduce.published import PERCENT, Cell, Published, Reading, Settings, Table, experiment
 
@@ -109,38 +110,31 @@ class Outcome:
         """The values but for runs that never got there."""
         return [value for value in self.measured.get(measure, ()) if math.isfinite(value)]
 
-    def mean(self, measure: str) -> float | None:
-        """Over the seeds."""
-        values = self.reached(measure)
-        return statistics.fmean(values) if values else None
-
-    def std(self, measure: str) -> float | None:
-        """Over the seeds (n-1); None of one."""
-        values = self.reached(measure)
-        return statistics.stdev(values) if len(values) > 1 else None
+    def over_seeds(self, measure: str) -> metrics.Summary | None:
+        """Over the seeds that got there; None where none did."""
+        return metrics.over_seeds(self.reached(measure))
 
     def last_ten(self) -> str:
         """The accuracy over the last ten rounds, as a person reads it."""
         each = [run.summary.accuracy.mean_last_10 for run in self.runs if run.summary is not None]
-        known = [100 * value for value in each if value is not None]
-        return f"{statistics.fmean(known):.2f}" if known else "-"
+        known = metrics.over_seeds(each)
+        return "-" if known is None else f"{100 * known.mean:.2f}"
 
     def difference(self, measure: str) -> float | None:
         """Ours less the printed one; None of a smaller version."""
         if self.smaller:
             return None
-        printed, ours = self.cell.published.get(measure), self.mean(measure)
-        return None if printed is None or printed.value is None or ours is None else ours - printed.value
+        printed, ours = self.cell.published.get(measure), self.over_seeds(measure)
+        return None if printed is None or printed.value is None or ours is None else ours.mean - printed.value
 
     def text(self, measure: str) -> str:
         """Ours as a person reads it."""
-        ours, std = self.mean(measure), self.std(measure)
+        ours = self.over_seeds(measure)
         count, reached = len(self.measured.get(measure, ())), len(self.reached(measure))
         seeds = f"{count} seed{'s' * (count > 1)}"
         if ours is None:
             return f"never ({seeds})" if count else "-"
-        spread = "" if std is None else f" ± {std:.2f}"
-        return f"{ours:.2f}{spread} ({f'{reached} of ' * (reached < count)}{seeds})"
+        return f"{metrics.plus_minus(ours, digits=2)} ({f'{reached} of ' * (reached < count)}{seeds})"
 
 
 def outcomes(
@@ -196,7 +190,7 @@ def measure(name: str, run: Run, statistic: str, baseline: Run | None = None) ->
     elif kind == "speed_up":
         if baseline is None:
             return None
-        times = metrics.speed_up(_by_round(run), _by_round(baseline))
+        times = metrics.speed_up(series(run, MEASURES["accuracy"]), series(baseline, MEASURES["accuracy"]))
         return math.inf if times is None else times
     elif kind == "drift":
         return run.probes[-1].drift.aggregated if run.probes else None
@@ -227,11 +221,6 @@ def _domain(line: record.TestedRound, which: str) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _by_round(run: Run, key: Callable[[record.TestedRound], float | None] | None = None) -> dict[int, float]:
-    read = key or (lambda line: line.accuracy)
-    return {line.round: value for line in run.tested if (value := read(line)) is not None}
-
-
 def _cost(target: float, run: Run) -> float | None:
     """As PKD counts it: a round is 1, experts count by the samples of their groups, in the round after the
     warm-up, and later by the samples that they are asked about. None where the groups are not known."""
@@ -252,7 +241,7 @@ def _cost(target: float, run: Run) -> float | None:
         shares = dict(zip(range(run.done - len(tally.share) + 1, run.done + 1), tally.share, strict=True))
         for number in costs:
             costs[number] += (shares.get(number) or 0.0) / 3 + (experts if number == first else 0.0)
-    spent = metrics.cost_to(target, _by_round(run, lambda line: line.min_class), costs)
+    spent = metrics.cost_to(target, series(run, MEASURES["worst"]), costs)
     return math.inf if spent is None else spent
 
 
@@ -287,8 +276,8 @@ def _cell_json(table: Table, told: Outcome) -> dict[str, Json]:
         "measures": {
             name: {
                 "published": published_json(told.cell.published.get(name)),
-                "mean": told.mean(name),
-                "std": told.std(name),
+                "mean": found.mean if (found := told.over_seeds(name)) else None,
+                "std": found.std if found else None,
                 "values": [value if math.isfinite(value) else None for value in told.measured.get(name, ())],
                 "difference": told.difference(name),
             }

@@ -9,6 +9,7 @@ import numpy as np
 import tomli_w
 
 from unskew import metrics
+from unskew.notation import span
 from unskew.record import Json, fault_notes, plain
 from unskew.report.answer import (
     GROUPS,
@@ -43,11 +44,10 @@ from unskew.report.table import (
     COLUMNS,
     NONE,
     Column,
-    Comparison,
-    starred,
+    MethodTable,
     tabulate,
-    to_csv,
 )
+from unskew.report.table_text import starred, to_csv
 from unskew.version import VERSION
 
 # A page has 10 MB, of which plotly.js takes 4.8; a number takes up to twenty bytes, one about a client in a
@@ -284,7 +284,7 @@ def _rows(
     told: Answer,
     reference: str,
     methods: Sequence[int],
-    made: Comparison | None,
+    made: MethodTable | None,
 ) -> list[Json]:
     """The comparison, with the cells of `unskew table`."""
     _, come = told_of(seeds, told)
@@ -309,8 +309,7 @@ def _rows(
 
 def _rounds(runs: Sequence[Run]) -> str:
     """How far the runs are."""
-    done = sorted({run.done for run in runs})
-    told = "–".join(str(n) for n in dict.fromkeys((done[0], done[-1])))
+    told = span([run.done for run in runs])
     stopped = all(run.finished for run in runs)
     return told if stopped else f"{told} of {runs[0].total_rounds}"
 
@@ -356,8 +355,8 @@ def _measures() -> list[Json]:
             "percent": measure.percent,
             "group": _group(key, measure),
             # A band of one standard deviation ends where values can be no more.
-            "least": -1 if key == "vacant-drop" else 0,
-            "most": 1 if measure.percent else None,
+            "least": number(measure.limits[0] / measure.scale),
+            "most": number(measure.limits[1] / measure.scale),
         }
         for key, measure in MEASURES.items()
     ]

@@ -162,6 +162,18 @@ function saves(id) {
     button("CSV", "the numbers of the chart", (chart) => save(fileName(chart.name) + ".csv", csv(chart.head, chart.rows), "text/csv")),
   );
 }
+// The title of a panel, above its upper left corner.
+const panelTitle = (text, x, y, colour) => ({
+  text,
+  x,
+  y,
+  xref: "paper",
+  yref: "paper",
+  xanchor: "left",
+  yanchor: "bottom",
+  showarrow: false,
+  font: { size: 13, color: css(colour) },
+});
 async function saveImage(id, chart, format) {
   const more = 54, // pixels above the chart, for what the page says around it
     own = chart.layout.showlegend,

@@ -394,17 +394,7 @@ function showSide(run, federation, client, round, order, kinds) {
       showgrid: false,
       ticks: "",
     };
-    layout.annotations.push({
-      text: titles[part],
-      x: x[0],
-      y: y[1],
-      xref: "paper",
-      yref: "paper",
-      xanchor: "left",
-      yanchor: "bottom",
-      showarrow: false,
-      font: { size: 13, color: css("--muted") },
-    });
+    layout.annotations.push(panelTitle(titles[part], x[0], y[1], "--muted"));
     // Lines between majority, minority and vacant classes.
     layout.shapes = layout.shapes || [];
     order.forEach((c, i) => {

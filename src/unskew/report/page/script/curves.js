@@ -223,17 +223,7 @@ function showCurves() {
       range: [low - (low < 0 ? 0.04 * (top - low) : 0), Number.isFinite(top) ? top + 0.04 * (top - low || 1) : 1],
     };
     if (blocks.length > 1)
-      layout.annotations.push({
-        text: plain(brief(block.short, 60)),
-        x: x0,
-        y: y1,
-        xref: "paper",
-        yref: "paper",
-        xanchor: "left",
-        yanchor: "bottom",
-        showarrow: false,
-        font: { size: 13, color: css("--ink") },
-      });
+      layout.annotations.push(panelTitle(plain(brief(block.short, 60)), x0, y1, "--ink"));
   });
   const names = [...new Set(lines.map((trace) => trace.meta))];
   const what = text + smoothed;

@@ -133,17 +133,7 @@ function showForests() {
         showticklabels: stacked || at === 0,
         ticks: "",
       };
-      layout.annotations.push({
-        text: `<b>${plain(measure)}</b>`,
-        x: x[0],
-        y: y[1],
-        xref: "paper",
-        yref: "paper",
-        xanchor: "left",
-        yanchor: "bottom",
-        showarrow: false,
-        font: { size: 13, color: css("--ink") },
-      });
+      layout.annotations.push(panelTitle(`<b>${plain(measure)}</b>`, x[0], y[1], "--ink"));
     });
     draw(
       `forest-chart-${i}`,
