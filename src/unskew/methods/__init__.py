@@ -11,6 +11,7 @@ from unskew.methods.card import written
 # In the order in which they are listed.
 # isort: off
 from unskew.methods.fedavg import fedavg as fedavg
+from unskew.methods.steady import steady as steady
 from unskew.methods.fedprox import fedprox as fedprox
 from unskew.methods.fedrs import fedrs as fedrs
 from unskew.methods.fedlc import fedlc as fedlc

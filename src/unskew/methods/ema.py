@@ -8,6 +8,10 @@ Under label skew the global model swings with the classes of each cohort. Client
 but the model that is tested, saved and deployed is an average over the rounds, in which the swings cancel.
 
     a <- decay a + (1 - decay) w[t+1],   served: a / (1 - decay^(t+1))
+    decay="auto":  a <- a + s (w[t+1] - a),   s = max(1 / (t+1), r / 2, 0.05),   served: a
+
+r is the share of the clients that took part in the round: the mean of all rounds so far, until there are
+enough of them for every client to have taken part twice, at most 20.
 
 Deviations:
 - The division makes up for the average's start at zero, so that after the first round the served model is the
@@ -20,32 +24,46 @@ Deviations:
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from unskew.errors import require
 from unskew.method import Method
 from unskew.methods.card import card
 from unskew.parts.naming import packed, unpacked
-from unskew.parts.servers import blend
+from unskew.parts.servers import blend, participation
 from unskew.types import Server, ServerState, Tensors, Updates, Weights
 
 AVERAGE, ROUNDS = "ema/average", "ema/rounds"
+LEAST_SHARE = 0.05
+"""Of the newest model in the average, with decay="auto"."""
 
 
 @card("ema")
-def ema(*, decay: float = 0.8) -> Method:
+def ema(*, decay: float | Literal["auto"] = 0.8) -> Method:
     """Serve an exponential average of the global models instead of the last one."""
-    require(0 <= decay < 1, f"decay is {decay} but should be at least 0 and below 1.")
+    require(
+        decay == "auto" or (not isinstance(decay, str) and 0 <= decay < 1),
+        f"decay is {decay} but should be at least 0 and below 1, or auto.",
+    )
 
     def init(weights: Weights) -> Tensors:
         return packed(AVERAGE, weights) | {ROUNDS: torch.zeros((), dtype=torch.int64)}
 
     def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
         rounds = state.memory[ROUNDS] + 1
-        share = (1 - decay) / (1 - decay ** int(rounds))
+        share = _share(int(rounds), decay, updates)
         return packed(AVERAGE, blend(unpacked(AVERAGE, state.memory), after, share)) | {ROUNDS: rounds}
 
     def serve(state: ServerState) -> Weights:
         return unpacked(AVERAGE, state.memory)
 
     return Method(server=Server(init=init, note=note, serve=serve))
+
+
+def _share(rounds: int, decay: float | Literal["auto"], updates: Updates) -> float:
+    """How much of the average the model of this round is."""
+    if decay == "auto":
+        return max(1 / rounds, participation(updates) / 2, LEAST_SHARE)
+    return (1 - decay) / (1 - decay**rounds)

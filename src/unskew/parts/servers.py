@@ -23,6 +23,11 @@ def combine_equally(state: ServerState, updates: Updates) -> Params:
     return equal_mean(updates)
 
 
+def participation(updates: Updates) -> float:
+    """The clients of a cohort as a share of all that have data."""
+    return len(updates.weight) / updates.holders
+
+
 def squared_norms(rows: Params) -> Tensor:
     """Each client's squared norm over all its tensors, float64 [m]."""
     return torch.stack(

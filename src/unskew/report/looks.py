@@ -35,6 +35,7 @@ DASHES: tuple[tuple[float, ...], ...] = (
     (5, 1.4, 1, 1.4),
     (8, 2),
     (4, 1.3, 1, 1.3, 1, 1.3),
+    (2.2, 1.2),
 )
 """Strokes and gaps in widths of the line; () is a whole line."""
 
@@ -69,8 +70,12 @@ FIXED = (
     "fedcurv", "median", "krum", "trimmed-mean", "geometric-median",
     "dp", "clip", "nnm", "fedadagrad", "fedacg",
     "fedcm", "wima", "fedswa", "fedmoswa", "fedrcl",
+    "steady",
 )  # fmt: skip
 """Registered methods by their place. A new one is added at the end, so that all others keep theirs."""
+
+TURNING = 6
+"""Dashes that the first turns through the colours shift."""
 
 STEP = 101
 """From one look to the next that a name tries: prime, and so it comes by all of them."""
@@ -141,9 +146,12 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 def _fixed(place: int) -> Look:
     """The look of the method at this place: each turn through the colours shifts dashes by one and markers by
-    two, so that no two of colour, dash and marker come together twice."""
+    two, so that no two of colour, dash and marker come together twice. After all the turns of the first six
+    dashes, every turn has a dash of its own, and the markers between."""
     turn, colour = divmod(place, len(COLOURS))
-    return Look(colour, (colour + turn) % len(DASHES), (colour + 2 * turn) % len(MARKERS))
+    if turn < TURNING:
+        return Look(colour, (colour + turn) % TURNING, (colour + 2 * turn) % len(MARKERS))
+    return Look(colour, turn, (colour + 2 * turn + 1) % len(MARKERS))
 
 
 OF_METHOD = {name: _fixed(place) for place, name in enumerate(FIXED)}
