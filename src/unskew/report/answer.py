@@ -8,7 +8,7 @@ A method is called the best only if it is above every other one as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from unskew import metrics
@@ -29,6 +29,8 @@ MANY = 100
 
 Seeds = Mapping[str, Sequence[Run]]
 """The runs of each method."""
+Values = Mapping[str, Mapping[str, Mapping[int, float | None]]]
+"""Of each method, by measure and seed."""
 
 MAIN = ("accuracy", "worst", "vacant")
 """What a comparison shows first, by the names of MEASURES."""
@@ -212,19 +214,25 @@ def _begun(methods: Seeds) -> dict[str, list[Run]]:
 
 
 def _same_seeds(methods: Seeds) -> tuple[dict[str, list[Run]], set[int]]:
-    """The methods with the seeds that all of them have: a mean over other seeds may be higher for the seeds
-    alone. Methods with so few seeds that the others could claim nothing for their sake are left out."""
-
-    def shared(names: Sequence[str]) -> set[int]:
-        return set.intersection(*({run.seed for run in methods[name]} for name in names))
-
-    names = sorted(methods, key=lambda name: -len(methods[name]))
-    whole = (names[:number] for number in range(len(names), 1, -1))
-    kept = next((some for some in whole if len(shared(some)) >= metrics.FEWEST), names)
-    seeds = shared(kept)
+    """The methods with the seeds that all of them have, as far as they are compared."""
+    kept, seeds = shared_seeds({name: {run.seed for run in runs} for name, runs in methods.items()})
     return {
         name: [run for run in runs if run.seed in seeds] for name, runs in methods.items() if name in kept
     }, seeds
+
+
+def shared_seeds(seeds: Mapping[str, Set[int]]) -> tuple[list[str], set[int]]:
+    """The methods that are compared, from the seeds that each has, and the seeds that all of these have: a
+    mean over other seeds may be higher for the seeds alone. Methods with so few seeds that the others could
+    claim nothing for their sake are left out."""
+
+    def shared(names: Sequence[str]) -> set[int]:
+        return set.intersection(*(set(seeds[name]) for name in names))
+
+    names = sorted(seeds, key=lambda name: -len(seeds[name]))
+    whole = (names[:number] for number in range(len(names), 1, -1))
+    kept = next((some for some in whole if len(shared(some)) >= metrics.FEWEST), names)
+    return kept, shared(kept)
 
 
 def _left_out(methods: Seeds, compared: Seeds, seeds: int) -> list[str]:
@@ -249,7 +257,7 @@ def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...
     )
     main = MAIN_AT_SITES if sites else MAIN
     wanted = (*main, *(name for name in ("worst", *GROUPS) if name not in main))
-    values: dict[str, dict[str, dict[int, float | None]]] = {
+    values: Values = {
         name: {measure: {run.seed: when.value(run, MEASURES[measure]) for run in runs} for measure in wanted}
         for name, runs in methods.items()
     }
@@ -258,6 +266,13 @@ def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...
         for measure in wanted
         if measure in main or any(None not in each[measure].values() for each in values.values())
     )
+    return replace(compare_values(values, reference, measures), round=when.round, seeds=seeds)
+
+
+def compare_values(values: Values, reference: str, measures: tuple[str, ...]) -> Answer:
+    """The numbers of an answer, without its words. The first measure is one family of claims, the others
+    together are a second."""
+    seeds = {seed for each in values.values() for seed in each[measures[0]]}
     differences = metrics.against_reference(values, reference, families=[measures[:1], measures[1:]])
     standings = tuple(
         Standing(
@@ -278,7 +293,14 @@ def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...
         )
         for measure in measures
     }
-    return Answer("", "", (), reference, when.round, seeds, measures, standings, best)
+    return Answer("", "", (), reference, None, tuple(sorted(seeds)), measures, standings, best)
+
+
+def claims(told: Answer) -> tuple[str, list[str]]:
+    """What the seeds back of methods that have ended, as what follows "On these data,", and sentences on
+    single classes and clients' classes."""
+    sentence = _few_seeds(told, Moment(None)) or _claims(told, Moment(None))
+    return _unbroken(sentence), [_unbroken(note) for note in _other_claims(told)]
 
 
 def best_backed(

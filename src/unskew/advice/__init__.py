@@ -1,0 +1,1 @@
+"""Which method to take, by what was measured where labels are skewed alike."""
