@@ -21,9 +21,9 @@ from unskew.advice.evidence import MethodResult, NetworkResult, Seed, Setting
 from unskew.advice.facts import SkewFacts, mean_of
 from unskew.advice.verdict import Candidate, Choice, Equal, Verdict
 from unskew.experiment import Experiment, MethodSpec, brief_skew
-from unskew.metrics import Difference
 from unskew.method import Method
 from unskew.methods.assemble import assemble
+from unskew.metrics import Difference
 from unskew.notation import flatten, write_parts
 from unskew.record import is_tunable
 from unskew.report.answer import TITLES, claims, join, points, signed
@@ -54,12 +54,15 @@ def settings_of(lines: Iterable[Line]) -> list[Setting]:
     resolved = [(line, resolve(line["experiment"])) for line in lines]
     groups: dict[str, list[tuple[Line, Line]]] = {}
     for line, told in resolved:
-        groups.setdefault(_text({k: v for k, v in shared(told).items() if not is_tunable(k)}), []).append((line, told))
+        groups.setdefault(_text({k: v for k, v in shared(told).items() if not is_tunable(k)}), []).append(
+            (line, told)
+        )
     parts = [part for group in groups.values() for part in _by_tuned(group)]
     found = [_setting(part) for part in parts]
     titles = Counter(each.title for each in found)
     found = [
-        replace(each, title=f"{each.title} ({each.budget})") if titles[each.title] > 1 else each for each in found
+        replace(each, title=f"{each.title} ({each.budget})") if titles[each.title] > 1 else each
+        for each in found
     ]
     return sorted(found, key=_order)
 
@@ -113,7 +116,11 @@ def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
     settings = {key: value for key, value in conditions.items() if value != defaults.get(key)}
     settings["skew.recipe"] = brief_skew(conditions["skew.recipe"])
     settings |= {key: conditions[key] for key in ("data.name", "skew.clients", "budget.cohort")}
-    cohort = "all in every round" if settings["budget.cohort"] == "all" else f"{settings['budget.cohort']} per round"
+    cohort = (
+        "all in every round"
+        if settings["budget.cohort"] == "all"
+        else f"{settings['budget.cohort']} per round"
+    )
     fixed = f", one partition (seed {settings['skew.seed']})" if "skew.seed" in settings else ""
     facts = [SkewFacts(**line["skew"]) for line, _ in group]
     networks: dict[str, list[tuple[Line, Line]]] = {}
@@ -139,7 +146,9 @@ def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
 def _budget(conditions: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """How much every method trains, and all that is unusual beside it."""
     usual = ("rounds", "epochs", "steps", "batch_size", "lr")
-    each = {f"budget.{name}": conditions[f"budget.{name}"] for name in usual if f"budget.{name}" in conditions}
+    each = {
+        f"budget.{name}": conditions[f"budget.{name}"] for name in usual if f"budget.{name}" in conditions
+    }
     return evidence.told(each | {key: value for key, value in settings.items() if key not in TITLE})
 
 
@@ -151,7 +160,9 @@ def _network(group: Sequence[tuple[Line, Line]], conditions: Mapping[str, Any]) 
         f"model.{key}": value for key, value in model.items() if key != "name" and value != defaults.get(key)
     }
     methods: dict[str, dict[int, tuple[Line, Line]]] = {}
-    for line, told in sorted(group, key=lambda each: each[0]["started"]):  # of a seed that is there twice, the later
+    for line, told in sorted(
+        group, key=lambda each: each[0]["started"]
+    ):  # of a seed that is there twice, the later
         methods.setdefault(_text(told["method"]), {})[told["seed"]] = (line, told)
     found = [_method(seeds, conditions) for seeds in methods.values()]
     return NetworkResult(
@@ -206,30 +217,45 @@ def split(parts: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, bool]:
 
 INTRODUCTION = """# Which method, under which skew
 
-What the runs in [docs/results/raw](results/raw) back, and no more; `unskew advise` looks up in the same runs what fits your data:
+What the runs in [docs/results/raw](results/raw) back, and no more. `unskew advise` looks up in the same
+runs what fits your data:
 
 ```
 unskew advise --dataset cifar10 --skew dirichlet:0.1 --clients 100 --cohort 10
 unskew advise counts.csv --cohort 5
 ```
 
-This page is made by `python docs/results/build.py`; all its numbers follow from the raw lines, one for each run.
+This page is made by `python docs/results/build.py`: all its numbers follow from the raw lines, one for each
+run.
 
-- A number is the mean of a run's last ten tested rounds, in % of the test set, and then the mean ± standard deviation over seeds. Under label skew a model swings by ten
-  points from round to round: this is what to expect of the last one. Where validation chose the model, or the method changes it at the end, the number is of that model.
-- A difference is taken seed by seed, with its 95 % interval. \\* marks a sign that is claimed after Holm's correction over all methods of its table; worst class and the
-  clients' vacant classes are corrected together. **Bold** is above every other method beyond chance. These are [the rules](claims.md) of `unskew compare`. Fewer than three
-  seeds back no claim.
-- Vacant classes are those of which a client has no sample; the number is the mean over clients of the model's accuracy there.
-- Work is what clients compute, traffic what is sent up and down, both against FedAvg's; seconds are of a whole run on the device named.
+- **A number** is the mean of a run's last ten tested rounds, in % of the test set, and of these the mean ±
+  standard deviation over seeds. Under label skew a model may swing by ten points from round to round, and
+  this is what to expect of the last one. Where validation chose the model, or the method changes it at the
+  end, the number is of that model.
+- **A difference** is taken seed by seed, over the seeds that both methods have, with its 95 % interval. A
+  star marks a sign that is claimed after Holm's correction over all methods of its table; worst class and
+  vacant classes are corrected together. Bold is above every other method beyond chance. These are [the
+  rules](claims.md) of `unskew compare`, but that all methods there are held to the seeds which all of them
+  have. Fewer than three seeds back no claim.
+- **Vacant classes** are those of which a client has no sample: the mean over clients of the model's
+  accuracy there.
+- **Work** is what clients compute, **traffic** what is sent up and down, both as multiples of FedAvg's;
+  **seconds** are of a whole run on the device named.
 """
 
 EQUAL = """## Which gains are left under equal conditions
 
-A paper gives its loss one network and one server. Here the same loss stands beside FedAvg on the same network and with the same server (`ema`, `fedavgm` and whatever else changes
-the server alone), so that only what happens at the clients differs. In each cell: its gain in accuracy over FedAvg as published (first network, plain server) → its gain where FedAvg itself
-is strongest, both in points. All networks and servers stand under each setting. Methods that bring a server of their own have no FedAvg with the same one, and are in the tables of the settings.
+A paper gives its loss one network and one server. Here the same loss stands beside FedAvg on the same
+network and with the same server (`ema`, `fedavgm` and whatever else changes the server alone), so that only
+what happens at the clients differs. In each cell: its gain in accuracy over FedAvg as published (first
+network, plain server) → its gain where FedAvg itself is strongest, both in points. All networks and servers
+stand under each setting. Methods that bring a server of their own have no FedAvg with the same one, and are
+in the tables of the settings.
 """
+
+SHORT = """Of every method on every network, the first of those that are above FedAvg (on the first
+network of the setting) beyond chance. Where none is, the one with the highest mean stands in
+brackets. *Alike* counts the others that it is not above beyond chance."""
 
 NONE = "No setting has three seeds of several methods yet."
 
@@ -250,7 +276,7 @@ def page(settings: Sequence[Setting]) -> str:
             "Fewer than three seeds, or one method alone: numbers without a claim.",
             *(part for setting in others for part in _section(setting)),
         ]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
 def _short(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
@@ -260,12 +286,8 @@ def _short(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
     rows = []
     for setting, told in judged:
         cells = [_chosen(told.choose(goal)) for goal in evidence.GOALS]
-        rows.append([f"[{setting.title}](#{anchor(setting.title)})", str(len(told.answer.seeds)), *cells])
-    words = (
-        "Of every method on every network, the one with the highest mean among those that are above FedAvg (on the first network of the setting) beyond chance. Where none is, the "
-        "one with the highest mean stands in brackets. Behind it, how many others it is not told apart from."
-    )
-    return [words, table(["setting", "seeds", *(TITLES[goal] for goal in evidence.GOALS)], rows)]
+        rows.append([f"[{setting.title}](#{anchor(setting.title)})", *cells])
+    return [SHORT, table(["setting", *(TITLES[goal] for goal in evidence.GOALS)], rows)]
 
 
 def _chosen(choice: Choice | None) -> str:
@@ -275,7 +297,7 @@ def _chosen(choice: Choice | None) -> str:
     if choice.candidate.name != choice.candidate.method.name:
         name += f" on {choice.candidate.network.title}"
     value = "" if choice.value is None else f" {metrics.plus_minus(choice.value, scale=100)}"
-    gain = "" if choice.difference is None else f", {points(choice.difference)}"
+    gain = "" if choice.difference is None else f", {points(choice.difference)}, {choice.seeds} seeds"
     if not choice.backed:
         return f"({name}{value}{gain})"
     alike = f"; {len(choice.alike)} alike" if choice.alike else ""
@@ -294,35 +316,42 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
     for client in clients:
         cells, pairs = [], []
         for _, first, last in columns:
-            before, after = first.get(client), last.gains.get(client)
-            cells.append(f"{_brief(before)} → {_brief(after)}" if before or after else "-")
-            if before and after:
-                pairs.append((before, after))
+            pair = (first.get(client), last.gains.get(client))
+            cells.append(" → ".join(map(_brief, pair)) if any(pair) else "-")
+            if all(pair):
+                pairs.append(pair)
         rows.append([f"`{client}`", *cells])
         claimed = [pair for pair in pairs if _gains(pair[0])]
         left = [pair for pair in claimed if _gains(pair[1])]
         if claimed:
+            before, after = (fmean(pair[place].difference for pair in claimed) for place in (0, 1))
             words.append(
-                f"- `{client}`: as published a gain can be claimed in {len(claimed)} of {len(pairs)} settings, "
-                f"{signed(fmean(pair[0].difference for pair in claimed))} points on average; beside the strongest FedAvg "
-                f"in {len(left)} of these {len(claimed)}, {signed(fmean(pair[1].difference for pair in claimed))} on average."
+                f"- `{client}`: as published a gain can be claimed in {len(claimed)} of {len(pairs)} "
+                f"settings, {signed(before)} points on average; beside the strongest FedAvg in {len(left)} of these "
+                f"{len(claimed)}, {signed(after)} on average."
             )
     strongest = [
-        f"- {setting.title}: FedAvg is strongest with {_conditions(last, found)}, at {_plain(last)} (as published {_plain(found[0])})."
+        f"- {setting.title}: FedAvg is strongest with {_conditions(last, found)}, at {_plain(last)} (as "
+        f"published {_plain(found[0])})."
         for (setting, found), (_, _, last) in zip(several, columns, strict=True)
     ]
-    heads = ["method", *(setting.title for setting, _ in several)]
+    heads = ["method", *(f"{setting.data}, {setting.skew}" for setting, _ in several)]
     return [table(heads, rows), "\n".join(words), "\n".join(strongest)]
 
 
 def _strongest(found: Sequence[Equal]) -> Equal:
     """The conditions under which FedAvg has the highest accuracy."""
-    return max(found, key=lambda each: each.verdict.mean(each.verdict.reference.name, "accuracy") or 0.0)
+    return max(found, key=lambda each: each.verdict.reference.method.mean("accuracy") or 0.0)
 
 
 def _plain(equal: Equal) -> str:
     """FedAvg's accuracy there."""
-    return metrics.plus_minus(equal.verdict.compared[equal.verdict.reference.name].values["accuracy"], scale=100)
+    return _percent(equal.verdict.reference.method, "accuracy")
+
+
+def _percent(method: MethodResult, measure: str) -> str:
+    value = verdict.over_seeds(method, measure)
+    return "-" if value is None else metrics.plus_minus(value, scale=100)
 
 
 def _gains(found: Difference) -> bool:
@@ -384,27 +413,33 @@ def _section(setting: Setting) -> list[str]:
 
 def _methods(told: Verdict) -> str:
     """The methods on one network, the highest mean first, those that are not compared at the end."""
-    heads = ["method", "seeds", "accuracy", f"against {told.reference.method.name}", "worst class", "vacant classes"]
+    heads = [
+        "method",
+        "seeds",
+        "accuracy",
+        f"against {told.reference.method.name}",
+        "worst class",
+        "vacant classes",
+    ]
     heads += ["last round", "work", "traffic", "seconds"]
     names = told.ranked("accuracy") if told.answer else []
     rest = sorted(
-        (name for name in told.candidates if name not in names), key=lambda name: -(told.mean(name, "accuracy") or 0.0)
+        (name for name in told.candidates if name not in names),
+        key=lambda name: -(told.candidates[name].method.mean("accuracy") or 0.0),
     )
     rows = [_row(told, told.candidates[name]) for name in [*names, *rest]]
     return table(heads, rows)
 
 
 def _row(told: Verdict, one: Candidate) -> list[str]:
-    compared = told.answer is not None and one.name in told.compared
-    seeds = told.answer.seeds if compared and told.answer else tuple(one.method.seeds)
     tuned = f" ({evidence.told(one.method.tuned)})" if one.method.tuned else ""
     found = told.difference(one.name, "accuracy")
     against = _gain(found) if found else "" if one.name == told.reference.name else "not compared"
     cells = [_value(told, one, measure) for measure in evidence.GOALS]
-    last = metrics.over_seeds(one.method.seeds[seed].last for seed in seeds)
+    last = metrics.over_seeds(seed.last for seed in one.method.seeds.values())
     return [
         f"`{one.method.name}`{tuned}",
-        str(len(seeds)),
+        str(len(one.method.seeds)),
         cells[0],
         against,
         *cells[1:],
@@ -418,8 +453,7 @@ def _row(told: Verdict, one: Candidate) -> list[str]:
 def _value(told: Verdict, one: Candidate, measure: str) -> str:
     """Bold where it is the best beyond chance; a star where it differs from the reference, which for accuracy
     stands at the difference."""
-    standing = told.compared.get(one.name)
-    value = standing.values.get(measure) if standing else verdict.over_seeds(one.method, measure)
+    value = told.value(one.name, measure)
     if value is None:
         return "-"
     text = metrics.plus_minus(value, scale=100)
@@ -440,8 +474,13 @@ def times(one: MethodResult, reference: MethodResult, what: str) -> str:
 
 def _networks(first: NetworkResult, network: NetworkResult, gains: Mapping[str, Difference]) -> str:
     """What a network adds to each method."""
-    rows = [[f"`{name}`", _gain(gain)] for name, gain in sorted(gains.items(), key=lambda each: -each[1].difference)]
-    return f"The same methods, {network.title} against {first.title}, accuracy:\n\n" + table(["method", "difference"], rows)
+    rows = [
+        [f"`{name}`", _gain(gain)]
+        for name, gain in sorted(gains.items(), key=lambda each: -each[1].difference)
+    ]
+    return f"The same methods, {network.title} against {first.title}, accuracy:\n\n" + table(
+        ["method", "difference"], rows
+    )
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -2,9 +2,9 @@
 
 python docs/results/collect.py RUNS... >> docs/results/raw/NAME.jsonl
 
-RUNS are run folders, or folders of them as `unskew compare` writes them; of a run folder all is needed but the
-model. Runs that have not ended, and those whose lines are in docs/results/raw already, are left out: stderr
-says how many.
+RUNS are run folders, or folders of them as `unskew compare` writes them; of a run folder all is needed but
+the model. Runs that have not ended, and those whose lines are in docs/results/raw already, are left out:
+stderr says how many.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def facts(run: Run) -> SkewFacts:
 def last_rounds(run: Run) -> dict[str, float | None]:
     """The mean of the last ten tested rounds: a run's model swings from round to round, and this is what to
     expect of it. Where validation chose the model, or the method changes it at the end, of that alone."""
-    assert run.summary is not None and run.final is not None
+    assert run.summary is not None
+    assert run.final is not None
     one = run.summary.validation is not None or in_stages(run.experiment["method"])
     lines = [run.final] if one else run.tested[-10:]
     return {"rounds": len(lines)} | {name: _mean(name, lines) for name in MEASURED}

@@ -1,7 +1,7 @@
 """What was measured of methods: settings, in each the networks, on each the methods, of each the seeds.
 
-The raw results are lines in docs/results/raw, one for each run, written by docs/results/collect.py. The package
-has them by setting, in evidence.jsonl, which docs/results/build.py makes of the lines."""
+The raw results are lines in docs/results/raw, one for each run, written by docs/results/collect.py. The
+package has them by setting, in evidence.jsonl, which docs/results/build.py makes of the lines."""
 
 from __future__ import annotations
 

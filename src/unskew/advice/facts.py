@@ -109,7 +109,14 @@ class Contrast:
 
 ALIKE_SHARE = 0.15
 """Up to this difference shares of classes are alike."""
-ALIKE_TIMES = {"classes": 2.0, "clients": 4.0, "participation": 3.0, "per_client": 5.0, "largest": 5.0, "tail": 5.0}
+ALIKE_TIMES = {
+    "classes": 2.0,
+    "clients": 4.0,
+    "participation": 3.0,
+    "per_client": 5.0,
+    "largest": 5.0,
+    "tail": 5.0,
+}
 """Up to this ratio the others are."""
 
 
@@ -123,11 +130,13 @@ def contrasts(there: SkewFacts, here: SkewFacts) -> list[Contrast]:
 def _shares(name: str, there: SkewFacts, here: SkewFacts) -> Contrast:
     theirs, ours = getattr(there, name), getattr(here, name)
     words = {
-        "vacant": "a client lacks {} of its classes",
-        "effective": "a client holds, counted by how evenly, {} of its classes",
+        "vacant": "a client lacks {} of the classes",
+        "effective": "a client holds {} of the classes, counted by how evenly",
         "lacked": "the clients of a round together lack {} of the classes",
     }[name]
-    return Contrast(abs(theirs - ours) / ALIKE_SHARE, _told(words, f"{theirs:.0%}", f"{ours:.0%}"))
+    return Contrast(
+        abs(theirs - ours) / ALIKE_SHARE, _told(words, f"{100 * theirs:.0f} %", f"{100 * ours:.0f} %")
+    )
 
 
 def _times(name: str, there: SkewFacts, here: SkewFacts) -> Contrast:
@@ -141,7 +150,7 @@ def _times(name: str, there: SkewFacts, here: SkewFacts) -> Contrast:
         "tail": ("the largest class has {} times the samples of the smallest", "{:,.1f}"),
     }[name]
     if name == "participation":
-        told = _told(words, *("all" if each == 1 else f"{each:.0%}" for each in (theirs, ours)))
+        told = _told(words, *("all" if each == 1 else f"{100 * each:.2g} %" for each in (theirs, ours)))
     else:
         told = _told(words, shown.format(theirs), shown.format(ours))
     return Contrast(abs(math.log(theirs / ours)) / math.log(ALIKE_TIMES[name]), told)

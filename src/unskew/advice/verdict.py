@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from unskew import metrics
 from unskew.advice.evidence import GOALS, MethodResult, NetworkResult, Setting
 from unskew.metrics import Difference
-from unskew.report.answer import REFERENCE, Answer, Standing, compare_values, shared_seeds
+from unskew.report.answer import REFERENCE, Answer, Standing, compare_values
 
 
 @dataclass(frozen=True)
@@ -28,45 +29,49 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Candidates under the same conditions against one of them, and those that cannot be compared."""
+    """Candidates under the same conditions against one of them, each over the seeds that both have, and those
+    that cannot be compared."""
 
     answer: Answer | None
-    """None where fewer than two candidates have three seeds in common."""
+    """None where no other candidate has three seeds in common with the reference."""
     candidates: Mapping[str, Candidate]
     """All of them, by name."""
     reference: Candidate
 
     @property
     def compared(self) -> dict[str, Standing]:
-        """Where the candidates stand that have enough seeds in common."""
+        """Where the candidates stand that have enough seeds."""
         return {each.name: each for each in self.answer.standings} if self.answer else {}
 
-    @property
-    def left_out(self) -> list[Candidate]:
-        """Those that have not."""
-        return [each for name, each in self.candidates.items() if name not in self.compared]
-
-    def mean(self, name: str, measure: str) -> float | None:
-        """The mean of a candidate over the seeds that are compared, or where it is not, over its own."""
-        if name in self.compared:
-            value = self.compared[name].values.get(measure)
-            return None if value is None else value.mean
-        return self.candidates[name].method.mean(measure)
-
-    def ranked(self, measure: str) -> list[str]:
-        """The candidates that are compared, the highest mean first; where none is, all."""
-        found = {name: self.mean(name, measure) for name in self.compared or self.candidates}
-        known = {name: value for name, value in found.items() if value is not None}
-        return sorted(known, key=lambda name: -known[name])
+    def value(self, name: str, measure: str) -> metrics.Summary | None:
+        """A candidate over its seeds; None where nothing is known."""
+        return over_seeds(self.candidates[name].method, measure)
 
     def difference(self, name: str, measure: str) -> Difference | None:
         """A candidate's difference to the reference; None for that itself and where it is not compared."""
         standing = self.compared.get(name)
         return None if standing is None else standing.differences.get(measure)
 
+    def ranked(self, measure: str) -> list[str]:
+        """The candidates that are compared, the highest difference to the reference first: means over other
+        seeds do not compare. Where none is compared, all, by their means."""
+
+        def height(name: str) -> float | None:
+            if not self.compared:
+                value = self.value(name, measure)
+                return None if value is None else value.mean
+            if name == self.reference.name:
+                return None if self.value(name, measure) is None else 0.0
+            found = self.difference(name, measure)
+            return None if found is None else found.difference
+
+        heights = {name: height(name) for name in self.compared or self.candidates}
+        known = {name: value for name, value in heights.items() if value is not None}
+        return sorted(known, key=lambda name: -known[name])
+
     def choose(self, measure: str) -> Choice | None:
-        """The candidate with the highest mean of those that are above the reference beyond chance; where
-        there is none, the one with the highest mean. None where nothing is known by this measure."""
+        """The first of those that are above the reference beyond chance; where there is none, the first of
+        all. None where nothing is known by this measure."""
         ranked = self.ranked(measure)
         backed = [
             name
@@ -96,11 +101,13 @@ class Choice:
 
     @property
     def value(self) -> metrics.Summary | None:
-        """Over the seeds that are compared, or its own."""
-        standing = self.verdict.compared.get(self.candidate.name)
-        if standing is not None:
-            return standing.values.get(self.measure)
-        return over_seeds(self.candidate.method, self.measure)
+        """Over its seeds."""
+        return self.verdict.value(self.candidate.name, self.measure)
+
+    @property
+    def seeds(self) -> int:
+        """How many the difference, or else the value, is over."""
+        return len(self.difference.seeds) if self.difference else len(self.candidate.method.seeds)
 
     @property
     def best(self) -> bool:
@@ -108,22 +115,23 @@ class Choice:
         told = self.verdict.answer
         return told is not None and told.best.get(self.measure) == self.candidate.name
 
-    @property
+    @cached_property
     def alike(self) -> list[Candidate]:
-        """The others that it is not above beyond chance, by paired tests at 5 %, the highest mean first."""
-        if self.verdict.answer is None:
-            return []
-        mine = _seeds(self.candidate.method, self.measure, self.verdict.answer.seeds)
-        found = []
-        for name in self.verdict.ranked(self.measure):
-            other = self.verdict.candidates[name]
-            pair = metrics.compare(
-                mine, _seeds(other.method, self.measure, self.verdict.answer.seeds), bounds=metrics.DIFFERENCE
-            )
-            above = pair and pair.difference > 0 and pair.t_test is not None and pair.t_test <= metrics.LEVEL
-            if name != self.candidate.name and not above:
-                found.append(other)
-        return found
+        """The others that it is not above beyond chance, by paired tests at 5 %, the highest first."""
+        others = [self.verdict.candidates[name] for name in self.verdict.ranked(self.measure)]
+        return [
+            other
+            for other in others
+            if self.verdict.answer is not None and other != self.candidate and not self._above(other)
+        ]
+
+    def _above(self, other: Candidate) -> bool:
+        pair = metrics.compare(
+            _seeds(self.candidate.method, self.measure), _seeds(other.method, self.measure)
+        )
+        if pair is None or pair.t_test is None:
+            return False
+        return pair.difference > 0 and pair.t_test <= metrics.LEVEL
 
     @property
     def cheaper(self) -> list[Candidate]:
@@ -138,13 +146,11 @@ class Choice:
 
 def over_seeds(method: MethodResult, measure: str) -> metrics.Summary | None:
     """A measure of a method over all its seeds."""
-    return metrics.over_seeds(
-        [getattr(seed, measure) for seed in method.seeds.values()], bounds=metrics.SHARE
-    )
+    return metrics.over_seeds(_seeds(method, measure).values(), bounds=metrics.SHARE)
 
 
-def _seeds(method: MethodResult, measure: str, seeds: Sequence[int]) -> dict[int, float | None]:
-    return {seed: getattr(method.seeds[seed], measure) for seed in seeds if seed in method.seeds}
+def _seeds(method: MethodResult, measure: str) -> dict[int, float | None]:
+    return {seed: getattr(found, measure) for seed, found in method.seeds.items()}
 
 
 def judge(candidates: Sequence[Candidate]) -> Verdict:
@@ -152,19 +158,12 @@ def judge(candidates: Sequence[Candidate]) -> Verdict:
     first."""
     named = {each.name: each for each in candidates}
     reference = next((each for each in candidates if each.plain), candidates[0])
-    kept, seeds = shared_seeds({name: each.method.seeds.keys() for name, each in named.items()})
-    if len(seeds) < metrics.FEWEST or len(kept) < 2 or reference.name not in kept:
+    mine = reference.method.seeds.keys()
+    kept = [name for name, each in named.items() if len(mine & each.method.seeds.keys()) >= metrics.FEWEST]
+    if len(kept) < 2:
         return Verdict(None, named, reference)
-    values = {
-        name: {measure: _seeds(each.method, measure, sorted(seeds)) for measure in GOALS}
-        for name, each in named.items()
-        if name in kept
-    }
-    known = tuple(
-        measure
-        for measure in GOALS
-        if all(None not in each[measure].values() for each in values.values())
-    )
+    values = {name: {goal: _seeds(named[name].method, goal) for goal in GOALS} for name in kept}
+    known = tuple(goal for goal in GOALS if all(None not in each[goal].values() for each in values.values()))
     return Verdict(compare_values(values, reference.name, known), named, reference)
 
 
@@ -212,9 +211,7 @@ def under_equal_conditions(setting: Setting) -> list[Equal]:
         servers = dict.fromkeys(method.server for method in network.methods)
         for server in servers:
             with_it = [
-                each
-                for each in _on(network)
-                if each.method.server == server and not each.method.own_server
+                each for each in _on(network) if each.method.server == server and not each.method.own_server
             ]
             plain = [each for each in with_it if each.method.client == REFERENCE]
             others = [each for each in with_it if each.method.client != REFERENCE]
@@ -232,8 +229,8 @@ def of_networks(setting: Setting) -> list[tuple[NetworkResult, dict[str, Differe
     for network in more:
         pairs = {
             method.name: metrics.compare(
-                _seeds(method, "accuracy", sorted(method.seeds)),
-                _seeds(on_first[method.name], "accuracy", sorted(method.seeds)),
+                _seeds(method, "accuracy"),
+                _seeds(on_first[method.name], "accuracy"),
                 bounds=metrics.DIFFERENCE,
             )
             for method in network.methods
@@ -246,9 +243,7 @@ def of_networks(setting: Setting) -> list[tuple[NetworkResult, dict[str, Differe
         }
         adjusted = metrics.holm([pair.t_test for pair in known.values()])
         gains = {
-            name: Difference(
-                pair.seeds, pair.difference, pair.std, pair.interval, pair.t_test, p, None
-            )
+            name: Difference(pair.seeds, pair.difference, pair.std, pair.interval, pair.t_test, p, None)
             for (name, pair), p in zip(known.items(), adjusted, strict=True)
         }
         if gains:

@@ -8,7 +8,7 @@ A method is called the best only if it is above every other one as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unskew import metrics
@@ -188,7 +188,7 @@ def answer(methods: Seeds, *, reference: str | None = None) -> Answer:
             f"Not all runs have ended: the numbers are of round {when.round}, the last that all reached."
         )
     against = reference if reference in compared else choose_reference(compared)
-    told = replace(_compare(compared, against, when, tuple(sorted(shared))), skew=skew)
+    told = replace(_compare(compared, against, when), skew=skew)
     if len(compared) == 1:
         alone = f"{where}, {_alone(told, when)}."
         return replace(
@@ -214,25 +214,19 @@ def _begun(methods: Seeds) -> dict[str, list[Run]]:
 
 
 def _same_seeds(methods: Seeds) -> tuple[dict[str, list[Run]], set[int]]:
-    """The methods with the seeds that all of them have, as far as they are compared."""
-    kept, seeds = shared_seeds({name: {run.seed for run in runs} for name, runs in methods.items()})
+    """The methods with the seeds that all of them have: a mean over other seeds may be higher for the seeds
+    alone. Methods with so few seeds that the others could claim nothing for their sake are left out."""
+
+    def shared(names: Sequence[str]) -> set[int]:
+        return set.intersection(*({run.seed for run in methods[name]} for name in names))
+
+    names = sorted(methods, key=lambda name: -len(methods[name]))
+    whole = (names[:number] for number in range(len(names), 1, -1))
+    kept = next((some for some in whole if len(shared(some)) >= metrics.FEWEST), names)
+    seeds = shared(kept)
     return {
         name: [run for run in runs if run.seed in seeds] for name, runs in methods.items() if name in kept
     }, seeds
-
-
-def shared_seeds(seeds: Mapping[str, Set[int]]) -> tuple[list[str], set[int]]:
-    """The methods that are compared, from the seeds that each has, and the seeds that all of these have: a
-    mean over other seeds may be higher for the seeds alone. Methods with so few seeds that the others could
-    claim nothing for their sake are left out."""
-
-    def shared(names: Sequence[str]) -> set[int]:
-        return set.intersection(*(set(seeds[name]) for name in names))
-
-    names = sorted(seeds, key=lambda name: -len(seeds[name]))
-    whole = (names[:number] for number in range(len(names), 1, -1))
-    kept = next((some for some in whole if len(shared(some)) >= metrics.FEWEST), names)
-    return kept, shared(kept)
 
 
 def _left_out(methods: Seeds, compared: Seeds, seeds: int) -> list[str]:
@@ -251,7 +245,7 @@ def _none_other(methods: Seeds) -> list[str]:
     return ["No other method is here to compare it with."] if len(methods) == 1 else []
 
 
-def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...]) -> Answer:
+def _compare(methods: Seeds, reference: str, when: Moment) -> Answer:
     sites = all(
         line.sites is not None for runs in methods.values() for run in runs for line in run.tested[-1:]
     )
@@ -266,13 +260,12 @@ def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...
         for measure in wanted
         if measure in main or any(None not in each[measure].values() for each in values.values())
     )
-    return replace(compare_values(values, reference, measures), round=when.round, seeds=seeds)
+    return replace(compare_values(values, reference, measures), round=when.round)
 
 
 def compare_values(values: Values, reference: str, measures: tuple[str, ...]) -> Answer:
-    """The numbers of an answer, without its words. The first measure is one family of claims, the others
-    together are a second."""
-    seeds = {seed for each in values.values() for seed in each[measures[0]]}
+    """The numbers of an answer, without its words, where every difference is over the seeds that both have.
+    The first measure is one family of claims, the others together are a second."""
     differences = metrics.against_reference(values, reference, families=[measures[:1], measures[1:]])
     standings = tuple(
         Standing(
@@ -293,7 +286,8 @@ def compare_values(values: Values, reference: str, measures: tuple[str, ...]) ->
         )
         for measure in measures
     }
-    return Answer("", "", (), reference, None, tuple(sorted(seeds)), measures, standings, best)
+    seeds = tuple(sorted(values[reference][measures[0]]))
+    return Answer("", "", (), reference, None, seeds, measures, standings, best)
 
 
 def claims(told: Answer) -> tuple[str, list[str]]:
