@@ -45,7 +45,9 @@ TITLE = ("data.name", "skew.recipe", "skew.clients", "skew.seed", "budget.cohort
 
 def raw_lines() -> list[Line]:
     """The lines of all files, each run once."""
-    lines = [json.loads(text) for path in sorted(RAW.glob("*.jsonl")) for text in path.open()]
+    lines = [
+        json.loads(text) for path in sorted(RAW.glob("*.jsonl")) for text in path.read_text().splitlines()
+    ]
     return list({each["identity"]: each for each in lines}.values())
 
 
@@ -217,8 +219,8 @@ def split(parts: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, bool]:
 
 INTRODUCTION = """# Which method, under which skew
 
-What the runs in [docs/results/raw](results/raw) back, and no more. `unskew advise` looks up in the same
-runs what fits your data:
+What the runs in `docs/results/raw` back, and no more. `unskew advise` looks up in the same runs what fits
+your data:
 
 ```
 unskew advise --dataset cifar10 --skew dirichlet:0.1 --clients 100 --cohort 10
@@ -228,10 +230,10 @@ unskew advise counts.csv --cohort 5
 This page is made by `python docs/results/build.py`: all its numbers follow from the raw lines, one for each
 run.
 
-- **A number** is the mean of a run's last ten tested rounds, in % of the test set, and of these the mean ±
-  standard deviation over seeds. Under label skew a model may swing by ten points from round to round, and
-  this is what to expect of the last one. Where validation chose the model, or the method changes it at the
-  end, the number is of that model.
+- **A number** is the mean of a run's last ten tested rounds (of fewer than a hundred, of the last tenth),
+  in % of the test set, and of these the mean ± standard deviation over seeds. Under label skew a model may
+  swing by ten points from round to round, and this is what to expect of the last one. Where validation
+  chose the model, or the method changes it at the end, the number is of that model.
 - **A difference** is taken seed by seed, over the seeds that both methods have, with its 95 % interval. A
   star marks a sign that is claimed after Holm's correction over all methods of its table; worst class and
   vacant classes are corrected together. Bold is above every other method beyond chance. These are [the
@@ -257,6 +259,21 @@ SHORT = """Of every method on every network, the first of those that are above F
 network of the setting) beyond chance. Where none is, the one with the highest mean stands in
 brackets. *Alike* counts the others that it is not above beyond chance."""
 
+ADDING = """## How to add to it
+
+```
+unskew compare fedavg METHOD ... --seeds 1-5 --out runs/mine
+python docs/results/collect.py runs/mine >> docs/results/raw/mine.jsonl
+python docs/results/build.py
+```
+
+A raw line has the whole experiment of a run, its identity, commit, device and versions; how skewed the
+clients' labels are; accuracy (last, best by test, mean of the last ten rounds), worst class, majority,
+minority and vacant classes, all at the end and as the mean of the last rounds; every class, the confusion
+matrix of up to twenty classes, and the curve; traffic, clients' work and seconds. A run that has a line
+already is left out. With three seeds and many methods Holm's correction leaves little to claim: two more
+seeds of the methods that matter say more than more methods."""
+
 NONE = "No setting has three seeds of several methods yet."
 
 
@@ -265,7 +282,7 @@ def page(settings: Sequence[Setting]) -> str:
     judged = [(each, verdict.in_setting(each)) for each in settings]
     backed = [(setting, told) for setting, told in judged if told.answer is not None]
     others = [setting for setting, told in judged if told.answer is None]
-    parts = [INTRODUCTION, "## In short", *_short(backed)]
+    parts = [INTRODUCTION, "## In short", *_short(backed), *_overall(backed)]
     equal = {setting.title: verdict.under_equal_conditions(setting) for setting, _ in backed}
     if several := [(setting, equal[setting.title]) for setting, _ in backed if len(equal[setting.title]) > 1]:
         parts += [EQUAL, *_vanished(several)]
@@ -276,6 +293,8 @@ def page(settings: Sequence[Setting]) -> str:
             "Fewer than three seeds, or one method alone: numbers without a claim.",
             *(part for setting in others for part in _section(setting)),
         ]
+    files = ", ".join(f"[{path.name}](results/raw/{path.name})" for path in sorted(RAW.glob("*.jsonl")))
+    parts += [ADDING, f"The lines: {files}."]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
@@ -288,6 +307,50 @@ def _short(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
         cells = [_chosen(told.choose(goal)) for goal in evidence.GOALS]
         rows.append([f"[{setting.title}](#{anchor(setting.title)})", *cells])
     return [SHORT, table(["setting", *(TITLES[goal] for goal in evidence.GOALS)], rows)]
+
+
+OVERALL = """### Over all settings
+
+Every method that was compared in several of them: in how many it is above and below FedAvg (on the first
+network of the setting) beyond chance, and its differences to that, in points. Settings are not pooled: the
+means say where to look, and back no claim."""
+
+
+def _overall(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
+    """How methods fare from setting to setting."""
+    found: dict[tuple[str, str], dict[str, list[Difference]]] = {}
+    for _, told in judged:
+        for name, one in told.candidates.items():
+            for goal in evidence.GOALS:
+                if (difference := told.difference(name, goal)) is not None:
+                    network = evidence.told(one.network.changed) or "as published"
+                    mine = found.setdefault((one.method.name, network), {})
+                    mine.setdefault(goal, []).append(difference)
+    rows = []
+    for (method, network), each in sorted(found.items(), key=lambda item: -_mean(item[1]["accuracy"])):
+        accuracy = each["accuracy"]
+        if len(accuracy) < 2:
+            continue
+        claimed = [difference.difference > 0 for difference in accuracy if difference.settled]
+        rows.append(
+            [
+                f"`{method}`",
+                network,
+                str(len(accuracy)),
+                str(claimed.count(True)),
+                str(claimed.count(False)),
+                signed(_mean(accuracy)),
+                signed(min(difference.difference for difference in accuracy)),
+                *(signed(_mean(each[goal])) if goal in each else "-" for goal in evidence.GOALS[1:]),
+            ]
+        )
+    heads = ["method", "network", "settings", "above", "below", "accuracy, mean", "accuracy, least"]
+    heads += [f"{TITLES[goal]}, mean" for goal in evidence.GOALS[1:]]
+    return [OVERALL, table(heads, rows)] if rows else []
+
+
+def _mean(differences: Sequence[Difference]) -> float:
+    return fmean(each.difference for each in differences)
 
 
 def _chosen(choice: Choice | None) -> str:
@@ -306,7 +369,7 @@ def _chosen(choice: Choice | None) -> str:
 
 def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
     """What is left of each method's gain where FedAvg has the network and server that suit it best."""
-    columns = [(setting, found[0].gains, _strongest(found)) for setting, found in several]
+    columns = [(setting, _as_published(found), _strongest(found)) for setting, found in several]
     clients = [
         client
         for client in dict.fromkeys(client for _, found in several for each in found for client in each.gains)
@@ -327,16 +390,22 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
             before, after = (fmean(pair[place].difference for pair in claimed) for place in (0, 1))
             words.append(
                 f"- `{client}`: as published a gain can be claimed in {len(claimed)} of {len(pairs)} "
-                f"settings, {signed(before)} points on average; beside the strongest FedAvg in {len(left)} of these "
-                f"{len(claimed)}, {signed(after)} on average."
+                f"settings, {signed(before)} points on average; beside the strongest FedAvg in {len(left)} "
+                f"of these {len(claimed)}, {signed(after)} on average."
             )
     strongest = [
-        f"- {setting.title}: FedAvg is strongest with {_conditions(last, found)}, at {_plain(last)} (as "
-        f"published {_plain(found[0])})."
+        f"- {setting.title}: FedAvg is strongest with {_conditions(last, found)}, at {_plain(last)}; "
+        f"{_plain(found[0])} with {_conditions(found[0], found)}."
         for (setting, found), (_, _, last) in zip(several, columns, strict=True)
     ]
     heads = ["method", *(f"{setting.data}, {setting.skew}" for setting, _ in several)]
     return [table(heads, rows), "\n".join(words), "\n".join(strongest)]
+
+
+def _as_published(found: Sequence[Equal]) -> dict[str, Difference]:
+    """The gains on the network as it was published, with a plain server."""
+    plain = (each.gains for each in found if not each.server and not each.network.changed)
+    return next(plain, {})
 
 
 def _strongest(found: Sequence[Equal]) -> Equal:

@@ -78,12 +78,13 @@ def facts(run: Run) -> SkewFacts:
 
 
 def last_rounds(run: Run) -> dict[str, float | None]:
-    """The mean of the last ten tested rounds: a run's model swings from round to round, and this is what to
-    expect of it. Where validation chose the model, or the method changes it at the end, of that alone."""
+    """The mean of the last ten tested rounds, of fewer than a hundred of the last tenth: a run's model swings
+    from round to round, and this is what to expect of it. Where validation chose the model, or the method
+    changes it at the end, of that alone."""
     assert run.summary is not None
     assert run.final is not None
     one = run.summary.validation is not None or in_stages(run.experiment["method"])
-    lines = [run.final] if one else run.tested[-10:]
+    lines = [run.final] if one else run.tested[-min(10, -(-len(run.tested) // 10)) :]
     return {"rounds": len(lines)} | {name: _mean(name, lines) for name in MEASURED}
 
 
@@ -100,7 +101,9 @@ def in_stages(method: Mapping[str, Any]) -> bool:
 
 def written() -> set[str]:
     """The identities of all runs that have a line."""
-    return {json.loads(text)["identity"] for path in RAW.glob("*.jsonl") for text in path.open()}
+    return {
+        json.loads(text)["identity"] for path in RAW.glob("*.jsonl") for text in path.read_text().splitlines()
+    }
 
 
 def rounded(value: Any) -> Any:

@@ -21,7 +21,8 @@ FORM = "a row for each client and a number for each class"
 def read_counts(path: Path) -> Counts:
     """Label counts, clients by classes, from a CSV or a JSON file.
 
-    CSV: a row for each client. A first row of names is left out, and a first column of names too.
+    CSV: a row for each client. A first row of names, or of the classes' numbers, is left out, and a first
+    column of names, or under a head such as client.
     JSON: a list of such rows, or an object that has them under "counts", as partition.json of a run folder
     and `unskew skew --json`; or an object of clients, each with its row, or with a number for every class by
     name.
@@ -100,15 +101,28 @@ def _csv(text: str, path: Path) -> Sequence[Sequence[object]]:
         rows = [row for row in csv.reader(text.splitlines(), delimiter=separator) if any(map(str.strip, row))]
     except csv.Error as error:
         raise UserError(f"{path} is no CSV file ({error}): give {FORM}.") from None
-    if rows and not any(_number(cell) is not None for cell in rows[0][1:]):
+    heads = rows[0] if rows else []
+    numbers = [_number(cell) for cell in heads]
+    named = bool(heads) and (None in numbers[:1] and len(rows) > 1 and _number(rows[1][0]) is not None)
+    if heads and (named or all(each is None for each in numbers[1:]) or _counted(numbers)):
         rows = rows[1:]
-    if rows and all(row and _number(row[0]) is None for row in rows):
+    if rows and (all(_number(row[0]) is None for row in rows) or (named and _tells_clients(heads[0]))):
         rows = [row[1:] for row in rows]
     for number, row in enumerate(rows, 1):
         for cell in row:
             if _number(cell) is None:
                 raise _no_count(cell.strip(), number, str(path))
     return [[_number(cell) for cell in row] for row in rows]
+
+
+def _counted(numbers: Sequence[float | None]) -> bool:
+    """Whether these are the numbers of the classes, and not counts."""
+    return len(numbers) > 2 and list(numbers) == list(range(len(numbers)))
+
+
+def _tells_clients(head: str) -> bool:
+    """Whether the first column has the clients' names or numbers."""
+    return not head.strip() or any(word in head.lower() for word in ("client", "site", "owner", "name", "id"))
 
 
 def _number(cell: str) -> float | int | None:

@@ -21,8 +21,8 @@ GOALS = ("accuracy", "worst", "vacant")
 
 @dataclass(frozen=True, kw_only=True)
 class Seed:
-    """A run, by the mean of its last ten tested rounds; by its model alone where validation chose that, or
-    where the method changes it after training."""
+    """A run, by the mean of its last ten tested rounds, of fewer than a hundred of the last tenth; by its
+    model alone where validation chose that, or where the method changes it after training."""
 
     accuracy: float
     worst: float | None
