@@ -180,6 +180,18 @@ def test_lines_become_settings_with_networks_methods_and_seeds(study, capsys):
     assert build.NONE in page
 
 
+def test_settings_of_one_title_are_told_apart_by_what_differs(study, capsys):
+    lines, _ = lines_of(capsys, study)
+    other = json.loads(json.dumps(lines[0])) | {"identity": "another"}
+    other["experiment"]["budget"]["rounds"] = 7
+    titles = [each.title for each in build.settings_of([*lines, other])]
+    assert sorted(title.rpartition(", ")[2] for title in titles) == ["rounds 2", "rounds 7"]
+    other["experiment"]["budget"]["rounds"] = 2
+    other["experiment"]["validation"] = "0.1"
+    titles = [each.title for each in build.settings_of([*lines, other])]
+    assert sorted(title.rpartition(", ")[2] for title in titles) == ["3 per round", "validation 0.1"]
+
+
 def test_what_is_tuned_for_a_method_alone_leaves_it_in_its_setting(study, capsys):
     lines, _ = lines_of(capsys, study)
     for line in lines:
@@ -256,10 +268,12 @@ def test_equal_conditions_compare_with_fedavg_on_the_same_server():
 
 def test_networks_are_compared_by_the_same_methods():
     better = network(method("fedavg", seeds(0.50, 0.52, 0.53)), changed={"model.norm": "ws"})
-    ((there, gains),) = verdict.of_networks(setting(network(PLAIN, GOOD), better))
-    assert there is better
+    (gains,) = verdict.of_networks(setting(network(PLAIN, GOOD), better)).values()
     assert gains["fedavg"].difference == pytest.approx(0.2067, abs=1e-3)
     assert set(gains) == {"fedavg"}
+    page = build.page([setting(network(PLAIN, GOOD), better)])
+    assert "against mlp-small | " in page
+    assert "+20.7 (+19.2 to +22.1) \\*" in page
 
 
 # What is advised
@@ -290,7 +304,11 @@ def test_a_network_that_was_changed_is_in_the_command():
         changed={"model.norm": "ws"},
     )
     known = setting(network(PLAIN, GOOD), there)
-    assert "--set model.norm=ws" in advised(known).command
+    found = advised(known)
+    assert "--set model.norm=ws" in found.command
+    assert found.recommended.difference.difference == pytest.approx(0.5, abs=0.01)
+    assert found.recommended.on_same_network.difference == pytest.approx(0.35, abs=0.01)
+    assert "on its own network against fedavg: +35.1" in repr(found)
     given = {"data.name": "digits", "skew.recipe": "shards:5", "skew.clients": 4, "model.norm": "none"}
     asked = advised(known, given=given)
     assert asked.recommended.candidate.network.changed == {}

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -61,12 +62,21 @@ def settings_of(lines: Iterable[Line]) -> list[Setting]:
         )
     parts = [part for group in groups.values() for part in _by_tuned(group)]
     found = [_setting(part) for part in parts]
-    titles = Counter(each.title for each in found)
-    found = [
-        replace(each, title=f"{each.title} ({each.budget})") if titles[each.title] > 1 else each
-        for each in found
-    ]
-    return sorted(found, key=_order)
+    return sorted(_told_apart(found), key=_order)
+
+
+def _told_apart(settings: Sequence[Setting]) -> list[Setting]:
+    """With what differs behind the titles that are the same."""
+    found = []
+    for each in settings:
+        alike = [other.settings for other in settings if other.title == each.title]
+        differs = {
+            key: value
+            for key, value in each.settings.items()
+            if any(other.get(key) != value for other in alike)
+        }
+        found.append(replace(each, title=", ".join(filter(None, (each.title, evidence.told(differs))))))
+    return found
 
 
 def _order(setting: Setting) -> tuple[bool, str, float, str]:
@@ -76,9 +86,17 @@ def _order(setting: Setting) -> tuple[bool, str, float, str]:
 
 def resolve(experiment: Mapping[str, Any]) -> Line:
     """The tables of an experiment with the defaults of settings that came after it was run."""
-    told = Experiment(**experiment).model_dump(mode="json", exclude_none=True)
+    without = {**experiment, "seed": 1, "skew": {**experiment["skew"], "seed": 1}}
+    told: Line = json.loads(_resolved(_text(without)))
+    return told | {"seed": experiment["seed"], "skew": told["skew"] | {"seed": experiment["skew"]["seed"]}}
+
+
+@cache
+def _resolved(text: str) -> str:
+    """The same for all seeds, as texts."""
+    told = Experiment(**json.loads(text)).model_dump(mode="json", exclude_none=True)
     told["model"] = models.MODELS[told["model"]["name"]].defaults | told["model"]
-    return told
+    return json.dumps(told)
 
 
 def shared(told: Line) -> dict[str, Any]:
@@ -309,6 +327,8 @@ def _short(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
     return [SHORT, table(["setting", *(TITLES[goal] for goal in evidence.GOALS)], rows)]
 
 
+MOST = 20
+"""Rows of this table."""
 OVERALL = """### Over all settings
 
 Every method that was compared in several of them: in how many it is above and below FedAvg (on the first
@@ -344,9 +364,10 @@ def _overall(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
                 *(signed(_mean(each[goal])) if goal in each else "-" for goal in evidence.GOALS[1:]),
             ]
         )
+    more = f"And {len(rows) - MOST} more below these." if len(rows) > MOST else ""
     heads = ["method", "network", "settings", "above", "below", "accuracy, mean", "accuracy, least"]
     heads += [f"{TITLES[goal]}, mean" for goal in evidence.GOALS[1:]]
-    return [OVERALL, table(heads, rows)] if rows else []
+    return [OVERALL, table(heads, rows[:MOST]), more] if rows else []
 
 
 def _mean(differences: Sequence[Difference]) -> float:
@@ -393,13 +414,23 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
                 f"settings, {signed(before)} points on average; beside the strongest FedAvg in {len(left)} "
                 f"of these {len(claimed)}, {signed(after)} on average."
             )
-    strongest = [
-        f"- {setting.title}: FedAvg is strongest with {_conditions(last, found)}, at {_plain(last)}; "
-        f"{_plain(found[0])} with {_conditions(found[0], found)}."
-        for (setting, found), (_, _, last) in zip(several, columns, strict=True)
+    itself = [
+        f"{_plain(found[0])} → {_plain(last)}"
+        for (_, found), (_, _, last) in zip(several, columns, strict=True)
     ]
-    heads = ["method", *(f"{setting.data}, {setting.skew}" for setting, _ in several)]
-    return [table(heads, rows), "\n".join(words), "\n".join(strongest)]
+    where: dict[str, list[str]] = {}
+    for (setting, found), (_, _, last) in zip(several, columns, strict=True):
+        where.setdefault(_conditions(last, found), []).append(setting.title)
+    words += [
+        f"- FedAvg itself is strongest with {conditions}: {'; '.join(titles)}."
+        for conditions, titles in where.items()
+    ]
+    short = [f"{setting.data}, {setting.skew}" for setting, _ in several]
+    heads = [
+        name if short.count(name) == 1 else setting.title
+        for name, (setting, _) in zip(short, several, strict=True)
+    ]
+    return [table(["method", *heads], [["FedAvg itself, accuracy", *itself], *rows]), "\n".join(words)]
 
 
 def _as_published(found: Sequence[Equal]) -> dict[str, Difference]:
@@ -465,23 +496,23 @@ def _section(setting: Setting) -> list[str]:
         f"### {setting.title}",
         f"{words[:1].upper()}{words[1:]}. Budget: {setting.budget}. {where}.",
     ]
+    first, several = setting.networks[0], len(setting.networks) > 1
+    gains = verdict.of_networks(setting)
     for network in setting.networks:
         told = verdict.on_network(network)
-        several = len(setting.networks) > 1
         parts += [f"**On {network.title}**"] * several
-        parts.append(_methods(told))
+        parts.append(_methods(told, f"against {first.title}", gains.get(network.title, {})))
         if told.answer is not None:
             sentence, notes = claims(told.answer)
             parts.append("\n".join(f"- {each}" for each in (f"Accuracy: {sentence}.", *notes)))
     if len(equal := verdict.under_equal_conditions(setting)) > 1:
         parts += _equal(equal)
-    for network, gains in verdict.of_networks(setting):
-        parts.append(_networks(setting.networks[0], network, gains))
     return parts
 
 
-def _methods(told: Verdict) -> str:
-    """The methods on one network, the highest mean first, those that are not compared at the end."""
+def _methods(told: Verdict, other: str, gains: Mapping[str, Difference]) -> str:
+    """The methods on one network, the highest first, those that are not compared at the end; with what they
+    gain by the network, where there is another."""
     heads = [
         "method",
         "seeds",
@@ -497,6 +528,10 @@ def _methods(told: Verdict) -> str:
         key=lambda name: -(told.candidates[name].method.mean("accuracy") or 0.0),
     )
     rows = [_row(told, told.candidates[name]) for name in [*names, *rest]]
+    if gains:
+        heads.insert(4, other)
+        for row, name in zip(rows, [*names, *rest], strict=True):
+            row.insert(4, _gain(gains.get(name)))
     return table(heads, rows)
 
 
@@ -541,20 +576,10 @@ def times(one: MethodResult, reference: MethodResult, what: str) -> str:
     return "-" if mine is None or not theirs else f"{mine / theirs:.2f}"
 
 
-def _networks(first: NetworkResult, network: NetworkResult, gains: Mapping[str, Difference]) -> str:
-    """What a network adds to each method."""
-    rows = [
-        [f"`{name}`", _gain(gain)]
-        for name, gain in sorted(gains.items(), key=lambda each: -each[1].difference)
-    ]
-    return f"The same methods, {network.title} against {first.title}, accuracy:\n\n" + table(
-        ["method", "difference"], rows
-    )
-
-
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    whole = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return whole.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
 def anchor(title: str) -> str:

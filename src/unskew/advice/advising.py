@@ -243,6 +243,11 @@ def _about(choice: Choice) -> list[str]:
             else f" against {metrics.plus_minus(theirs, scale=100)} %"
         )
         lines.append(f"{TITLES[goal]} {metrics.plus_minus(value, scale=100)} %{beside}{change}")
+    if (same := choice.on_same_network) is not None:
+        lines.append(
+            f"on its own network against {REFERENCE}: {points(same)} points {POINTS[choice.measure]}, "
+            f"{how_sure(same)}"
+        )
     costs = [
         f"{mine / base:.2f} times the {words}"
         for what, words in (("work", "computing at clients"), ("traffic", "traffic"))
@@ -257,7 +262,7 @@ def _about(choice: Choice) -> list[str]:
 
 
 def _choice_json(choice: Choice) -> dict[str, Json]:
-    found, value = choice.difference, choice.value
+    found, value, same = choice.difference, choice.value, choice.on_same_network
     method = choice.candidate.method
     return {
         "method": method.name,
@@ -270,6 +275,7 @@ def _choice_json(choice: Choice) -> dict[str, Json]:
         "difference": None if found is None else found.difference,
         "interval": None if found is None or found.interval is None else list(found.interval),
         "p": None if found is None else found.adjusted,
+        "on_same_network": None if same is None else same.difference,
         "seeds": choice.seeds,
         "alike": [each.name for each in choice.alike],
         "cheaper": [each.name for each in choice.cheaper],

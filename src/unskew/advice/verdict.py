@@ -9,6 +9,7 @@ from functools import cached_property
 from unskew import metrics
 from unskew.advice.evidence import GOALS, MethodResult, NetworkResult, Setting
 from unskew.metrics import Difference
+from unskew.metrics.reference import is_above
 from unskew.report.answer import REFERENCE, Answer, Standing, compare_values
 
 
@@ -105,6 +106,16 @@ class Choice:
         return self.verdict.value(self.candidate.name, self.measure)
 
     @property
+    def on_same_network(self) -> Difference | None:
+        """Its difference to FedAvg on its own network, where that is not the reference's; None where it is,
+        and where it was not measured."""
+        network, name = self.candidate.network, self.candidate.method.name
+        if network.title == self.verdict.reference.network.title:
+            return None
+        there = on_network(network)
+        return there.difference(name, self.measure) if there.reference.plain else None
+
+    @property
     def seeds(self) -> int:
         """How many the difference, or else the value, is over."""
         return len(self.difference.seeds) if self.difference else len(self.candidate.method.seeds)
@@ -122,16 +133,10 @@ class Choice:
         return [
             other
             for other in others
-            if self.verdict.answer is not None and other != self.candidate and not self._above(other)
+            if self.verdict.answer is not None
+            and other != self.candidate
+            and not is_above(_seeds(self.candidate.method, self.measure), _seeds(other.method, self.measure))
         ]
-
-    def _above(self, other: Candidate) -> bool:
-        pair = metrics.compare(
-            _seeds(self.candidate.method, self.measure), _seeds(other.method, self.measure)
-        )
-        if pair is None or pair.t_test is None:
-            return False
-        return pair.difference > 0 and pair.t_test <= metrics.LEVEL
 
     @property
     def cheaper(self) -> list[Candidate]:
@@ -220,12 +225,12 @@ def under_equal_conditions(setting: Setting) -> list[Equal]:
     return found
 
 
-def of_networks(setting: Setting) -> list[tuple[NetworkResult, dict[str, Difference]]]:
-    """For each network but the first: by method, what it adds to the same method on the first, corrected for
-    all methods that both have."""
+def of_networks(setting: Setting) -> dict[str, dict[str, Difference]]:
+    """For each network but the first, by its title: by method, what it adds to the same method on the first,
+    corrected for all methods that both have."""
     first, *more = setting.networks
     on_first = {method.name: method for method in first.methods}
-    found = []
+    found = {}
     for network in more:
         pairs = {
             method.name: metrics.compare(
@@ -247,5 +252,5 @@ def of_networks(setting: Setting) -> list[tuple[NetworkResult, dict[str, Differe
             for (name, pair), p in zip(known.items(), adjusted, strict=True)
         }
         if gains:
-            found.append((network, gains))
+            found[network.title] = gains
     return found
