@@ -136,9 +136,9 @@ def lines_of(capsys, *folders):
 
 
 def test_a_run_becomes_one_line_once(study, capsys, tmp_path, monkeypatch):
-    lines, said = lines_of(capsys, study, study / "model.norm=ws-fedavg-seed1")
+    lines, said = lines_of(capsys, study.parent)
     assert len(lines) == 8
-    assert said == "8 written, 0 there already, 0 not ended\n"
+    assert said == "8 written, 0 there already, 0 not ended, 0 of one's own\n"
     one = next(
         line
         for line in lines
@@ -154,13 +154,22 @@ def test_a_run_becomes_one_line_once(study, capsys, tmp_path, monkeypatch):
     assert one["work"] == 2
     monkeypatch.setattr(collect, "RAW", tmp_path)
     (tmp_path / "some.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines[:3]))
-    assert lines_of(capsys, study)[1] == "5 written, 3 there already, 0 not ended\n"
+    assert lines_of(capsys, study)[1] == "5 written, 3 there already, 0 not ended, 0 of one's own\n"
 
 
 def test_a_run_that_has_not_ended_has_no_line(study, capsys, tmp_path):
     half = shutil.copytree(study / "model.norm=ws-fedavg-seed1", tmp_path / "half")
     (half / "summary.json").unlink()
-    assert lines_of(capsys, half) == ([], "0 written, 0 there already, 1 not ended\n")
+    assert lines_of(capsys, half) == ([], "0 written, 0 there already, 1 not ended, 0 of one's own\n")
+    with pytest.raises(UserError, match="there is no run in"):
+        collect.main([str(tmp_path / "nothing")])
+
+
+def test_a_run_that_others_cannot_repeat_has_no_line(study, capsys, tmp_path):
+    run = shutil.copytree(study / "model.norm=ws-fedavg-seed1", tmp_path / "run")
+    text = (run / "experiment.toml").read_text()
+    (run / "experiment.toml").write_text(text.replace('name = "fedavg"', 'name = "/home/me/mine.py"'))
+    assert lines_of(capsys, run) == ([], "0 written, 0 there already, 0 not ended, 1 of one's own\n")
 
 
 def test_lines_become_settings_with_networks_methods_and_seeds(study, capsys):

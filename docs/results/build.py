@@ -528,7 +528,11 @@ def _methods(told: Verdict, other: str, gains: Mapping[str, Difference]) -> str:
         key=lambda name: -(told.candidates[name].method.mean("accuracy") or 0.0),
     )
     rows = [_row(told, told.candidates[name]) for name in [*names, *rest]]
-    if gains:
+    if told.answer is None:
+        heads.pop(3)
+        for row in rows:
+            row.pop(3)
+    elif gains:
         heads.insert(4, other)
         for row, name in zip(rows, [*names, *rest], strict=True):
             row.insert(4, _gain(gains.get(name)))
@@ -548,8 +552,8 @@ def _row(told: Verdict, one: Candidate) -> list[str]:
         against,
         *cells[1:],
         "-" if last is None else metrics.plus_minus(last, scale=100),
-        times(one.method, told.reference.method, "work"),
-        times(one.method, told.reference.method, "traffic"),
+        times(one, told.reference, "work"),
+        times(one, told.reference, "traffic"),
         f"{fmean(seed.seconds for seed in one.method.seeds.values()):.0f}",
     ]
 
@@ -570,10 +574,10 @@ def star(found: Difference | None) -> str:
     return " \\*" if found is not None and found.settled else ""
 
 
-def times(one: MethodResult, reference: MethodResult, what: str) -> str:
-    """How many times the reference's."""
-    mine, theirs = one.mean(what), reference.mean(what)
-    return "-" if mine is None or not theirs else f"{mine / theirs:.2f}"
+def times(one: Candidate, reference: Candidate, what: str) -> str:
+    """How many times FedAvg's, where that is the reference."""
+    mine, theirs = one.method.mean(what), reference.method.mean(what)
+    return f"{mine / theirs:.2f}" if mine is not None and theirs and reference.plain else "-"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

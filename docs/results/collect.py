@@ -2,9 +2,9 @@
 
 python docs/results/collect.py RUNS... >> docs/results/raw/NAME.jsonl
 
-RUNS are run folders, or folders of them as `unskew compare` writes them; of a run folder all is needed but
-the model. Runs that have not ended, and those whose lines are in docs/results/raw already, are left out:
-stderr says how many.
+RUNS are run folders, or folders with run folders somewhere in them; of a run folder all is needed but the
+model. Runs that have not ended, those whose lines are in docs/results/raw already, and those of methods,
+networks or data that do not come with unskew are left out: stderr says how many.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from statistics import fmean
 from typing import Any
 
 from unskew.advice.facts import SkewFacts, measure
+from unskew.data.sources import SOURCES
 from unskew.errors import UserError
 from unskew.experiment import MethodSpec
+from unskew.methods import METHODS
 from unskew.methods.assemble import assemble
+from unskew.models import MODELS
+from unskew.notation import joined, named
 from unskew.program import Program
 from unskew.record import TestedRound, plain
 from unskew.report.measures import MEASURES
-from unskew.report.read import Run, read_runs
+from unskew.report.read import Run, read_run
 
 RAW = Path(__file__).parent / "raw"
 MEASURED = ("accuracy", "worst", "majority", "minority", "vacant")
@@ -93,6 +97,16 @@ def _mean(name: str, lines: Iterable[TestedRound]) -> float | None:
     return fmean(known) if (known := [value for value in values if value is not None]) else None
 
 
+def is_own(run: Run) -> bool:
+    """Whether the method, the network or the data do not come with unskew, so that others cannot run it."""
+    method, data = run.experiment["method"]["name"], run.experiment["data"]["name"]
+    return (
+        not set(method.split("+")) <= METHODS.keys()
+        or run.experiment["model"]["name"] not in MODELS
+        or not {named(part)[0] for part in joined(data)} <= SOURCES.keys()
+    )
+
+
 def in_stages(method: Mapping[str, Any]) -> bool:
     """Whether a method of unskew's is one in stages."""
     made, _ = assemble(MethodSpec(**method).parts())
@@ -115,11 +129,21 @@ def rounded(value: Any) -> Any:
     return {key: rounded(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
+def runs_in(folder: Path) -> Iterable[Run]:
+    """All that have begun."""
+    found = sorted(path.parent for path in folder.rglob("rounds.jsonl"))
+    if not found:
+        raise UserError(f"there is no run in {folder}: check the path.")
+    return map(read_run, found)
+
+
 def main(folders: list[str]) -> None:
-    known, told = written(), {"written": 0, "there already": 0, "not ended": 0}
-    for run in read_runs(map(Path, folders)):
+    known, told = written(), dict.fromkeys(("written", "there already", "not ended", "of one's own"), 0)
+    for run in (run for folder in folders for run in runs_in(Path(folder))):
         if not run.finished:
             told["not ended"] += 1
+        elif is_own(run):
+            told["of one's own"] += 1
         elif run.summary.identity in known:
             told["there already"] += 1
         else:

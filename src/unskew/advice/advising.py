@@ -15,7 +15,7 @@ from unskew import metrics, notebook
 from unskew.advice.counts import check_counts
 from unskew.advice.evidence import GOALS, NetworkResult, Setting, evidence
 from unskew.advice.facts import Contrast, SkewFacts, contrasts, measure
-from unskew.advice.verdict import Choice, Verdict, in_setting
+from unskew.advice.verdict import Candidate, Choice, Verdict, in_setting
 from unskew.data.federation import Federation
 from unskew.errors import UserError, unknown
 from unskew.record import Json
@@ -27,7 +27,7 @@ OTHER_DATA = 0.5
 """By how much a setting on other data counts as farther away."""
 POINTS = {"accuracy": "of accuracy", "worst": "on the worst class", "vacant": "on vacant classes"}
 MOST = 3
-"""Settings that are shown beside the nearest, and differences that a sentence names."""
+"""Settings that are shown beside the nearest, and differences and methods that a sentence names."""
 TOLD = 0.3
 """From this distance on a difference is told."""
 FACTS = (
@@ -255,10 +255,17 @@ def _about(choice: Choice) -> list[str]:
     ]
     lines += [f"costs {' and '.join(costs)} of {plain.name}"] if costs else []
     if choice.alike:
-        lines.append(f"not told apart from it: {join([each.name for each in choice.alike])}")
+        lines.append(f"not told apart from it: {_some(choice.alike)}")
     if choice.cheaper:
-        lines.append(f"of these cheaper for clients: {join([each.name for each in choice.cheaper])}")
+        lines.append(f"of these cheaper for clients: {_some(choice.cheaper)}")
     return lines
+
+
+def _some(candidates: Sequence[Candidate]) -> str:
+    """Their names, in which there may be commas."""
+    more = len(candidates) - MOST
+    names = [each.name for each in candidates[:MOST]]
+    return "; ".join([*names, f"{more} more"] if more > 0 else names)
 
 
 def _choice_json(choice: Choice) -> dict[str, Json]:
