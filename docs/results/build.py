@@ -528,14 +528,13 @@ def _methods(told: Verdict, other: str, gains: Mapping[str, Difference]) -> str:
         key=lambda name: -(told.candidates[name].method.mean("accuracy") or 0.0),
     )
     rows = [_row(told, told.candidates[name]) for name in [*names, *rest]]
-    if told.answer is None:
-        heads.pop(3)
-        for row in rows:
-            row.pop(3)
-    elif gains:
+    if gains:
         heads.insert(4, other)
         for row, name in zip(rows, [*names, *rest], strict=True):
             row.insert(4, _gain(gains.get(name)))
+    if told.answer is None:
+        for row in (heads, *rows):
+            row.pop(3)
     return table(heads, rows)
 
 
