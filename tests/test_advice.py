@@ -365,6 +365,12 @@ def test_a_federation_and_its_counts_get_the_same_advice(skewed):
     assert one.title in one._repr_html_()
 
 
+def test_of_many_clients_the_first_are_measured():
+    found = advise_on(COUNTS, given={}, clients=1_000_000, cohort=100)
+    assert found.facts.participation == pytest.approx(1e-4)
+    assert "1,000,000 clients" in found.facts.words
+
+
 def test_advise_on_the_command_line(unskew):
     answer = unskew("advise", "--dataset", "digits", "--skew", "shards:2")
     assert answer.code == 0, answer.err
@@ -453,5 +459,11 @@ def test_a_mistake_is_answered_in_one_sentence(unskew, words, says):
 def test_python_is_told_the_same():
     with pytest.raises(UserError, match="client 2 of the table of counts has"):
         package.advise([[1, 2], [3, -4]])
+    with pytest.raises(UserError, match="client 2 of the table of counts has 1 counts"):
+        package.advise([[1, 2], [3]])
+    with pytest.raises(UserError, match="the table of counts is no table"):
+        package.advise([1, 2])
+    with pytest.raises(UserError, match=r"cohort is 0\.5 but should be a whole number"):
+        package.advise([[1, 2], [3, 4]], cohort=0.5)
     with pytest.raises(UserError, match="the cohort is 9 but should be 1 to 2"):
         package.advise([[1, 2], [3, 4]], cohort=9)

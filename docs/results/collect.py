@@ -78,7 +78,12 @@ def _short(commit: str) -> str:
 def facts(run: Run) -> SkewFacts:
     """The skew of the run's clients, and how many take part."""
     cohort = run.experiment["budget"]["cohort"]
-    return measure(run.counts, cohort=None if cohort == "all" else int(cohort), samples=run.samples)
+    return measure(
+        run.counts,
+        cohort=None if cohort == "all" else int(cohort),
+        clients=run.clients,
+        samples=run.samples,
+    )
 
 
 def last_rounds(run: Run) -> dict[str, float | None]:

@@ -17,7 +17,7 @@ from unskew.advice.evidence import GOALS, NetworkResult, Setting, evidence
 from unskew.advice.facts import Contrast, SkewFacts, contrasts, measure
 from unskew.advice.verdict import Candidate, Choice, Verdict, in_setting
 from unskew.data.federation import Federation
-from unskew.errors import UserError, unknown
+from unskew.errors import UserError, unknown, whole_number
 from unskew.record import Json
 from unskew.report.answer import REFERENCE, TITLES, join, points
 from unskew.report.answer import verdict as how_sure
@@ -320,14 +320,23 @@ def advise(
     dataset: whose counts these are, where they are those of a dataset that unskew knows."""
     if isinstance(federation, Federation):
         name = federation.dataset.name if dataset is None else dataset
-        counts, samples = federation.partition.counts, federation.dataset.samples
+        counts, clients, samples = federation.partition.counts, federation.clients, federation.dataset.samples
         given = {"data.name": name, "skew.recipe": federation.skew, "skew.clients": federation.clients}
     else:
         name = dataset or ""
-        counts, samples = check_counts(np.asarray(federation).tolist(), "the table of counts"), "samples"
+        counts, clients, samples = check_counts(_rows(federation), "the table of counts"), None, "samples"
         given = {"data.name": name} if name else {}
     given |= {} if model is None else {"model.name": model}
-    return advise_on(counts, cohort=cohort, samples=samples, by=by, given=given)
+    cohort = None if cohort is None else whole_number("cohort", cohort, 1)
+    return advise_on(counts, cohort=cohort, clients=clients, samples=samples, by=by, given=given)
+
+
+def _rows(table: Any) -> Any:
+    """Rows of plain numbers, also of an array or a DataFrame; as they are where they are no table."""
+    try:
+        return np.asarray(table).tolist()
+    except ValueError:  # rows of unequal length
+        return table
 
 
 def advise_on(
@@ -335,6 +344,7 @@ def advise_on(
     *,
     given: Mapping[str, Any],
     cohort: int | None = None,
+    clients: int | None = None,
     samples: str = "samples",
     by: str = "accuracy",
     notes: Sequence[str] = (),
@@ -344,10 +354,10 @@ def advise_on(
     and `known` the evidence, where it is not the package's."""
     if by not in get_args(Goal):
         raise unknown("goal", by, get_args(Goal))
-    clients = len(counts)
+    clients = len(counts) if clients is None else clients
     if cohort is not None and not 1 <= cohort <= clients:
         raise UserError(f"the cohort is {cohort} but should be 1 to {clients}, the number of clients.")
-    facts = measure(counts, cohort=cohort, samples=samples)
+    facts = measure(counts, cohort=cohort, clients=clients, samples=samples)
     given = {**given, **({} if cohort is None else {"budget.cohort": cohort})}
     some = f"{cohort} per round" if cohort and cohort < clients else "all in every round"
     title = ", ".join(

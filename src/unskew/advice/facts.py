@@ -49,10 +49,14 @@ class SkewFacts:
         return self.cohort / self.clients
 
 
-def measure(counts: Counts, *, cohort: int | None = None, samples: str = "samples") -> SkewFacts:
-    """The facts of label counts [N, C], of which `cohort` clients take part in a round; None: all."""
+def measure(
+    counts: Counts, *, cohort: int | None = None, clients: int | None = None, samples: str = "samples"
+) -> SkewFacts:
+    """The facts of label counts [N, C], of which `cohort` clients take part in a round; None: all. `clients`
+    is how many there are, where counts are of the first ones only."""
     counts = np.asarray(counts, dtype=np.int64)
-    clients, classes = counts.shape
+    known, classes = counts.shape
+    clients = known if clients is None else clients
     cohort = clients if cohort is None else cohort
     sizes, by_class = counts.sum(axis=1), counts.sum(axis=0)
     holding = counts[sizes > 0]
@@ -61,13 +65,15 @@ def measure(counts: Counts, *, cohort: int | None = None, samples: str = "sample
     there = by_class[by_class > 0]
     median = float(np.median(sizes[sizes > 0]))
     return SkewFacts(
-        words=describe_skew(counts, cohort=None if cohort == clients else cohort, samples=samples),
+        words=describe_skew(
+            counts, clients=clients, cohort=None if cohort == clients else cohort, samples=samples
+        ),
         samples=samples,
         clients=clients,
         cohort=cohort,
         vacant=float((holding == 0).mean()),
         effective=float(np.exp(entropy).mean()) / classes,
-        lacked=lacked_in_round(counts, cohort) / classes,
+        lacked=lacked_in_round(counts, min(cohort, known)) / classes,
         per_client=median,
         largest=float(sizes.max()) / median,
         tail=float(there.max() / there.min()),

@@ -35,9 +35,7 @@ def advise(
     model: options.Model = None,
     by: Annotated[
         str,
-        options.option(
-            "--by", "NAME", "What counts: accuracy, worst (class) or vacant (classes).", "accuracy"
-        ),
+        options.option("--by", "NAME", "What counts: accuracy, worst (class) or vacant (classes)."),
     ] = "accuracy",
     seed: options.Seed = None,
     data: options.Data = None,
@@ -100,9 +98,14 @@ def _of_partition(spec: Experiment, given: dict[str, Any], by: str) -> Advice:
         "skew.recipe": brief_skew(federation.partition.recipe),
         "skew.clients": federation.clients,
     }
-    cohort = _cohort(spec, federation.clients)
     return advise_on(
-        federation.partition.counts, given=given, cohort=cohort, samples=samples, by=by, notes=notes
+        federation.partition.counts,
+        given=given,
+        cohort=_cohort(spec, federation.clients),
+        clients=federation.clients,
+        samples=samples,
+        by=by,
+        notes=notes,
     )
 
 
