@@ -233,7 +233,10 @@ def test_the_same_seed_run_again_counts_once(study, capsys):
             ("fedlmd", "ema:decay=0.9+fedavgm", False),
         ),
         ({"ema": {"decay": 0.9}}, ("fedavg", "ema:decay=0.9", False)),
-        ({"fedacg": {}, "ema": {}}, ("fedacg", "ema", True)),
+        ({"fedacg": {}, "ema": {}}, ("fedavg", "ema+fedacg", False)),
+        ({"fedvls": {}, "fedacg": {}}, ("fedvls", "fedacg", False)),
+        ({"moon": {}}, ("moon", "", False)),
+        ({"steady": {}}, ("steady", "", True)),
         ({"ccvr": {}}, ("ccvr", "", True)),
     ],
 )

@@ -22,7 +22,7 @@ from unskew.advice.evidence import MethodResult, NetworkResult, Seed, Setting
 from unskew.advice.facts import SkewFacts, mean_of
 from unskew.advice.verdict import Candidate, Choice, Equal, Verdict
 from unskew.experiment import Experiment, MethodSpec, brief_skew
-from unskew.method import Method
+from unskew.method import Method, plain_loss
 from unskew.methods.assemble import assemble
 from unskew.metrics import Difference
 from unskew.notation import flatten, write_parts
@@ -219,17 +219,19 @@ def _seed(line: Line) -> Seed:
 
 
 def split(parts: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, bool]:
-    """What a method changes at the clients, the parts of it that change the server alone, and whether the
-    former come with a server of their own."""
+    """What a method changes at the clients, the parts of it that change the server, and whether a loss and a
+    server are one part of it, which FedAvg cannot be given."""
     at_client, at_server, own = {}, {}, False
     for name, options in parts.items():
         made, _ = assemble({name: options})
         changed = MethodSpec(name=name, **options).changed()
-        if not isinstance(made, Method) or not made.plain_at_clients:
+        if not isinstance(made, Method) or (made.loss is not plain_loss and made.server != Server()):
+            own = True
             at_client |= changed
-            own = own or not isinstance(made, Method) or made.server != Server()
         elif made.server != Server():
             at_server |= changed
+        elif made != Method():
+            at_client |= changed
     return write_parts(at_client) or "fedavg", write_parts(dict(sorted(at_server.items()))), own
 
 
@@ -266,11 +268,11 @@ run.
 EQUAL = """## Which gains are left under equal conditions
 
 A paper gives its loss one network and one server. Here the same loss stands beside FedAvg on the same
-network and with the same server (`ema`, `fedavgm` and whatever else changes the server alone), so that only
-what happens at the clients differs. In each cell: its gain in accuracy over FedAvg as published (first
-network, plain server) → its gain where FedAvg itself is strongest, both in points. All networks and servers
-stand under each setting. Methods that bring a server of their own have no FedAvg with the same one, and are
-in the tables of the settings.
+network and with the same server (`ema`, `fedavgm`, `fedacg` and whatever else changes the server), so that
+only what happens at the clients differs. In each cell: its gain in accuracy over FedAvg as published (first
+network, plain server) → its gain beside the strongest FedAvg that it was measured with, both in points. All
+networks and servers stand under each setting. Methods whose loss and server are one have no FedAvg with the
+same server, and are in the tables of the settings.
 """
 
 SHORT = """Of every method on every network, the first of those that are above FedAvg (on the first
@@ -390,20 +392,17 @@ def _chosen(choice: Choice | None) -> str:
 
 def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
     """What is left of each method's gain where FedAvg has the network and server that suit it best."""
-    columns = [(setting, _as_published(found), _strongest(found)) for setting, found in several]
-    clients = [
-        client
-        for client in dict.fromkeys(client for _, found in several for each in found for client in each.gains)
-        if any(client in first and client in last.gains for _, first, last in columns)
-    ]
+    clients = dict.fromkeys(client for _, found in several for each in found for client in each.gains)
     rows, words = [], []
     for client in clients:
         cells, pairs = [], []
-        for _, first, last in columns:
-            pair = (first.get(client), last.gains.get(client))
+        for _, found in several:
+            pair = (_as_published(found).get(client), _beside_the_strongest(client, found))
             cells.append(" → ".join(map(_brief, pair)) if any(pair) else "-")
             if all(pair):
                 pairs.append(pair)
+        if not pairs:
+            continue
         rows.append([f"`{client}`", *cells])
         claimed = [pair for pair in pairs if _gains(pair[0])]
         left = [pair for pair in claimed if _gains(pair[1])]
@@ -414,13 +413,10 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
                 f"settings, {signed(before)} points on average; beside the strongest FedAvg in {len(left)} "
                 f"of these {len(claimed)}, {signed(after)} on average."
             )
-    itself = [
-        f"{_plain(found[0])} → {_plain(last)}"
-        for (_, found), (_, _, last) in zip(several, columns, strict=True)
-    ]
+    itself = [f"{_plain(found[0])} → {_plain(_strongest(found))}" for _, found in several]
     where: dict[str, list[str]] = {}
-    for (setting, found), (_, _, last) in zip(several, columns, strict=True):
-        where.setdefault(_conditions(last, found), []).append(setting.title)
+    for setting, found in several:
+        where.setdefault(_conditions(_strongest(found), found), []).append(setting.title)
     words += [
         f"- FedAvg itself is strongest with {conditions}: {'; '.join(titles)}."
         for conditions, titles in where.items()
@@ -437,6 +433,13 @@ def _as_published(found: Sequence[Equal]) -> dict[str, Difference]:
     """The gains on the network as it was published, with a plain server."""
     plain = (each.gains for each in found if not each.server and not each.network.changed)
     return next(plain, {})
+
+
+def _beside_the_strongest(client: str, found: Sequence[Equal]) -> Difference | None:
+    """A method's gain where FedAvg is strongest, of what it was measured with beside plain averaging on the
+    network as published."""
+    others = [each for each in found if client in each.gains and (each.server or each.network.changed)]
+    return _strongest(others).gains[client] if others else None
 
 
 def _strongest(found: Sequence[Equal]) -> Equal:

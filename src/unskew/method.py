@@ -151,11 +151,10 @@ class Method:
         """What a client computes under a trial; None where nobody has said."""
         if callable(self.work):
             return self.work(trial)
-        return Work() if self.work is None and self.plain_at_clients else self.work
+        return Work() if self.work is None and self._is_plain_at_clients else self.work
 
     @property
-    def plain_at_clients(self) -> bool:
-        """Whether its clients train as FedAvg's do, so that it differs from that at the server alone."""
+    def _is_plain_at_clients(self) -> bool:
         return (self.loss, self.terms, self.transform, self.corrections, self.lr_factor, self.memory) == (
             plain_loss, (), plain_transform, (), None, Memory()
         )  # fmt: skip

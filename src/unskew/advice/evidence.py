@@ -48,9 +48,9 @@ class MethodResult:
     client: str
     """What it changes at the clients; fedavg where that is nothing."""
     server: str
-    """The parts of it that change the server alone; empty where there are none."""
+    """The parts of it that change the server; empty where there are none."""
     own_server: bool
-    """Whether what changes the clients comes with a server of its own."""
+    """Whether a loss and a server are one part of it, which FedAvg cannot be given."""
     tuned: dict[str, Any]
     """Settings of the budget that it alone was given, such as budget.lr."""
     seeds: dict[int, Seed]

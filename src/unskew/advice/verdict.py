@@ -210,7 +210,7 @@ class Equal:
 
 def under_equal_conditions(setting: Setting) -> list[Equal]:
     """For every network and server that FedAvg was measured with: what the clients' part of methods adds.
-    Methods that bring a server of their own are not among them."""
+    Methods whose loss and server are one are not among them."""
     found = []
     for network in setting.networks:
         servers = dict.fromkeys(method.server for method in network.methods)
