@@ -8,10 +8,10 @@ from unskew import losses
 
 def test_the_package_offers_these_names():
     assert sorted(unskew.__all__) == [
-        "Augment", "Budget", "Checkpoints", "Compared", "Dataset", "Evaluation", "Faults", "Federation",
-        "Method", "Probe", "Program", "Result", "Round", "Stop", "TrainedModel", "Trial", "UserError",
-        "compare", "data", "federate", "flower", "load", "load_model", "losses", "methods", "metrics",
-        "models", "plot", "train",
+        "Advice", "Augment", "Budget", "Checkpoints", "Compared", "Dataset", "Evaluation", "Faults",
+        "Federation", "Method", "Probe", "Program", "Result", "Round", "Stop", "TrainedModel", "Trial",
+        "UserError", "advise", "compare", "data", "federate", "flower", "load", "load_model", "losses",
+        "methods", "metrics", "models", "plot", "train",
     ]  # fmt: skip
     assert all(hasattr(unskew, name) for name in unskew.__all__)
 

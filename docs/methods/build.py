@@ -93,7 +93,9 @@ def main(names: list[str]) -> None:
             ]
             (HERE / f"{name}.md").write_text(text(name, METHODS[name]) + "\n" + "\n".join(lines))
             print(name)
-    index = ["# Methods", "", "| method | what it does |", "|---|---|"]
+    index = ["# Methods", ""]
+    index += ["[Which one to take](../which-method.md) under which skew, as far as that was measured.", ""]
+    index += ["| method | what it does |", "|---|---|"]
     index += [f"| [{name}]({name}.md) | {card.idea} |" for name, card in METHODS.items()]
     index += [
         "",

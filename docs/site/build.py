@@ -33,7 +33,10 @@ CONTENTS: dict[str, list[str]] = {
     "Your own data": [
         "docs/data.md", "docs/skew.md", "docs/models.md", "docs/fine-tuning.md", "docs/using-the-model.md",
     ],
-    "Methods": ["docs/methods/README.md", "docs/own-method.md", "All methods: docs/methods/*.md"],
+    "Methods": [
+        "docs/which-method.md", "docs/methods/README.md", "docs/own-method.md",
+        "All methods: docs/methods/*.md",
+    ],
     "Losses": ["docs/losses.md"],
     "On Flower": ["docs/deploy.md"],
     "Figures and the page": [
@@ -65,7 +68,7 @@ CONTENTS["Reference"] = [f"reference/{module}.md" for module in REFERENCE]
 
 FIRST = [
     "load", "federate", "Dataset", "Federation", "Trial", "Budget", "train", "Result", "Round", "compare",
-    "load_model", "TrainedModel", "Method", "Program",
+    "advise", "Advice", "load_model", "TrainedModel", "Method", "Program",
 ]  # fmt: skip
 """What stands first in the reference; all else follows as its module names it."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unskew import data, flower, losses, methods, metrics, models, plot
+    from unskew.advice import Advice, advise
     from unskew.checkpoints import Checkpoints
     from unskew.compared import Compared, compare
     from unskew.data import Dataset, Federation, federate, load
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from unskew.trial import Budget, Evaluation, Faults, Probe, Stop, Trial
 
 __all__ = [
+    "Advice",
     "Augment",
     "Budget",
     "Checkpoints",
@@ -39,6 +41,7 @@ __all__ = [
     "TrainedModel",
     "Trial",
     "UserError",
+    "advise",
     "compare",
     "data",
     "federate",
@@ -54,6 +57,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "advice": ("Advice", "advise"),
     "checkpoints": ("Checkpoints",),
     "compared": ("Compared", "compare"),
     "data": ("Dataset", "Federation", "federate", "load"),

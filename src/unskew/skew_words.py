@@ -47,7 +47,7 @@ def describe_skew(
     }
     labels = joined.get(labels.split()[0], f"{labels}; each holds {each}") if each else labels
     parts = [labels, *sizes, *_tail(counts, samples)]
-    if cohort is not None and cohort < total == known and (lacked := _lacked(counts, cohort)) >= 0.05:
+    if cohort is not None and cohort < total == known and (lacked := lacked_in_round(counts, cohort)) >= 0.05:
         parts.append(f"the {cohort} clients of a round together lack {_decimal(lacked)}")
     told = ("no skew: " if even and each and " to " not in each and len(parts) == 1 else "") + "; ".join(
         parts
@@ -117,7 +117,7 @@ def _tail(counts: Counts, samples: str) -> list[str]:
     return told
 
 
-def _lacked(counts: Counts, cohort: int) -> float:
+def lacked_in_round(counts: Counts, cohort: int) -> float:
     """Of how many classes the clients of a random cohort have no sample together, on average."""
     N, holders = len(counts), (counts > 0).sum(axis=0).tolist()
     return sum(math.comb(N - each, cohort) / math.comb(N, cohort) for each in holders)

@@ -28,6 +28,7 @@ COMMANDS = {
     "predict": "Say what a trained model makes of a file or folder.",
     "export": "Write a trained model for other programs.",
     "skew": "Print and draw who holds what.",
+    "advise": "Say which method to take, and on what evidence.",
     "figure": "Draw what label skew does, for print.",
     "table": "Compare methods over their seeds.",
     "report": "Write one page about runs.",

@@ -29,6 +29,8 @@ MANY = 100
 
 Seeds = Mapping[str, Sequence[Run]]
 """The runs of each method."""
+Values = Mapping[str, Mapping[str, Mapping[int, float | None]]]
+"""Of each method, by measure and seed."""
 
 MAIN = ("accuracy", "worst", "vacant")
 """What a comparison shows first, by the names of MEASURES."""
@@ -186,7 +188,7 @@ def answer(methods: Seeds, *, reference: str | None = None) -> Answer:
             f"Not all runs have ended: the numbers are of round {when.round}, the last that all reached."
         )
     against = reference if reference in compared else choose_reference(compared)
-    told = replace(_compare(compared, against, when, tuple(sorted(shared))), skew=skew)
+    told = replace(_compare(compared, against, when), skew=skew)
     if len(compared) == 1:
         alone = f"{where}, {_alone(told, when)}."
         return replace(
@@ -243,13 +245,13 @@ def _none_other(methods: Seeds) -> list[str]:
     return ["No other method is here to compare it with."] if len(methods) == 1 else []
 
 
-def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...]) -> Answer:
+def _compare(methods: Seeds, reference: str, when: Moment) -> Answer:
     sites = all(
         line.sites is not None for runs in methods.values() for run in runs for line in run.tested[-1:]
     )
     main = MAIN_AT_SITES if sites else MAIN
     wanted = (*main, *(name for name in ("worst", *GROUPS) if name not in main))
-    values: dict[str, dict[str, dict[int, float | None]]] = {
+    values: Values = {
         name: {measure: {run.seed: when.value(run, MEASURES[measure]) for run in runs} for measure in wanted}
         for name, runs in methods.items()
     }
@@ -258,6 +260,12 @@ def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...
         for measure in wanted
         if measure in main or any(None not in each[measure].values() for each in values.values())
     )
+    return replace(compare_values(values, reference, measures), round=when.round)
+
+
+def compare_values(values: Values, reference: str, measures: tuple[str, ...]) -> Answer:
+    """The numbers of an answer, without its words, where every difference is over the seeds that both have.
+    The first measure is one family of claims, the others together are a second."""
     differences = metrics.against_reference(values, reference, families=[measures[:1], measures[1:]])
     standings = tuple(
         Standing(
@@ -278,7 +286,15 @@ def _compare(methods: Seeds, reference: str, when: Moment, seeds: tuple[int, ...
         )
         for measure in measures
     }
-    return Answer("", "", (), reference, when.round, seeds, measures, standings, best)
+    seeds = tuple(sorted(values[reference][measures[0]]))
+    return Answer("", "", (), reference, None, seeds, measures, standings, best)
+
+
+def claims(told: Answer) -> tuple[str, list[str]]:
+    """What the seeds back of methods that have ended, as what follows "On these data,", and sentences on
+    single classes and clients' classes."""
+    sentence = _few_seeds(told, Moment(None)) or _claims(told, Moment(None))
+    return _unbroken(sentence), [_unbroken(note) for note in _other_claims(told)]
 
 
 def best_backed(

@@ -1,0 +1,605 @@
+"""What raw results come to: docs/which-method.md, and what `unskew advise` goes by.
+
+python docs/results/build.py
+
+Every number on the page is computed from the lines in docs/results/raw.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from unskew import metrics, models
+from unskew.advice import evidence, verdict
+from unskew.advice.evidence import MethodResult, NetworkResult, Seed, Setting
+from unskew.advice.facts import SkewFacts, mean_of
+from unskew.advice.verdict import Candidate, Choice, Equal, Verdict
+from unskew.experiment import Experiment, MethodSpec, brief_skew
+from unskew.method import Method, plain_loss
+from unskew.methods.assemble import assemble
+from unskew.metrics import Difference
+from unskew.notation import flatten, write_parts
+from unskew.record import is_tunable
+from unskew.report.answer import TITLES, claims, join, points, signed
+from unskew.report.read import conditions_of
+from unskew.types import Server
+
+ROOT = Path(__file__).parents[2]
+RAW = ROOT / "docs/results/raw"
+PAGE = ROOT / "docs/which-method.md"
+EVIDENCE = ROOT / "src/unskew/advice/evidence.jsonl"
+
+Line = dict[str, Any]
+TITLE = ("data.name", "skew.recipe", "skew.clients", "skew.seed", "budget.cohort")
+"""Settings that the title of a setting tells."""
+
+
+# From lines to settings
+
+
+def raw_lines() -> list[Line]:
+    """The lines of all files, each run once."""
+    lines = [
+        json.loads(text) for path in sorted(RAW.glob("*.jsonl")) for text in path.read_text().splitlines()
+    ]
+    return list({each["identity"]: each for each in lines}.values())
+
+
+def settings_of(lines: Iterable[Line]) -> list[Setting]:
+    """Runs by setting, network, method and seed, whatever of these was measured."""
+    resolved = [(line, resolve(line["experiment"])) for line in lines]
+    groups: dict[str, list[tuple[Line, Line]]] = {}
+    for line, told in resolved:
+        groups.setdefault(_text({k: v for k, v in shared(told).items() if not is_tunable(k)}), []).append(
+            (line, told)
+        )
+    parts = [part for group in groups.values() for part in _by_tuned(group)]
+    found = [_setting(part) for part in parts]
+    return sorted(_told_apart(found), key=_order)
+
+
+def _told_apart(settings: Sequence[Setting]) -> list[Setting]:
+    """With what differs behind the titles that are the same."""
+    found = []
+    for each in settings:
+        alike = [other.settings for other in settings if other.title == each.title]
+        differs = {
+            key: value
+            for key, value in each.settings.items()
+            if any(other.get(key) != value for other in alike)
+        }
+        found.append(replace(each, title=", ".join(filter(None, (each.title, evidence.told(differs))))))
+    return found
+
+
+def _order(setting: Setting) -> tuple[bool, str, float, str]:
+    """Those that back claims first, then by dataset, the most skewed first."""
+    return setting.seeds < metrics.FEWEST, setting.data, -setting.facts.vacant, setting.title
+
+
+def resolve(experiment: Mapping[str, Any]) -> Line:
+    """The tables of an experiment with the defaults of settings that came after it was run."""
+    without = {**experiment, "seed": 1, "skew": {**experiment["skew"], "seed": 1}}
+    told: Line = json.loads(_resolved(_text(without)))
+    return told | {"seed": experiment["seed"], "skew": told["skew"] | {"seed": experiment["skew"]["seed"]}}
+
+
+@cache
+def _resolved(text: str) -> str:
+    """The same for all seeds, as texts."""
+    told = Experiment(**json.loads(text)).model_dump(mode="json", exclude_none=True)
+    told["model"] = models.MODELS[told["model"]["name"]].defaults | told["model"]
+    return json.dumps(told)
+
+
+def shared(told: Line) -> dict[str, Any]:
+    """What runs of all methods and networks have in common, by path."""
+    seed = told["skew"].get("seed", told["seed"])
+    conditions = {key: value for key, value in conditions_of(told).items() if not key.startswith("model.")}
+    # A partition that stays the same from seed to seed is another thing than one that follows the seed.
+    return conditions | ({} if seed == told["seed"] else {"skew.seed": seed})
+
+
+def _by_tuned(group: Sequence[tuple[Line, Line]]) -> list[list[tuple[Line, Line]]]:
+    """Runs that may differ in what is tuned for each method alone; where a method has several values, these
+    are settings of their own."""
+    values: dict[str, set[str]] = {}
+    for _, told in group:
+        values.setdefault(_text([told["method"], told["model"]]), set()).add(_text(_tuned(told)))
+    if all(len(each) == 1 for each in values.values()):
+        return [list(group)]
+    apart: dict[str, list[tuple[Line, Line]]] = {}
+    for line, told in group:
+        apart.setdefault(_text(_tuned(told)), []).append((line, told))
+    return list(apart.values())
+
+
+def _tuned(told: Line) -> dict[str, Any]:
+    return {key: value for key, value in shared(told).items() if is_tunable(key)}
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
+    common = Counter(_text(_tuned(told)) for _, told in group).most_common(1)[0][0]
+    conditions = shared(group[0][1]) | json.loads(common)
+    defaults = dict(flatten(Experiment().model_dump(mode="json", exclude_none=True)))
+    settings = {key: value for key, value in conditions.items() if value != defaults.get(key)}
+    settings["skew.recipe"] = brief_skew(conditions["skew.recipe"])
+    settings |= {key: conditions[key] for key in ("data.name", "skew.clients", "budget.cohort")}
+    cohort = (
+        "all in every round"
+        if settings["budget.cohort"] == "all"
+        else f"{settings['budget.cohort']} per round"
+    )
+    fixed = f", one partition (seed {settings['skew.seed']})" if "skew.seed" in settings else ""
+    facts = [SkewFacts(**line["skew"]) for line, _ in group]
+    networks: dict[str, list[tuple[Line, Line]]] = {}
+    for line, told in group:
+        networks.setdefault(_text(told["model"]), []).append((line, told))
+    return Setting(
+        title=f"{settings['data.name']}, {settings['skew.recipe']}, {settings['skew.clients']} clients, "
+        f"{cohort}{fixed}",
+        budget=_budget(conditions, settings),
+        settings=settings,
+        data=settings["data.name"],
+        skew=settings["skew.recipe"],
+        facts=mean_of(facts),
+        devices=sorted({line["device"] for line, _ in group}),
+        commits=sorted({line["commit"] for line, _ in group}),
+        networks=sorted(
+            (_network(part, conditions) for part in networks.values()),
+            key=lambda each: (len(each.changed), each.title),
+        ),
+    )
+
+
+def _budget(conditions: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """How much every method trains, and all that is unusual beside it."""
+    usual = ("rounds", "epochs", "steps", "batch_size", "lr")
+    each = {
+        f"budget.{name}": conditions[f"budget.{name}"] for name in usual if f"budget.{name}" in conditions
+    }
+    return evidence.told(each | {key: value for key, value in settings.items() if key not in TITLE})
+
+
+def _network(group: Sequence[tuple[Line, Line]], conditions: Mapping[str, Any]) -> NetworkResult:
+    model = group[0][1]["model"]
+    known = models.MODELS[model["name"]]
+    defaults = Experiment().model.model_dump(mode="json") | known.defaults | {"norm": known.norms[0]}
+    changed = {
+        f"model.{key}": value for key, value in model.items() if key != "name" and value != defaults.get(key)
+    }
+    methods: dict[str, dict[int, tuple[Line, Line]]] = {}
+    for line, told in sorted(
+        group, key=lambda each: each[0]["started"]
+    ):  # of a seed that is there twice, the later
+        methods.setdefault(_text(told["method"]), {})[told["seed"]] = (line, told)
+    found = [_method(seeds, conditions) for seeds in methods.values()]
+    return NetworkResult(
+        title=", ".join(filter(None, (model["name"], evidence.told(changed)))),
+        name=model["name"],
+        changed=changed,
+        methods=sorted(found, key=lambda each: (each.client != "fedavg", each.client, each.server)),
+    )
+
+
+def _method(seeds: Mapping[int, tuple[Line, Line]], conditions: Mapping[str, Any]) -> MethodResult:
+    _, told = next(iter(seeds.values()))
+    spec = Experiment(**told).method
+    client, server, own = split(spec.parts())
+    return MethodResult(
+        name=spec.brief(),
+        client=client,
+        server=server,
+        own_server=own,
+        tuned={key: value for key, value in _tuned(told).items() if value != conditions.get(key)},
+        seeds={seed: _seed(line) for seed, (line, _) in sorted(seeds.items())},
+    )
+
+
+def _seed(line: Line) -> Seed:
+    measured = {name: line["last_rounds"][name] for name in evidence.GOALS}
+    return Seed(
+        **measured,
+        last=line["accuracy"].get("best_by_validation", line["accuracy"]["last"]),
+        traffic=line["traffic"]["up"] + line["traffic"]["down"],
+        work=line["work"],
+        seconds=round(line["seconds"]["total"], 1),
+    )
+
+
+def split(parts: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, bool]:
+    """What a method changes at the clients, the parts of it that change the server, and whether a loss and a
+    server are one part of it, which FedAvg cannot be given."""
+    at_client, at_server, own = {}, {}, False
+    for name, options in parts.items():
+        made, _ = assemble({name: options})
+        changed = MethodSpec(name=name, **options).changed()
+        if not isinstance(made, Method) or (made.loss is not plain_loss and made.server != Server()):
+            own = True
+            at_client |= changed
+        elif made.server != Server():
+            at_server |= changed
+        elif made != Method():
+            at_client |= changed
+    return write_parts(at_client) or "fedavg", write_parts(dict(sorted(at_server.items()))), own
+
+
+# From settings to the page
+
+INTRODUCTION = """# Which method, under which skew
+
+What the runs in `docs/results/raw` back, and no more. `unskew advise` looks up in the same runs what fits
+your data:
+
+```
+unskew advise --dataset cifar10 --skew dirichlet:0.1 --clients 100 --cohort 10
+unskew advise counts.csv --cohort 5
+```
+
+This page is made by `python docs/results/build.py`: all its numbers follow from the raw lines, one for each
+run.
+
+- **A number** is the mean of a run's last ten tested rounds (of fewer than a hundred, of the last tenth),
+  in % of the test set, and of these the mean ± standard deviation over seeds. Under label skew a model may
+  swing by ten points from round to round, and this is what to expect of the last one. Where validation
+  chose the model, or the method changes it at the end, the number is of that model.
+- **A difference** is taken seed by seed, over the seeds that both methods have, with its 95 % interval. A
+  star marks a sign that is claimed after Holm's correction over all methods of its table; worst class and
+  vacant classes are corrected together. Bold is above every other method beyond chance. These are [the
+  rules](claims.md) of `unskew compare`, but that all methods there are held to the seeds which all of them
+  have. Fewer than three seeds back no claim.
+- **Vacant classes** are those of which a client has no sample: the mean over clients of the model's
+  accuracy there.
+- **Work** is what clients compute, **traffic** what is sent up and down, both as multiples of FedAvg's;
+  **seconds** are of a whole run on the device named.
+"""
+
+EQUAL = """## Which gains are left under equal conditions
+
+A paper gives its loss one network and one server. Here the same loss stands beside FedAvg on the same
+network and with the same server (`ema`, `fedavgm`, `fedacg` and whatever else changes the server), so that
+only what happens at the clients differs. In each cell: its gain in accuracy over FedAvg as published (first
+network, plain server) → its gain beside the strongest FedAvg that it was measured with, both in points. All
+networks and servers stand under each setting. Methods whose loss and server are one have no FedAvg with the
+same server, and are in the tables of the settings.
+"""
+
+SHORT = """Of every method on every network, the first of those that are above FedAvg (on the first
+network of the setting) beyond chance. Where none is, the one with the highest mean stands in
+brackets. *Alike* counts the others that it is not above beyond chance."""
+
+ADDING = """## How to add to it
+
+```
+unskew compare fedavg METHOD ... --seeds 1-5 --out runs/mine
+python docs/results/collect.py runs/mine >> docs/results/raw/mine.jsonl
+python docs/results/build.py
+```
+
+A raw line has the whole experiment of a run, its identity, commit, device and versions; how skewed the
+clients' labels are; accuracy (last, best by test, mean of the last ten rounds), worst class, majority,
+minority and vacant classes, all at the end and as the mean of the last rounds; every class, the confusion
+matrix of up to twenty classes, and the curve; traffic, clients' work and seconds. A run that has a line
+already is left out. With three seeds and many methods Holm's correction leaves little to claim: two more
+seeds of the methods that matter say more than more methods."""
+
+NONE = "No setting has three seeds of several methods yet."
+
+
+def page(settings: Sequence[Setting]) -> str:
+    """The whole page."""
+    judged = [(each, verdict.in_setting(each)) for each in settings]
+    backed = [(setting, told) for setting, told in judged if told.answer is not None]
+    others = [setting for setting, told in judged if told.answer is None]
+    parts = [INTRODUCTION, "## In short", *_short(backed), *_overall(backed)]
+    equal = {setting.title: verdict.under_equal_conditions(setting) for setting, _ in backed}
+    if several := [(setting, equal[setting.title]) for setting, _ in backed if len(equal[setting.title]) > 1]:
+        parts += [EQUAL, *_vanished(several)]
+    parts += ["## Setting by setting", *(part for setting, _ in backed for part in _section(setting))]
+    if others:
+        parts += [
+            "## Measured with too few seeds",
+            "Fewer than three seeds, or one method alone: numbers without a claim.",
+            *(part for setting in others for part in _section(setting)),
+        ]
+    files = ", ".join(f"[{path.name}](results/raw/{path.name})" for path in sorted(RAW.glob("*.jsonl")))
+    parts += [ADDING, f"The lines: {files}."]
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def _short(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
+    """A line for each setting: what to take by each goal."""
+    if not judged:
+        return [NONE]
+    rows = []
+    for setting, told in judged:
+        cells = [_chosen(told.choose(goal)) for goal in evidence.GOALS]
+        rows.append([f"[{setting.title}](#{anchor(setting.title)})", *cells])
+    return [SHORT, table(["setting", *(TITLES[goal] for goal in evidence.GOALS)], rows)]
+
+
+MOST = 20
+"""Rows of this table."""
+OVERALL = """### Over all settings
+
+Every method that was compared in several of them: in how many it is above and below FedAvg (on the first
+network of the setting) beyond chance, and its differences to that, in points. Settings are not pooled: the
+means say where to look, and back no claim."""
+
+
+def _overall(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
+    """How methods fare from setting to setting."""
+    found: dict[tuple[str, str], dict[str, list[Difference]]] = {}
+    for _, told in judged:
+        for name, one in told.candidates.items():
+            for goal in evidence.GOALS:
+                if (difference := told.difference(name, goal)) is not None:
+                    network = evidence.told(one.network.changed) or "as published"
+                    mine = found.setdefault((one.method.name, network), {})
+                    mine.setdefault(goal, []).append(difference)
+    rows = []
+    for (method, network), each in sorted(found.items(), key=lambda item: -_mean(item[1]["accuracy"])):
+        accuracy = each["accuracy"]
+        if len(accuracy) < 2:
+            continue
+        claimed = [difference.difference > 0 for difference in accuracy if difference.settled]
+        rows.append(
+            [
+                f"`{method}`",
+                network,
+                str(len(accuracy)),
+                str(claimed.count(True)),
+                str(claimed.count(False)),
+                signed(_mean(accuracy)),
+                signed(min(difference.difference for difference in accuracy)),
+                *(signed(_mean(each[goal])) if goal in each else "-" for goal in evidence.GOALS[1:]),
+            ]
+        )
+    more = f"And {len(rows) - MOST} more below these." if len(rows) > MOST else ""
+    heads = ["method", "network", "settings", "above", "below", "accuracy, mean", "accuracy, least"]
+    heads += [f"{TITLES[goal]}, mean" for goal in evidence.GOALS[1:]]
+    return [OVERALL, table(heads, rows[:MOST]), more] if rows else []
+
+
+def _mean(differences: Sequence[Difference]) -> float:
+    return fmean(each.difference for each in differences)
+
+
+def _chosen(choice: Choice | None) -> str:
+    if choice is None:
+        return "-"
+    name = f"`{choice.candidate.method.name}`"
+    if choice.candidate.name != choice.candidate.method.name:
+        name += f" on {choice.candidate.network.title}"
+    value = "" if choice.value is None else f" {metrics.plus_minus(choice.value, scale=100)}"
+    gain = "" if choice.difference is None else f", {points(choice.difference)}, {choice.seeds} seeds"
+    if not choice.backed:
+        return f"({name}{value}{gain})"
+    alike = f"; {len(choice.alike)} alike" if choice.alike else ""
+    return f"{'**' * choice.best}{name}{'**' * choice.best}{value}{gain}{alike}"
+
+
+def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
+    """What is left of each method's gain where FedAvg has the network and server that suit it best."""
+    clients = dict.fromkeys(client for _, found in several for each in found for client in each.gains)
+    rows, words = [], []
+    for client in clients:
+        cells, pairs = [], []
+        for _, found in several:
+            pair = (_as_published(found).get(client), _beside_the_strongest(client, found))
+            cells.append(" → ".join(map(_brief, pair)) if any(pair) else "-")
+            if all(pair):
+                pairs.append(pair)
+        if not pairs:
+            continue
+        rows.append([f"`{client}`", *cells])
+        claimed = [pair for pair in pairs if _gains(pair[0])]
+        left = [pair for pair in claimed if _gains(pair[1])]
+        if claimed:
+            before, after = (fmean(pair[place].difference for pair in claimed) for place in (0, 1))
+            words.append(
+                f"- `{client}`: as published a gain can be claimed in {len(claimed)} of {len(pairs)} "
+                f"settings, {signed(before)} points on average; beside the strongest FedAvg in {len(left)} "
+                f"of these {len(claimed)}, {signed(after)} on average."
+            )
+    itself = [f"{_plain(found[0])} → {_plain(_strongest(found))}" for _, found in several]
+    where: dict[str, list[str]] = {}
+    for setting, found in several:
+        where.setdefault(_conditions(_strongest(found), found), []).append(setting.title)
+    words += [
+        f"- FedAvg itself is strongest with {conditions}: {'; '.join(titles)}."
+        for conditions, titles in where.items()
+    ]
+    short = [f"{setting.data}, {setting.skew}" for setting, _ in several]
+    heads = [
+        name if short.count(name) == 1 else setting.title
+        for name, (setting, _) in zip(short, several, strict=True)
+    ]
+    return [table(["method", *heads], [["FedAvg itself, accuracy", *itself], *rows]), "\n".join(words)]
+
+
+def _as_published(found: Sequence[Equal]) -> dict[str, Difference]:
+    """The gains on the network as it was published, with a plain server."""
+    plain = (each.gains for each in found if not each.server and not each.network.changed)
+    return next(plain, {})
+
+
+def _beside_the_strongest(client: str, found: Sequence[Equal]) -> Difference | None:
+    """A method's gain where FedAvg is strongest, of what it was measured with beside plain averaging on the
+    network as published."""
+    others = [each for each in found if client in each.gains and (each.server or each.network.changed)]
+    return _strongest(others).gains[client] if others else None
+
+
+def _strongest(found: Sequence[Equal]) -> Equal:
+    """The conditions under which FedAvg has the highest accuracy."""
+    return max(found, key=lambda each: each.verdict.reference.method.mean("accuracy") or 0.0)
+
+
+def _plain(equal: Equal) -> str:
+    """FedAvg's accuracy there."""
+    return _percent(equal.verdict.reference.method, "accuracy")
+
+
+def _percent(method: MethodResult, measure: str) -> str:
+    value = verdict.over_seeds(method, measure)
+    return "-" if value is None else metrics.plus_minus(value, scale=100)
+
+
+def _gains(found: Difference) -> bool:
+    """Whether a gain can be claimed."""
+    return found.settled and found.difference > 0
+
+
+def _brief(found: Difference | None) -> str:
+    return "-" if found is None else f"{signed(found.difference)}{star(found)}"
+
+
+def _equal(found: Sequence[Equal]) -> list[str]:
+    """What the clients' part of each method adds on each network with each server."""
+    clients = dict.fromkeys(client for each in found for client in each.gains)
+    rows = [
+        [f"`{client}`", *(_gain(each.gains.get(client)) for each in found)]
+        for client in sorted(clients, key=lambda client: -_first(client, found))
+    ]
+    heads = ["accuracy against FedAvg with the same", *(_conditions(each, found) for each in found)]
+    return ["Under equal conditions:", table(heads, [["FedAvg itself", *map(_plain, found)], *rows])]
+
+
+def _first(client: str, found: Sequence[Equal]) -> float:
+    return next(each.gains[client].difference for each in found if client in each.gains)
+
+
+def _conditions(equal: Equal, found: Sequence[Equal]) -> str:
+    network = equal.network.title if len({each.network.title for each in found}) > 1 else ""
+    server = f"`{equal.server}`" if equal.server else "plain server"
+    return ", ".join(filter(None, (network, server)))
+
+
+def _gain(found: Difference | None) -> str:
+    return "-" if found is None else f"{points(found)}{star(found)}"
+
+
+def _section(setting: Setting) -> list[str]:
+    """All that was measured in a setting."""
+    words = setting.facts.words
+    where = f"{join(setting.devices)}; commit{'s' * (len(setting.commits) > 1)} {', '.join(setting.commits)}"
+    parts = [
+        f"### {setting.title}",
+        f"{words[:1].upper()}{words[1:]}. Budget: {setting.budget}. {where}.",
+    ]
+    first, several = setting.networks[0], len(setting.networks) > 1
+    gains = verdict.of_networks(setting)
+    for network in setting.networks:
+        told = verdict.on_network(network)
+        parts += [f"**On {network.title}**"] * several
+        parts.append(_methods(told, f"against {first.title}", gains.get(network.title, {})))
+        if told.answer is not None:
+            sentence, notes = claims(told.answer)
+            parts.append("\n".join(f"- {each}" for each in (f"Accuracy: {sentence}.", *notes)))
+    if len(equal := verdict.under_equal_conditions(setting)) > 1:
+        parts += _equal(equal)
+    return parts
+
+
+def _methods(told: Verdict, other: str, gains: Mapping[str, Difference]) -> str:
+    """The methods on one network, the highest first, those that are not compared at the end; with what they
+    gain by the network, where there is another."""
+    heads = [
+        "method",
+        "seeds",
+        "accuracy",
+        f"against {told.reference.method.name}",
+        "worst class",
+        "vacant classes",
+    ]
+    heads += ["last round", "work", "traffic", "seconds"]
+    names = told.ranked("accuracy") if told.answer else []
+    rest = sorted(
+        (name for name in told.candidates if name not in names),
+        key=lambda name: -(told.candidates[name].method.mean("accuracy") or 0.0),
+    )
+    rows = [_row(told, told.candidates[name]) for name in [*names, *rest]]
+    if gains:
+        heads.insert(4, other)
+        for row, name in zip(rows, [*names, *rest], strict=True):
+            row.insert(4, _gain(gains.get(name)))
+    if told.answer is None:
+        for row in (heads, *rows):
+            row.pop(3)
+    return table(heads, rows)
+
+
+def _row(told: Verdict, one: Candidate) -> list[str]:
+    tuned = f" ({evidence.told(one.method.tuned)})" if one.method.tuned else ""
+    found = told.difference(one.name, "accuracy")
+    against = _gain(found) if found else "" if one.name == told.reference.name else "not compared"
+    cells = [_value(told, one, measure) for measure in evidence.GOALS]
+    last = metrics.over_seeds(seed.last for seed in one.method.seeds.values())
+    return [
+        f"`{one.method.name}`{tuned}",
+        str(len(one.method.seeds)),
+        cells[0],
+        against,
+        *cells[1:],
+        "-" if last is None else metrics.plus_minus(last, scale=100),
+        times(one, told.reference, "work"),
+        times(one, told.reference, "traffic"),
+        f"{fmean(seed.seconds for seed in one.method.seeds.values()):.0f}",
+    ]
+
+
+def _value(told: Verdict, one: Candidate, measure: str) -> str:
+    """Bold where it is the best beyond chance; a star where it differs from the reference, which for accuracy
+    stands at the difference."""
+    value = told.value(one.name, measure)
+    if value is None:
+        return "-"
+    text = metrics.plus_minus(value, scale=100)
+    bold = "**" * (told.answer is not None and told.answer.best.get(measure) == one.name)
+    found = None if measure == "accuracy" else told.difference(one.name, measure)
+    return f"{bold}{text}{bold}{star(found)}"
+
+
+def star(found: Difference | None) -> str:
+    return " \\*" if found is not None and found.settled else ""
+
+
+def times(one: Candidate, reference: Candidate, what: str) -> str:
+    """How many times FedAvg's, where that is the reference."""
+    mine, theirs = one.method.mean(what), reference.method.mean(what)
+    return f"{mine / theirs:.2f}" if mine is not None and theirs and reference.plain else "-"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    whole = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return whole.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+
+
+def anchor(title: str) -> str:
+    """How a link on the page names a heading."""
+    kept = "".join(each for each in title.lower() if each.isalnum() or each in " -_")
+    return kept.replace(" ", "-")
+
+
+def main() -> None:
+    settings = settings_of(raw_lines())
+    EVIDENCE.write_text(evidence.write(settings))
+    PAGE.write_text(page(settings))
+    print(f"written: {PAGE.relative_to(ROOT)}, {EVIDENCE.relative_to(ROOT)}, {len(settings)} settings")
+
+
+if __name__ == "__main__":
+    main()

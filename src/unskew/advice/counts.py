@@ -1,0 +1,134 @@
+"""Files that say how many samples of each class every client has."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.errors import UserError
+from unskew.skew_words import Counts
+
+MOST = 1 << 53
+"""No client has so many samples."""
+FORM = "a row for each client and a number for each class"
+
+
+def read_counts(path: Path) -> Counts:
+    """Label counts, clients by classes, from a CSV or a JSON file.
+
+    CSV: a row for each client. A first row of names, or of the classes' numbers, is left out, and a first
+    column of names, or under a head such as client.
+    JSON: a list of such rows, or an object that has them under "counts", as partition.json of a run folder
+    and `unskew skew --json`; or an object of clients, each with its row, or with a number for every class by
+    name.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}: check the path.") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder: name a file of counts, CSV or JSON.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not text: give counts as CSV or JSON.") from None
+    rows = _json(text, path) if path.suffix.lower() == ".json" else _csv(text, path)
+    return check_counts(rows, str(path))
+
+
+def check_counts(rows: Sequence[Sequence[Any]], what: str) -> Counts:
+    """Label counts as whole numbers, checked: `what` they are from, in errors."""
+    try:
+        listed = [list(row) for row in rows]
+    except TypeError:
+        raise UserError(f"{what} is no table of counts: give {FORM}.") from None
+    if not listed or not listed[0]:
+        raise UserError(f"{what} has no counts: give {FORM}.")
+    for number, row in enumerate(listed, 1):
+        if len(row) != len(listed[0]):
+            raise UserError(
+                f"client {number} of {what} has {len(row)} counts and client 1 has {len(listed[0])}: give "
+                "one for every class, 0 where a client has none."
+            )
+        for count in row:
+            _check(count, number, what)
+    counts = np.array([[int(count) for count in row] for row in listed], dtype=np.int64)
+    if counts.shape[1] < 2:
+        raise UserError(f"{what} has one class: give counts of two or more.")
+    if not counts.any():
+        raise UserError(f"{what} has no samples: give counts above 0.")
+    return counts
+
+
+def _check(count: Any, client: int, what: str) -> None:
+    try:
+        whole = not isinstance(count, bool | str) and int(count) == count and abs(count) < MOST
+    except (TypeError, ValueError, OverflowError):
+        whole = False
+    if not whole:
+        raise _no_count(count, client, what)
+    if count < 0:
+        raise UserError(f"client {client} of {what} has the count {count} but should have 0 or more.")
+
+
+def _no_count(count: object, client: int, what: str) -> UserError:
+    shown = f"{count!r}"[:40]
+    return UserError(f"client {client} of {what} has the count {shown} but should have a whole number.")
+
+
+def _json(text: str, path: Path) -> Sequence[Sequence[object]]:
+    try:
+        content: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UserError(f"{path} is not valid JSON: give a list with {FORM}.") from None
+    if isinstance(content, dict):
+        content = content["counts"] if "counts" in content else list(content.values())
+    if isinstance(content, list) and content and all(isinstance(row, dict) for row in content):
+        classes = dict.fromkeys(name for row in content for name in row)
+        content = [[row.get(name, 0) for name in classes] for row in content]
+    if not isinstance(content, list) or not all(isinstance(row, list) for row in content):
+        raise UserError(f"{path} holds no counts: give a list with {FORM}.")
+    return content
+
+
+def _csv(text: str, path: Path) -> Sequence[Sequence[object]]:
+    first = text.partition("\n")[0]
+    separator = next((each for each in (",", ";", "\t") if each in first), ",")
+    try:
+        rows = [row for row in csv.reader(text.splitlines(), delimiter=separator) if any(map(str.strip, row))]
+    except csv.Error as error:
+        raise UserError(f"{path} is no CSV file ({error}): give {FORM}.") from None
+    heads = rows[0] if rows else []
+    numbers = [_number(cell) for cell in heads]
+    named = bool(heads) and (None in numbers[:1] and len(rows) > 1 and _number(rows[1][0]) is not None)
+    if heads and (named or all(each is None for each in numbers[1:]) or _counted(numbers)):
+        rows = rows[1:]
+    if rows and (all(_number(row[0]) is None for row in rows) or (named and _tells_clients(heads[0]))):
+        rows = [row[1:] for row in rows]
+    for number, row in enumerate(rows, 1):
+        for cell in row:
+            if _number(cell) is None:
+                raise _no_count(cell.strip(), number, str(path))
+    return [[_number(cell) for cell in row] for row in rows]
+
+
+def _counted(numbers: Sequence[float | None]) -> bool:
+    """Whether these are the numbers of the classes, and not counts."""
+    return len(numbers) > 2 and list(numbers) == list(range(len(numbers)))
+
+
+def _tells_clients(head: str) -> bool:
+    """Whether the first column has the clients' names or numbers."""
+    return not head.strip() or any(word in head.lower() for word in ("client", "site", "owner", "name", "id"))
+
+
+def _number(cell: str) -> float | int | None:
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return None

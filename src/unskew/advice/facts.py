@@ -1,0 +1,166 @@
+"""What makes two federations alike, in numbers: how their labels are skewed, and who takes part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from unskew.skew_words import Counts, describe_skew, lacked_in_round
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkewFacts:
+    """A federation as far as advice goes by it. Shares of classes are between 0 and 1."""
+
+    words: str
+    """In one sentence, for people."""
+    samples: str
+    """What samples are called: images, texts, rows or samples."""
+    clients: int
+    cohort: int
+    """Clients that take part in a round."""
+    vacant: float
+    """Of the classes, those that a client lacks, on average."""
+    effective: float
+    """Of the classes, those that a client holds, counted by how evenly: e to the entropy of its labels."""
+    lacked: float
+    """Of the classes, those that all clients of a round lack together, on average."""
+    per_client: float
+    """Samples of the median client."""
+    largest: float
+    """How many times the samples of the median client the largest has."""
+    tail: float
+    """How many times the samples of the smallest class the largest has."""
+    class_sizes: list[int]
+    """Training samples of each class."""
+
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+        return len(self.class_sizes)
+
+    @property
+    def participation(self) -> float:
+        """The share of clients that take part in a round."""
+        return self.cohort / self.clients
+
+
+def measure(
+    counts: Counts, *, cohort: int | None = None, clients: int | None = None, samples: str = "samples"
+) -> SkewFacts:
+    """The facts of label counts [N, C], of which `cohort` clients take part in a round; None: all. `clients`
+    is how many there are, where counts are of the first ones only."""
+    counts = np.asarray(counts, dtype=np.int64)
+    known, classes = counts.shape
+    clients = known if clients is None else clients
+    cohort = clients if cohort is None else cohort
+    sizes, by_class = counts.sum(axis=1), counts.sum(axis=0)
+    holding = counts[sizes > 0]
+    shares = holding / holding.sum(axis=1, keepdims=True)
+    entropy = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=1)
+    there = by_class[by_class > 0]
+    median = float(np.median(sizes[sizes > 0]))
+    return SkewFacts(
+        words=describe_skew(
+            counts, clients=clients, cohort=None if cohort == clients else cohort, samples=samples
+        ),
+        samples=samples,
+        clients=clients,
+        cohort=cohort,
+        vacant=float((holding == 0).mean()),
+        effective=float(np.exp(entropy).mean()) / classes,
+        lacked=lacked_in_round(counts, min(cohort, known)) / classes,
+        per_client=median,
+        largest=float(sizes.max()) / median,
+        tail=float(there.max() / there.min()),
+        class_sizes=by_class.tolist(),
+    )
+
+
+def mean_of(each: Sequence[SkewFacts]) -> SkewFacts:
+    """Of several partitions by one recipe, such as those of several seeds; in the words of the first."""
+
+    def mean(name: str) -> float:
+        return round(fmean(getattr(facts, name) for facts in each), 6)
+
+    first = each[0]
+    return SkewFacts(
+        words=first.words,
+        samples=first.samples,
+        clients=first.clients,
+        cohort=first.cohort,
+        vacant=mean("vacant"),
+        effective=mean("effective"),
+        lacked=mean("lacked"),
+        per_client=mean("per_client"),
+        largest=mean("largest"),
+        tail=mean("tail"),
+        class_sizes=first.class_sizes,
+    )
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Something in which two federations differ."""
+
+    distance: float
+    """1: as far apart as two can be and still be called alike."""
+    words: str
+    """Such as "there a client lacks 7.3 of 10 classes, here 2"."""
+
+
+ALIKE_SHARE = 0.15
+"""Up to this difference shares of classes are alike."""
+ALIKE_TIMES = {
+    "classes": 2.0,
+    "clients": 4.0,
+    "participation": 3.0,
+    "per_client": 5.0,
+    "largest": 5.0,
+    "tail": 5.0,
+}
+"""Up to this ratio the others are."""
+
+
+def contrasts(there: SkewFacts, here: SkewFacts) -> list[Contrast]:
+    """How far apart what was measured and what is asked for are, fact by fact, the farthest first."""
+    found = [_shares(name, there, here) for name in ("vacant", "effective", "lacked")]
+    found += [_times(name, there, here) for name in ALIKE_TIMES]
+    return sorted(found, key=lambda each: -each.distance)
+
+
+def _shares(name: str, there: SkewFacts, here: SkewFacts) -> Contrast:
+    theirs, ours = getattr(there, name), getattr(here, name)
+    words = {
+        "vacant": "a client lacks {} of the classes",
+        "effective": "a client holds {} of the classes, counted by how evenly",
+        "lacked": "the clients of a round together lack {} of the classes",
+    }[name]
+    return Contrast(
+        abs(theirs - ours) / ALIKE_SHARE, _told(words, f"{100 * theirs:.0f} %", f"{100 * ours:.0f} %")
+    )
+
+
+def _times(name: str, there: SkewFacts, here: SkewFacts) -> Contrast:
+    theirs, ours = float(getattr(there, name)), float(getattr(here, name))
+    words, shown = {
+        "classes": ("there are {} classes", "{:,.0f}"),
+        "clients": ("there are {} clients", "{:,.0f}"),
+        "participation": ("{} of the clients take part in a round", "{:.2g}"),
+        "per_client": ("half the clients hold under {} samples", "{:,.0f}"),
+        "largest": ("the largest client has {} times the samples of the median one", "{:,.1f}"),
+        "tail": ("the largest class has {} times the samples of the smallest", "{:,.1f}"),
+    }[name]
+    if name == "participation":
+        told = _told(words, *("all" if each == 1 else f"{100 * each:.2g} %" for each in (theirs, ours)))
+    else:
+        told = _told(words, shown.format(theirs), shown.format(ours))
+    return Contrast(abs(math.log(theirs / ours)) / math.log(ALIKE_TIMES[name]), told)
+
+
+def _told(words: str, theirs: str, ours: str) -> str:
+    return f"{words.format(theirs)}, here {ours}"

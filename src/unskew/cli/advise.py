@@ -1,0 +1,136 @@
+"""`unskew advise`: which method to take."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from unskew.advice.advising import Advice, advise_on
+from unskew.advice.counts import read_counts
+from unskew.advice.evidence import evidence
+from unskew.cli import options
+from unskew.cli.show import console
+from unskew.data import Dataset
+from unskew.data.dataset import Split
+from unskew.data.sources import available, spelled
+from unskew.errors import UserError
+from unskew.experiment import Experiment, brief_skew, load_data, partition
+from unskew.notation import flatten
+from unskew.record import to_json
+
+
+def advise(
+    counts: Annotated[
+        Path | None,
+        typer.Argument(metavar="COUNTS", help="A CSV or JSON file: clients by classes, numbers of samples."),
+    ] = None,
+    dataset: options.Dataset = None,
+    skew: options.Skew = None,
+    clients: options.Clients = None,
+    cohort: options.Cohort = None,
+    model: options.Model = None,
+    by: Annotated[
+        str,
+        options.option("--by", "NAME", "What counts: accuracy, worst (class) or vacant (classes)."),
+    ] = "accuracy",
+    seed: options.Seed = None,
+    data: options.Data = None,
+    json: options.Json = False,
+    set_: options.Set = None,
+) -> None:
+    """Say which method to take, by what was measured where labels are skewed alike.
+
+    Give --dataset and --skew, or a file of your clients' label counts. The answer names the measured setting
+    it rests on, the difference to FedAvg with its interval, what it costs, and the command to try it; or it
+    says that nothing like this was measured. docs/which-method.md shows all that was.
+    """
+    given = options.settings(
+        None,
+        set_,
+        dataset=dataset,
+        skew=skew,
+        clients=clients,
+        cohort=cohort,
+        model=model,
+        seed=seed,
+        data=data,
+    )
+    spec = Experiment(**given)
+    kept = {key: value for key, value in flatten(given) if key not in ("seed", "data.folder", "skew.seed")}
+    if "budget.cohort" in kept:
+        kept["budget.cohort"] = spec.budget.cohort
+    found = _of_counts(counts, spec, kept, by) if counts else _of_partition(spec, kept, by)
+    if json:
+        print(to_json(found.to_json(), indent=None))
+        return
+    screen = console()
+    for line in found.lines():
+        command = line.startswith("try it")
+        screen.print(line if command else _wrapped(line, screen.width), soft_wrap=True)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """With what does not fit into a line below it, a little further in."""
+    start = len(line) - len(line.lstrip())
+    return textwrap.fill(line, max(width, 40), subsequent_indent=" " * (start + 2) if start else "")
+
+
+def _of_counts(path: Path, spec: Experiment, given: dict[str, Any], by: str) -> Advice:
+    for key, flag in (("skew.recipe", "--skew"), ("skew.clients", "--clients")):
+        if key in given:
+            raise UserError(f"{path} tells who holds what: leave {flag} out.")
+    found = read_counts(path)
+    return advise_on(found, given=given, cohort=_cohort(spec, len(found)), by=by)
+
+
+def _of_partition(spec: Experiment, given: dict[str, Any], by: str) -> Advice:
+    if not {"data.name", "skew.recipe"} & given.keys():
+        raise UserError("nothing is asked about: give --dataset and --skew, or a file of label counts.")
+    dataset, samples, notes = _load(spec)
+    federation = partition(spec, dataset)
+    name = spelled(spec.data.name)
+    given = given | {
+        "data.name": name,
+        "skew.recipe": brief_skew(federation.partition.recipe),
+        "skew.clients": federation.clients,
+    }
+    return advise_on(
+        federation.partition.counts,
+        given=given,
+        cohort=_cohort(spec, federation.clients),
+        clients=federation.clients,
+        samples=samples,
+        by=by,
+        notes=notes,
+    )
+
+
+def _cohort(spec: Experiment, clients: int) -> int | None:
+    if spec.budget.cohort == "all":
+        return None
+    if not 1 <= spec.budget.cohort <= clients:
+        raise UserError(
+            f"--cohort is {spec.budget.cohort} but should be 1 to {clients}, the number of clients."
+        )
+    return spec.budget.cohort
+
+
+def _load(spec: Experiment) -> tuple[Dataset, str, list[str]]:
+    """The data, what its samples are called, and notes. Of a dataset that was measured and is not here, the
+    labels alone: it takes no more to draw who holds what."""
+    name = spelled(spec.data.name)
+    measured = [setting.facts for setting in evidence() if setting.data == name]
+    folder = Path(spec.data.folder) if spec.data.folder else None
+    here = any(each.ready for each in available(folder) if each.source.name == name)
+    if here or not measured:
+        loaded = load_data(spec)
+        return loaded, loaded.samples, []
+    facts = max(measured, key=lambda each: sum(each.class_sizes))
+    labels = torch.arange(facts.classes).repeat_interleave(torch.tensor(facts.class_sizes))
+    train, test = (Split(torch.zeros(len(each), 1), each) for each in (labels, torch.unique(labels)))
+    dataset = Dataset(name, train, test, tuple(str(number) for number in range(facts.classes)))
+    return dataset, facts.samples, [f"{name} is not here: who holds what was drawn from its class sizes."]

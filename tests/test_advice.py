@@ -1,0 +1,472 @@
+"""What was measured of methods, what that backs, and what is advised from it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unskew as package
+from unskew.advice import evidence, verdict
+from unskew.advice.advising import advise_on
+from unskew.advice.counts import read_counts
+from unskew.advice.evidence import MethodResult, NetworkResult, Seed, Setting
+from unskew.advice.facts import contrasts, measure
+from unskew.cli import main
+from unskew.errors import UserError
+
+RESULTS = Path(__file__).parents[1] / "docs/results"
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, RESULTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+collect, build = script("collect"), script("build")
+
+COUNTS = np.array([[50, 50, 0, 0], [0, 50, 50, 0], [0, 0, 50, 50], [50, 0, 0, 50]])
+
+
+def seeds(*accuracies, worst=0.1, work=10.0):
+    return {
+        number: Seed(
+            accuracy=value, worst=worst, vacant=value, last=value, traffic=100, work=work, seconds=1.0
+        )
+        for number, value in enumerate(accuracies, 1)
+    }
+
+
+def method(name, found, *, client=None, server="", own_server=False):
+    client = client or name.partition("+")[0]
+    return MethodResult(name=name, client=client, server=server, own_server=own_server, tuned={}, seeds=found)
+
+
+def network(*methods, changed=None):
+    changed = changed or {}
+    title = ", ".join(filter(None, ("mlp-small", evidence.told(changed))))
+    return NetworkResult(title=title, name="mlp-small", changed=changed, methods=list(methods))
+
+
+def setting(*networks, data="digits", counts=COUNTS, cohort=None):
+    return Setting(
+        title=f"{data}, shards:5, 4 clients, all in every round",
+        budget="rounds 3",
+        settings={
+            "data.name": data,
+            "skew.recipe": "shards:5",
+            "skew.clients": 4,
+            "budget.cohort": "all",
+            "budget.rounds": 3,
+        },
+        data=data,
+        skew="shards:5",
+        facts=measure(counts, cohort=cohort, samples="images"),
+        devices=["CPU"],
+        commits=["abc"],
+        networks=list(networks),
+    )
+
+
+PLAIN = method("fedavg", seeds(0.30, 0.31, 0.32))
+GOOD = method("fedlc", seeds(0.50, 0.511, 0.519, work=10.0))
+DEAR = method("fedlmd", seeds(0.50, 0.52, 0.51, work=13.3))
+SHAKY = method("fedrs", seeds(0.20, 0.60, 0.55))
+LONE = method("fedprox", seeds(0.9))
+MEASURED = setting(network(PLAIN, GOOD, DEAR, SHAKY, LONE))
+
+
+def advised(known=MEASURED, counts=COUNTS, **more):
+    given = {"data.name": "digits", "skew.recipe": "shards:5", "skew.clients": len(counts)}
+    return advise_on(counts, **{"given": given, "samples": "images", "known": [known], **more})
+
+
+# What is in the package
+
+
+def test_the_evidence_and_the_page_are_those_of_the_raw_lines():
+    settings = build.settings_of(build.raw_lines())
+    hint = "run python docs/results/build.py"
+    assert build.EVIDENCE.read_text() == evidence.write(settings), hint
+    assert build.PAGE.read_text() == build.page(settings), hint
+    assert list(evidence.evidence()) == settings
+
+
+def test_every_run_has_one_line():
+    lines = [json.loads(text) for path in build.RAW.glob("*.jsonl") for text in path.read_text().splitlines()]
+    assert len({line["identity"] for line in lines}) == len(lines)
+
+
+# From run folders to lines
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """Two methods on two networks, as `unskew compare --vary` leaves them, without the models."""
+    folder = tmp_path_factory.mktemp("study") / "runs"
+    words = (
+        "compare fedavg fedlc+ema:decay=0.9 --dataset digits --skew shards:2 --cohort 3 --rounds 2 "
+        "--epochs 1 --seeds 1,2 --model mlp-small --vary model.norm=none --vary model.norm=ws --engine loop "
+        "--quiet"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["unskew", *words.split(), "--out", str(folder)])
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert not end.value.code
+    for model in folder.glob("*/*.safetensors"):
+        model.unlink()
+    return folder
+
+
+def lines_of(capsys, *folders):
+    capsys.readouterr()
+    collect.main([str(folder) for folder in folders])
+    out, err = capsys.readouterr()
+    return [json.loads(line) for line in out.splitlines()], err
+
+
+def test_a_run_becomes_one_line_once(study, capsys, tmp_path, monkeypatch):
+    lines, said = lines_of(capsys, study.parent)
+    assert len(lines) == 8
+    assert said == "8 written, 0 there already, 0 not ended, 0 of one's own\n"
+    one = next(
+        line
+        for line in lines
+        if line["experiment"]["method"]["name"] == "fedlc+ema" and line["experiment"]["model"]["norm"] == "ws"
+    )
+    assert one["experiment"]["seed"] == 1
+    assert "folder" not in one["experiment"]["data"]
+    assert one["skew"]["cohort"] == 3
+    assert one["skew"]["vacant"] == pytest.approx(0.8)
+    assert one["last_rounds"]["rounds"] == 1
+    assert one["last_rounds"]["accuracy"] == one["accuracy"]["last"] == one["curve"][-1]
+    assert one["traffic"]["up"] > 0
+    assert one["work"] == 2
+    monkeypatch.setattr(collect, "RAW", tmp_path)
+    (tmp_path / "some.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines[:3]))
+    assert lines_of(capsys, study)[1] == "5 written, 3 there already, 0 not ended, 0 of one's own\n"
+
+
+def test_a_run_that_has_not_ended_has_no_line(study, capsys, tmp_path):
+    half = shutil.copytree(study / "model.norm=ws-fedavg-seed1", tmp_path / "half")
+    (half / "summary.json").unlink()
+    assert lines_of(capsys, half) == ([], "0 written, 0 there already, 1 not ended, 0 of one's own\n")
+    with pytest.raises(UserError, match="there is no run in"):
+        collect.main([str(tmp_path / "nothing")])
+
+
+def test_a_run_that_others_cannot_repeat_has_no_line(study, capsys, tmp_path):
+    run = shutil.copytree(study / "model.norm=ws-fedavg-seed1", tmp_path / "run")
+    text = (run / "experiment.toml").read_text()
+    (run / "experiment.toml").write_text(text.replace('name = "fedavg"', 'name = "/home/me/mine.py"'))
+    assert lines_of(capsys, run) == ([], "0 written, 0 there already, 0 not ended, 1 of one's own\n")
+
+
+def test_lines_become_settings_with_networks_methods_and_seeds(study, capsys):
+    lines, _ = lines_of(capsys, study)
+    (found,) = build.settings_of(lines[:-1])  # not every method has every seed
+    assert found.title == "digits, shards:2, 10 clients, 3 per round"
+    published, standardised = found.networks
+    assert published.changed == {}
+    assert standardised.changed == {"model.norm": "ws"}
+    plain, better = published.methods
+    assert (plain.name, plain.client, plain.server) == ("fedavg", "fedavg", "")
+    assert (better.name, better.client, better.server) == ("fedlc+ema:decay=0.9", "fedlc", "ema:decay=0.9")
+    assert sorted(len(each.seeds) for each in (*published.methods, *standardised.methods)) == [1, 2, 2, 2]
+    assert evidence.read(evidence.write([found])) == [found]
+    page = build.page([found])
+    assert "## Measured with too few seeds" in page
+    assert build.NONE in page
+
+
+def test_settings_of_one_title_are_told_apart_by_what_differs(study, capsys):
+    lines, _ = lines_of(capsys, study)
+    other = json.loads(json.dumps(lines[0])) | {"identity": "another"}
+    other["experiment"]["budget"]["rounds"] = 7
+    titles = [each.title for each in build.settings_of([*lines, other])]
+    assert sorted(title.rpartition(", ")[2] for title in titles) == ["rounds 2", "rounds 7"]
+    other["experiment"]["budget"]["rounds"] = 2
+    other["experiment"]["validation"] = "0.1"
+    titles = [each.title for each in build.settings_of([*lines, other])]
+    assert sorted(title.rpartition(", ")[2] for title in titles) == ["3 per round", "validation 0.1"]
+
+
+def test_what_is_tuned_for_a_method_alone_leaves_it_in_its_setting(study, capsys):
+    lines, _ = lines_of(capsys, study)
+    for line in lines:
+        if line["experiment"]["method"]["name"] != "fedavg":
+            line["experiment"]["budget"]["lr"] = 0.5
+    (found,) = build.settings_of(lines)
+    plain, tuned = found.networks[0].methods
+    assert plain.tuned == {}
+    assert tuned.tuned == {"budget.lr": 0.5}
+    lines[0]["experiment"]["budget"]["lr"] = 0.7  # FedAvg has two now, which are two settings
+    assert len(build.settings_of(lines)) == 3
+
+
+def test_the_same_seed_run_again_counts_once(study, capsys):
+    lines, _ = lines_of(capsys, study)
+    later = json.loads(json.dumps(lines[0])) | {"identity": "another", "started": "2999"}
+    later["last_rounds"]["accuracy"] = 0.123
+    (found,) = build.settings_of([later, *lines])
+    values = [seed.accuracy for net in found.networks for each in net.methods for seed in each.seeds.values()]
+    assert len(values) == 8
+    assert values.count(0.123) == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"fedavg": {}}, ("fedavg", "", False)),
+        (
+            {"fedlmd": {}, "fedavgm": {"beta": 0.7}, "ema": {"decay": 0.9}},
+            ("fedlmd", "ema:decay=0.9+fedavgm", False),
+        ),
+        ({"ema": {"decay": 0.9}}, ("fedavg", "ema:decay=0.9", False)),
+        ({"fedacg": {}, "ema": {}}, ("fedavg", "ema+fedacg", False)),
+        ({"fedvls": {}, "fedacg": {}}, ("fedvls", "fedacg", False)),
+        ({"moon": {}}, ("moon", "", False)),
+        ({"steady": {}}, ("steady", "", True)),
+        ({"ccvr": {}}, ("ccvr", "", True)),
+    ],
+)
+def test_a_method_is_split_by_what_it_changes(parts, told):
+    assert build.split(parts) == told
+
+
+# What is backed
+
+
+def test_only_what_the_seeds_back_is_chosen():
+    told = verdict.in_setting(MEASURED)
+    choice = told.choose("accuracy")
+    assert choice.backed
+    assert choice.candidate.method in (GOOD, DEAR)
+    assert not told.difference("fedrs", "accuracy").settled
+    assert "fedprox" not in told.compared
+    assert told.choose("worst").backed is False
+
+
+def test_differences_are_over_the_seeds_that_both_have():
+    more = replace(MEASURED, networks=[network(method("fedavg", seeds(0.3, 0.3, 0.3, 0.3, 0.9)), GOOD)])
+    found = verdict.in_setting(more).difference("fedlc", "accuracy")
+    assert found.seeds == (1, 2, 3)
+    assert found.difference == pytest.approx(0.21)
+
+
+def test_equal_conditions_compare_with_fedavg_on_the_same_server():
+    steady = method("fedavg+ema", seeds(0.60, 0.61, 0.62), client="fedavg", server="ema")
+    both = method("fedlc+ema", seeds(0.61, 0.60, 0.63), client="fedlc", server="ema")
+    own = method("fedacg+ema", seeds(0.7, 0.7, 0.7), server="ema", own_server=True)
+    found = verdict.under_equal_conditions(setting(network(PLAIN, GOOD, steady, both, own)))
+    assert [each.server for each in found] == ["", "ema"]
+    assert found[0].gains["fedlc"].settled
+    assert not found[1].gains["fedlc"].settled
+    assert set(found[1].gains) == {"fedlc"}
+    page = build.page([setting(network(PLAIN, GOOD, steady, both, own))])
+    assert "`fedlc`: as published a gain can be claimed in 1 of 1 settings, +20.0 points" in page
+    assert "in 0 of these 1, +0.3 on average" in page
+
+
+def test_networks_are_compared_by_the_same_methods():
+    better = network(method("fedavg", seeds(0.50, 0.52, 0.53)), changed={"model.norm": "ws"})
+    (gains,) = verdict.of_networks(setting(network(PLAIN, GOOD), better)).values()
+    assert gains["fedavg"].difference == pytest.approx(0.2067, abs=1e-3)
+    assert set(gains) == {"fedavg"}
+    page = build.page([setting(network(PLAIN, GOOD), better)])
+    assert "against mlp-small | " in page
+    assert "+20.7 (+19.2 to +22.1) \\*" in page
+
+
+# What is advised
+
+
+def test_advice_names_method_evidence_cost_and_command(unskew):
+    found = advised()
+    assert found.method in ("fedlc", "fedlmd")
+    assert "in this setting" in found.sentence
+    assert "over 3 seeds, beyond chance" in found.sentence
+    assert found.recommended.cheaper == (
+        [] if found.method == "fedlc" else [verdict.in_setting(MEASURED).candidates["fedlc"]]
+    )
+    told = found.to_json()
+    assert told["evidence"] is True
+    assert told["choices"]["accuracy"]["interval"][0] > 0
+    assert told["choices"]["worst"]["backed"] is False
+    command = shlex.split(found.command)
+    assert command[:4] == ["unskew", "compare", "fedavg", found.method]
+    answer = unskew(*command[1:-1], "1", "--rounds", "1", "--engine", "loop", "--quiet")
+    assert answer.code == 0, answer.err
+
+
+def test_a_network_that_was_changed_is_in_the_command():
+    there = network(
+        method("fedavg", seeds(0.45, 0.46, 0.47)),
+        method("fedlc", seeds(0.80, 0.812, 0.82)),
+        changed={"model.norm": "ws"},
+    )
+    known = setting(network(PLAIN, GOOD), there)
+    found = advised(known)
+    assert "--set model.norm=ws" in found.command
+    assert found.recommended.difference.difference == pytest.approx(0.5, abs=0.01)
+    assert found.recommended.on_same_network.difference == pytest.approx(0.35, abs=0.01)
+    assert "on its own network against fedavg: +35.1" in repr(found)
+    given = {"data.name": "digits", "skew.recipe": "shards:5", "skew.clients": 4, "model.norm": "none"}
+    asked = advised(known, given=given)
+    assert asked.recommended.candidate.network.changed == {}
+    assert asked.recommended.difference.difference == pytest.approx(0.2)
+
+
+def test_where_nothing_like_it_was_measured_advice_says_so():
+    many = np.full((60, 4), 20)
+    found = advised(counts=many)
+    assert found.method is found.command is None
+    assert found.to_json()["evidence"] is False
+    assert found.sentence.startswith(
+        "None of the measured settings is like this one: in the nearest (digits,"
+    )
+    assert "there are 4 clients, here 60" in found.sentence
+    rows = advised(samples="rows")
+    assert "samples are images, here rows" in rows.sentence
+
+
+def test_one_seed_backs_nothing():
+    found = advised(setting(network(method("fedavg", seeds(0.3)), LONE)))
+    assert found.method is None
+    assert "one seed, which back" in found.sentence
+
+
+def test_other_data_with_the_same_skew_are_said_to_be_other():
+    found = advised(replace(MEASURED, data="cifar10"))
+    assert found.method is not None
+    assert any("measured on cifar10, not on these data" in note for note in found.notes)
+    assert "--model" not in found.command
+
+
+def test_facts_tell_federations_apart():
+    alike = contrasts(measure(COUNTS), measure(COUNTS * 2))
+    assert alike[0].distance < 1
+    few = contrasts(measure(COUNTS, cohort=1), measure(COUNTS))
+    assert any("25 % of the clients take part in a round, here all" in each.words for each in few)
+    assert few[0].distance > 1
+
+
+def test_a_federation_and_its_counts_get_the_same_advice(skewed):
+    one, other = package.advise(skewed), package.advise(skewed.partition.counts)
+    assert (one.facts.vacant, one.method) == (other.facts.vacant, other.method)
+    assert "None of the measured settings" in repr(one)
+    assert one.title in one._repr_html_()
+
+
+def test_of_many_clients_the_first_are_measured():
+    found = advise_on(COUNTS, given={}, clients=1_000_000, cohort=100)
+    assert found.facts.participation == pytest.approx(1e-4)
+    assert "1,000,000 clients" in found.facts.words
+
+
+def test_advise_on_the_command_line(unskew):
+    answer = unskew("advise", "--dataset", "digits", "--skew", "shards:2")
+    assert answer.code == 0, answer.err
+    assert "each client holds 2 of 10 classes" in answer.out
+    told = json.loads(unskew("advise", "--dataset", "digits", "--skew", "shards:2", "--json").out)
+    assert told["facts"]["vacant"] == pytest.approx(0.8)
+
+
+def test_a_measured_dataset_need_not_be_here(unskew, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "nothing"))
+    words = "advise --dataset cifar10 --skew shards:2,variant=fedntd --clients 100 --cohort 10 --json"
+    told = json.loads(unskew(*words.split()).out)
+    assert told["evidence"]
+    assert told["method"]
+    assert "cifar10 is not here" in told["notes"][0]
+    answer = unskew("advise", "--dataset", "svhn", "--skew", "shards:2")
+    assert answer.code == 2
+    assert "is not in" in answer.err
+
+
+# Files of counts
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plain.csv", "3,0\n1,5\n"),
+        ("named.csv", "client,cat,dog\nlab,3,0\nward,1,5\n"),
+        ("numbered.csv", "0;1;2\n3;0;0\n1;5;0\n"),
+        ("pandas.csv", ",0,1\n0,3,0\n1,1,5\n"),
+        ("numbers.csv", "client,cat,dog\n0,3,0\n1,1,5\n"),
+        ("rows.json", "[[3, 0], [1, 5]]"),
+        ("kept.json", '{"clients": 2, "counts": [[3, 0], [1, 5]]}'),
+        ("clients.json", '{"lab": {"cat": 3}, "ward": {"cat": 1, "dog": 5}}'),
+    ],
+)
+def test_counts_are_read(name, text, tmp_path):
+    path = tmp_path / name
+    path.write_text(text)
+    expected = [[3, 0], [1, 5]]
+    found = read_counts(path).tolist()
+    assert [row[:2] for row in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.csv", "1,2\n3\n", "client 2 of a.csv has 1 counts and client 1 has 2: give one for every class"),
+        ("a.csv", "1,-2\n3,4\n", "client 1 of a.csv has the count -2 but should have 0 or more"),
+        ("a.csv", "1,2\n3,some\n", "client 2 of a.csv has the count 'some' but should have a whole number"),
+        ("a.csv", "1,2.5\n3,4\n", "client 1 of a.csv has the count 2.5 but should have a whole number"),
+        ("a.csv", "", "a.csv has no counts: give a row for each client and a number for each class"),
+        ("a.csv", "1\n2\n", "a.csv has one class"),
+        ("a.csv", "0,0\n0,0\n", "a.csv has no samples"),
+        ("a.json", "{", "a.json is not valid JSON"),
+        ("a.json", "3", "a.json holds no counts"),
+        ("a.json", "[[1, 2], [3, null]]", "client 2 of a.json has the count None but should"),
+        ("a.json", "[[1, 2], [3, 1e99]]", "client 2 of a.json has the count 1e+99 but should"),
+    ],
+)
+def test_a_broken_file_of_counts_is_answered_in_one_sentence(unskew, name, text, says):
+    Path(name).write_text(text)
+    answer = unskew("advise", name)
+    assert answer.code == 2
+    assert says in answer.err
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("", "nothing is asked about: give --dataset and --skew, or a file of label counts."),
+        ("nowhere.csv", "there is no file nowhere.csv: check the path."),
+        ("counts.csv --skew shards:2", "counts.csv tells who holds what: leave --skew out."),
+        ("counts.csv --cohort 5", "--cohort is 5 but should be 1 to 2, the number of clients."),
+        ("counts.csv --by best", "unknown goal 'best': choose one of accuracy, vacant, worst."),
+        ("--dataset digit", "unknown dataset 'digit': did you mean 'digits'?"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_sentence(unskew, words, says):
+    Path("counts.csv").write_text("3,0\n1,5\n")
+    answer = unskew("advise", *words.split())
+    assert (answer.code, answer.err) == (2, f"unskew: {says}\n")
+
+
+def test_python_is_told_the_same():
+    with pytest.raises(UserError, match="client 2 of the table of counts has"):
+        package.advise([[1, 2], [3, -4]])
+    with pytest.raises(UserError, match="client 2 of the table of counts has 1 counts"):
+        package.advise([[1, 2], [3]])
+    with pytest.raises(UserError, match="the table of counts is no table"):
+        package.advise([1, 2])
+    with pytest.raises(UserError, match=r"cohort is 0\.5 but should be a whole number"):
+        package.advise([[1, 2], [3, 4]], cohort=0.5)
+    with pytest.raises(UserError, match="the cohort is 9 but should be 1 to 2"):
+        package.advise([[1, 2], [3, 4]], cohort=9)
