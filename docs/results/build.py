@@ -214,7 +214,7 @@ def _seed(line: Line) -> Seed:
         last=line["accuracy"].get("best_by_validation", line["accuracy"]["last"]),
         traffic=line["traffic"]["up"] + line["traffic"]["down"],
         work=line["work"],
-        seconds=round(line["seconds"]["total"], 1),
+        seconds=line["seconds"] and round(line["seconds"]["total"], 1),
     )
 
 
@@ -262,7 +262,7 @@ run.
 - **Vacant classes** are those of which a client has no sample: the mean over clients of the model's
   accuracy there.
 - **Work** is what clients compute, **traffic** what is sent up and down, both as multiples of FedAvg's;
-  **seconds** are of a whole run on the device named.
+  **seconds** are of a whole run that had the device named to itself.
 """
 
 EQUAL = """## Which gains are left under equal conditions
@@ -276,8 +276,9 @@ same server, and are in the tables of the settings.
 """
 
 SHORT = """Of every method on every network, the first of those that are above FedAvg (on the first
-network of the setting) beyond chance. Where none is, the one with the highest mean stands in
-brackets. *Alike* counts the others that it is not above beyond chance."""
+network of the setting that has it) beyond chance. Where none is, the one with the highest mean stands in
+brackets. *Alike* counts the others that it is not above beyond chance. Where FedAvg was not measured, the
+difference says to what it is."""
 
 ADDING = """## How to add to it
 
@@ -333,15 +334,15 @@ MOST = 20
 """Rows of this table."""
 OVERALL = """### Over all settings
 
-Every method that was compared in several of them: in how many it is above and below FedAvg (on the first
-network of the setting) beyond chance, and its differences to that, in points. Settings are not pooled: the
-means say where to look, and back no claim."""
+Every method that was compared with FedAvg in several of them: in how many it is above and below FedAvg (on
+the first network of the setting that has it) beyond chance, and its differences to that, in points. Settings
+are not pooled: the means say where to look, and back no claim."""
 
 
 def _overall(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
     """How methods fare from setting to setting."""
     found: dict[tuple[str, str], dict[str, list[Difference]]] = {}
-    for _, told in judged:
+    for told in (told for _, told in judged if told.reference.plain):
         for name, one in told.candidates.items():
             for goal in evidence.GOALS:
                 if (difference := told.difference(name, goal)) is not None:
@@ -383,7 +384,11 @@ def _chosen(choice: Choice | None) -> str:
     if choice.candidate.name != choice.candidate.method.name:
         name += f" on {choice.candidate.network.title}"
     value = "" if choice.value is None else f" {metrics.plus_minus(choice.value, scale=100)}"
-    gain = "" if choice.difference is None else f", {points(choice.difference)}, {choice.seeds} seeds"
+    reference = choice.verdict.reference
+    other = "" if reference.plain else f" against `{reference.method.name}` on {reference.network.title}"
+    gain = (
+        "" if choice.difference is None else f", {points(choice.difference)}{other}, {choice.seeds} seeds"
+    )
     if not choice.backed:
         return f"({name}{value}{gain})"
     alike = f"; {len(choice.alike)} alike" if choice.alike else ""
@@ -556,7 +561,7 @@ def _row(told: Verdict, one: Candidate) -> list[str]:
         "-" if last is None else metrics.plus_minus(last, scale=100),
         times(one, told.reference, "work"),
         times(one, told.reference, "traffic"),
-        f"{fmean(seed.seconds for seed in one.method.seeds.values()):.0f}",
+        "-" if (seconds := one.method.mean("seconds")) is None else f"{seconds:.0f}",
     ]
 
 

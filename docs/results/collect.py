@@ -1,8 +1,8 @@
 """Raw results of runs, a line for each: what docs/which-method.md and `unskew advise` go by.
 
-python docs/results/collect.py RUNS... >> docs/results/raw/NAME.jsonl
+python docs/results/collect.py [--shared] RUNS... >> docs/results/raw/NAME.jsonl
 
-RUNS are run folders, or folders with run folders somewhere in them; of a run folder all is needed but the
+With --shared no seconds are kept: the device did other work beside the runs. RUNS are run folders, or folders with run folders somewhere in them; of a run folder all is needed but the
 model. Runs that have not ended, those whose lines are in docs/results/raw already, and those of methods,
 networks or data that do not come with unskew are left out: stderr says how many.
 """
@@ -37,8 +37,8 @@ DIGITS = 6
 """That numbers are rounded to: accuracies are shares of at most some 10,000 samples."""
 
 
-def line(run: Run) -> dict[str, Any]:
-    """What is kept of a finished run."""
+def line(run: Run, *, shared: bool = False) -> dict[str, Any]:
+    """What is kept of a finished run; no seconds where it shared its device."""
     summary, where = run.summary, run.environment
     assert summary is not None
     experiment = dict(run.experiment)
@@ -62,7 +62,7 @@ def line(run: Run) -> dict[str, Any]:
         "forgetting": summary.forgetting,
         "traffic": summary.traffic,
         "work": summary.cost,
-        "seconds": summary.time,
+        "seconds": None if shared else summary.time,
         "notes": summary.notes,
         "curve": [each.accuracy for each in run.tested],
         "weights_sha256": summary.weights_sha256,
@@ -142,7 +142,8 @@ def runs_in(folder: Path) -> Iterable[Run]:
     return map(read_run, found)
 
 
-def main(folders: list[str]) -> None:
+def main(arguments: list[str]) -> None:
+    shared, folders = "--shared" in arguments, [each for each in arguments if each != "--shared"]
     known, told = written(), dict.fromkeys(("written", "there already", "not ended", "of one's own"), 0)
     for run in (run for folder in folders for run in runs_in(Path(folder))):
         if not run.finished:
@@ -154,7 +155,7 @@ def main(folders: list[str]) -> None:
         else:
             known.add(run.summary.identity)
             told["written"] += 1
-            print(json.dumps(line(run), allow_nan=False, separators=(",", ":")))
+            print(json.dumps(line(run, shared=shared), allow_nan=False, separators=(",", ":")))
     print(", ".join(f"{number} {what}" for what, number in told.items()), file=sys.stderr)
 
 

@@ -35,8 +35,8 @@ class Seed:
     """Bytes up and down."""
     work: float | None
     """Of all clients, in rounds of plain training; None where nobody has counted."""
-    seconds: float
-    """Of the whole run, on whatever device it ran."""
+    seconds: float | None
+    """Of the whole run, on whatever device it ran; None where that did other work beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
