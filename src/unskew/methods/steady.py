@@ -8,14 +8,15 @@ et al., ECCV 2022, and WIMA). What it takes from each is in docs/steady.md, with
 loses.
 
     r = clients of the last round / clients that have data; 0 in the first round
-    clients: L = CE(z + log((1 - r) n_c + 1), y)
+    clients: L = CE(z + log(max(1 - r, 0.05) n_c + 1), y)
     sent:    f = w[t] + lam m
     server:  m <- lam m + mean_k (w_k - f),   w[t+1] = w[t] + m
     served:  a <- a + s (w[t+1] - a),   s = max(1 / (t + 1), r / 2, 0.05)
 
 The one sample that is added to every class keeps vacant classes in the softmax: without it two classes that
 no client holds together are never told apart. The more clients take part, the less the classes of a cohort
-differ from those of all, and the weaker is the calibration: with all of them the loss is cross-entropy.
+differ from those of all, and the weaker is the calibration. Some of it is left when all of them take part:
+a client still leaves the shared model over its local steps.
 
 Deviations: none, it has no other source. lam is FedACG's; its proximal term is left out. The forms of r, of
 the added sample and of s were chosen on validation parts of CIFAR-10 (dirichlet:0.05 and shards:2, 10 of 100
@@ -37,6 +38,8 @@ from unskew.types import Server, ServerState, Tensors, Updates, View, Weights
 
 PARTICIPATION = "steady/participation"
 """What share of the clients took part in the last round."""
+LEAST_CALIBRATION = 0.05
+"""How much of its own counts a client goes by even when all clients take part."""
 
 
 @card("steady", traffic="one number down")
@@ -44,7 +47,7 @@ def steady(*, lam: float = 0.85) -> Method:
     """Calibrate to the classes a client has, move with momentum, serve an average: nothing to tune."""
 
     def loss(view: View) -> Tensor:
-        absent = 1 - view.scope.shared[PARTICIPATION]
+        absent = (1 - view.scope.shared[PARTICIPATION]).clamp(min=LEAST_CALIBRATION)
         return calibrated_cross_entropy(view.out.logits, view.labels, absent * view.scope.counts + 1)
 
     def init(weights: Weights) -> Tensors:
