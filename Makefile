@@ -20,7 +20,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $
 .PHONY: demo test test-flower test-gpu check docs notebook browser bench bench-peers gallery format lock clean
 
 demo: $(VENV)/library
-	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls --dataset digits --skew dirichlet:0.05 \
+	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls steady --dataset digits --skew dirichlet:0.05 \
 	  --clients 10 --cohort 3 --rounds 30 --epochs 3 --lr 0.05 --seeds 1,2,3
 
 test: check docs browser

@@ -34,7 +34,8 @@ CONTENTS: dict[str, list[str]] = {
         "docs/data.md", "docs/skew.md", "docs/models.md", "docs/fine-tuning.md", "docs/using-the-model.md",
     ],
     "Methods": [
-        "docs/which-method.md", "docs/methods/README.md", "docs/own-method.md",
+        "docs/which-method.md", "docs/steady.md", "docs/methods/README.md",
+        "docs/own-method.md",
         "All methods: docs/methods/*.md",
     ],
     "Losses": ["docs/losses.md"],
