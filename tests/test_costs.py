@@ -13,10 +13,9 @@ from torch import nn
 
 from federations import split, task
 from unskew import Budget, Dataset, Method, Trial, federate, methods, metrics, train
-from unskew.cli.options import method_table
 from unskew.data.dataset import Split
 from unskew.engines import start
-from unskew.experiment import MethodSpec
+from unskew.experiment import MethodSpec, method_table
 from unskew.method import Tally, Work
 from unskew.methods import METHODS
 from unskew.methods.assemble import assemble

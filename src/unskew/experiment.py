@@ -48,6 +48,7 @@ from unskew.methods.assemble import assemble, find
 from unskew.methods.card import Option
 from unskew.models.tuning import MOST_RANK
 from unskew.notation import (
+    items,
     named,
     path_in,
     short_data,
@@ -361,6 +362,20 @@ def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, An
             value = text
         put(settings, path.strip().split("."), value)
     return settings
+
+
+def method_table(text: str) -> dict[str, Any]:
+    """`NAME`, `NAME:option=value,option=value`, or several of these joined by +, as the [method] table of an
+    experiment."""
+    parts = [named(part) for part in re.split(r"\+(?!\d)", text)]
+    if not all(name for name, _ in parts):
+        raise UserError(f"--method is '{text}' but a name is missing: write one, or several joined by +.")
+    for name, options in parts:
+        if options == "" or any(item.key is None for item in items(options)):
+            raise UserError(f"'{name}:{options}' is not a method: write {name}, or {name}:option=value.")
+    tables = {name: assign({}, [item.text for item in items(options)]) for name, options in parts}
+    name = "+".join(name for name, _ in parts)
+    return {"name": name, **(tables[name] if len(parts) == 1 else tables)}
 
 
 def put(settings: dict[str, Any], path: Sequence[str], value: object) -> None:

@@ -47,6 +47,8 @@ class Program:
     """What every round computes at a client beyond the base method, where all rounds compute the same."""
     made: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
     """As `Method.made`."""
+    one_place: str = ""
+    """Why it cannot train across machines whose data stay there, as what follows "because"; empty: it can."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -59,10 +61,15 @@ class Program:
         return None if self.work is None or base is None else self.work + base
 
     def train_in_stages(
-        self, trial: Trial, on_round: OnRound = lambda _: None, keeper: Keeper | None = None
+        self,
+        trial: Trial,
+        on_round: OnRound = lambda _: None,
+        keeper: Keeper | None = None,
+        make_run: MakeRun | None = None,
     ) -> Result:
-        """Train under a trial's conditions. What the keeper has of a stage is not done again, but told."""
-        with closing(Run(trial, self.base, on_round, keeper)) as run:
+        """Train under a trial's conditions. What the keeper has of a stage is not done again, but told.
+        `make_run` makes the run, where clients are asked otherwise than by the trial's engine."""
+        with closing((make_run or Run)(trial, self.base, on_round, keeper)) as run:
             return self.run(run)
 
     def __add__(self, other: Method) -> Program:
@@ -149,6 +156,8 @@ class Run:
         self._trained_by: engines.Engine | None = None
         """The engine of the main model."""
         self._began = time.perf_counter()
+        self._passes = PassCount()
+        """Of what clients compute for the answers of the present stage."""
 
     def engine(self, trial: Trial | None = None) -> engines.Engine:
         """The engine of a trial, by default the run's own: started once, however often it is asked for."""
@@ -264,7 +273,7 @@ class Run:
                 )
                 for client in asked
             )
-            count = _Count()
+            count = self._passes = PassCount()
 
             def counted(scope: Scope, look: Look) -> Tensors:
                 return query(scope, count.passes_of(look))
@@ -457,8 +466,11 @@ def _samples_a_round(trial: Trial) -> float:
     return trial.epochs * held
 
 
+MakeRun = Callable[[Trial, Method, OnRound, Keeper | None], Run]
+
+
 @dataclass
-class _Count:
+class PassCount:
     """How many samples clients passed through a model for an answer, a backward pass counted as two."""
 
     forward: int = 0

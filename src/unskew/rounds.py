@@ -24,7 +24,7 @@ from unskew.record import Fault, fault_notes
 from unskew.result import Round, State
 from unskew.transfer import upload
 from unskew.trial import Trial
-from unskew.types import FORGETFUL, Params, ServerState, Tensors, Updates, Weights
+from unskew.types import Params, ServerState, Tensors, Updates, Weights
 
 OnRound = Callable[[Round], None]
 
@@ -188,7 +188,7 @@ def fit_cohort(trial: Trial, method: Method, engine: engines.Engine, state: Stat
     received, t, ahead = sent(method, state.server), state.round, engine.rounds_ahead > 0
     tasks = sample(trial, t)
     with engine.deterministic():  # also on its number of threads: workers want the cores
-        jobs = [recall(trial, method, engine, state, task) for task in tasks]
+        jobs = [recall(method, engine, state, task) for task in tasks]
     # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
     upcoming = sample(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
     shared = named_tensors("server.share", method.server.share(state.server))
@@ -289,7 +289,7 @@ def raise_if_own_fault(
     first = cohort.faults[0].client
     task = next(task for task in cohort.tasks if task.client == first)
     try:
-        job, shared = recall(trial, method, engine, state, task), method.server.share(state.server)
+        job, shared = recall(method, engine, state, task), method.server.share(state.server)
         bad = find_bad_part(engine, method, cohort.received, shared, job)
     except Exception:  # of a method that cannot be asked outside of training
         return
@@ -375,14 +375,10 @@ def store_of(trial: Trial) -> ClientStore:
     return client_store(trial.pick_device(), limit, trial.client_files)
 
 
-def recall(trial: Trial, method: Method, engine: engines.Engine, state: State, task: Task) -> Job:
+def recall(method: Method, engine: engines.Engine, state: State, task: Task) -> Job:
     """A client's task with what it remembers, or what the method begins with."""
     client = task.client
-    memory = state.memories.get(client, {})
-    if client not in state.memories and method.memory.init is not FORGETFUL.init:
-        counts = trial.counts_of(client, task.holding.counts)
-        memory = method.memory.init(engine.initial, upload(counts, _device(engine.initial)))
-        named_tensors("memory.init", memory)
+    memory = state.memories[client] if client in state.memories else engine.start_memory(method, task)
     return Job(task, memory, state.buffers.get(client), state.optimizers.get(client, {}))
 
 

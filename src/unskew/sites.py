@@ -24,6 +24,8 @@ class Sites:
     """[n]: the class of each test sample."""
     owners: Counts
     """[n]: the site of each test sample."""
+    sizes: Counts | None = None
+    """[S]: training samples at each site, where nobody tells of which class they are; `train` is 0 then."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -36,7 +38,7 @@ class Sites:
     @cached_property
     def trained(self) -> NDArray[np.bool_]:
         """[S]: whether any client trained on samples of the site."""
-        return np.asarray(self.train.any(axis=1))
+        return np.asarray(self.train.any(axis=1) if self.sizes is None else self.sizes > 0)
 
     def right(self, answers: NDArray[np.integer]) -> Counts:
         """[S, C]: test samples of each class that are answered with it, by site."""

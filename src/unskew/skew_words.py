@@ -36,6 +36,8 @@ def describe_skew(
     known = len(counts)
     total = known if clients is None else clients
     who = "site" if names else "client"
+    if not known:
+        return f"label counts stay with the {total:,} {who}s"
     if total == 1:
         return f"one {who} holds all {_number(int(counts.sum()))} {samples} of {counts.shape[1]} classes"
     even, labels = _labels(counts, who, samples)

@@ -27,6 +27,7 @@ from unskew.experiment import Experiment, Prepared, Resolved
 from unskew.lock import NAME as LOCK
 from unskew.lock import locked
 from unskew.loggers import Log
+from unskew.program import MakeRun
 from unskew.record import to_json
 from unskew.report.read import Run, read_run
 from unskew.result import Result, Round, State
@@ -128,17 +129,19 @@ def execute(
     clock: Clock | None = None,
     *,
     last: bool = True,
+    make_run: MakeRun | None = None,
 ) -> Run:
     """Train in a run folder, with the loggers named: a new one, or one in which the same experiment was
     stopped. A run that is interrupted ends its round first and can be gone on with, and so can one that
     fails, which writes down why. The clock, by default one from now on, tells the summary where the time
-    went. Where it is not the `last` of several, it is interrupted also when it has just ended."""
+    went. Where it is not the `last` of several, it is interrupted also when it has just ended. `make_run` is
+    that of `train`."""
     clock = clock or Clock()
     with run_folder(path, prepared) as folder:
         try:
             watch.say([*_beforehand(prepared), *folder.notes])
             with _loggers(log, prepared, path, watch) as loggers:
-                asked_to_stop = _train_in(folder, prepared, watch, loggers, clock)
+                asked_to_stop = _train_in(folder, prepared, watch, loggers, clock, make_run)
         except Interrupted:
             raise
         except KeyboardInterrupt:
@@ -178,7 +181,14 @@ def run_folder(path: Path, resolved: Resolved) -> Iterator[RunFolder]:
         raise
 
 
-def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Log, clock: Clock) -> bool:
+def _train_in(
+    folder: RunFolder,
+    prepared: Prepared,
+    watch: Watcher,
+    loggers: Log,
+    clock: Clock,
+    make_run: MakeRun | None,
+) -> bool:
     """Train and write everything down; return whether somebody asked to stop when it was too late."""
     path, told = folder.path, 0
     trial, kept = _checkpoints_in(path, prepared, lambda sentence: watch.say([sentence]))
@@ -196,7 +206,7 @@ def _train_in(folder: RunFolder, prepared: Prepared, watch: Watcher, loggers: Lo
     with closing(kept) as checkpoints:
         clock.mark("set-up")
         with stopping(partial(checkpoints.stop, stopped), watch) as signals:
-            result = train(trial, prepared.method, on_round=on_round, keeper=checkpoints)
+            result = train(trial, prepared.method, on_round=on_round, keeper=checkpoints, make_run=make_run)
             watch.skip(trial.budget.rounds - len(result.rounds))
             result = replace(
                 result,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from unskew.errors import UserError
 from unskew.method import Method
-from unskew.program import Keeper, Program, Run
+from unskew.program import Keeper, MakeRun, Program, Run
 from unskew.result import Result, State
 from unskew.rounds import OnRound
 from unskew.trial import Trial
@@ -19,23 +19,30 @@ def train(
     start: State | None = None,
     on_round: OnRound = lambda _: None,
     keeper: Keeper | None = None,
+    make_run: MakeRun | None = None,
 ) -> Result:
     """Train one global model under a trial's conditions. `on_round` sees every round as it ends; `start`
     continues where another training of the same model ended, and the result has the rounds since then. A
     `keeper`, such as `unskew.Checkpoints`, keeps what training has come to: given again, training goes on
-    from there, tells the rounds from before again, and its result has them all."""
+    from there, tells the rounds from before again, and its result has them all. `make_run` is for clients
+    that no engine of a trial reaches, such as those on other machines."""
     method = method or Method()
     asked = method
     if isinstance(method, Method):
-
-        def all_rounds(run: Run) -> Result:
-            return run.train_all(run.base, start=start)
-
-        method = Program(all_rounds, base=method)
+        method = in_one_stage(method, start)
     elif not isinstance(method, Program):
         raise UserError("train needs a method, such as unskew.methods.fedprox(): call its function first.")
     elif start is not None:
         raise UserError("a method in stages begins at its beginning: leave start out.")
-    result = method.train_in_stages(trial, on_round, keeper)
+    result = method.train_in_stages(trial, on_round, keeper, make_run)
     made = {"fedavg": {}} if asked == Method() else asked.made
     return replace(result, trial=trial, made=made, work=asked.work_in(trial))
+
+
+def in_one_stage(method: Method, start: State | None = None) -> Program:
+    """A plain method as a program of one stage, which trains all rounds."""
+
+    def all_rounds(run: Run) -> Result:
+        return run.train_all(run.base, start=start)
+
+    return Program(all_rounds, base=method)

@@ -31,7 +31,7 @@ from unskew.cli.table import show_table
 from unskew.clock import Clock, process_age
 from unskew.comparison import summary_of
 from unskew.errors import Interrupted, UserError, unknown
-from unskew.experiment import Experiment, MethodSpec
+from unskew.experiment import Experiment, MethodSpec, method_table
 from unskew.lock import locked
 from unskew.methods import METHODS
 from unskew.notation import flatten
@@ -154,7 +154,7 @@ def compare(
         base = [
             options.settings(Path(method), assigned, trusted=trusted or [], method=None, **given)
             if method.endswith(".toml")
-            else shared | {"method": options.method_table(method)}
+            else shared | {"method": method_table(method)}
             for method in methods
         ]
         numbers = numbers or [Experiment(**base[0]).seed]
@@ -318,7 +318,7 @@ def _find_label(text: str, labels: Mapping[str, str]) -> str:
     if text in labels:
         return labels[text]
     with contextlib.suppress(UserError):  # no method at all
-        spec = MethodSpec(**options.method_table(text))
+        spec = MethodSpec(**method_table(text))
         text = spec.brief() if spec.parts().keys() <= METHODS.keys() else text
     if text not in labels.values():
         raise unknown("method to compare with", text, labels.values())

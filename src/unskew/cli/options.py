@@ -13,7 +13,6 @@ from unskew.engines import ENGINES
 from unskew.errors import UserError
 from unskew.experiment import Experiment, assign, read, refuse_code
 from unskew.loggers import find
-from unskew.notation import items, named
 
 DEFAULT = Experiment()
 
@@ -336,20 +335,6 @@ def probe_period(text: str | None) -> str | None:
 def loggers(text: str | None) -> tuple[str, ...]:
     """Such as tensorboard,wandb: all there, and their packages installed."""
     return () if text is None else find(part.strip() for part in text.split(","))
-
-
-def method_table(text: str) -> dict[str, Any]:
-    """`NAME`, `NAME:option=value,option=value`, or several of these joined by +, as the [method] table of an
-    experiment."""
-    parts = [named(part) for part in re.split(r"\+(?!\d)", text)]
-    if not all(name for name, _ in parts):
-        raise UserError(f"--method is '{text}' but a name is missing: write one, or several joined by +.")
-    for name, options in parts:
-        if options == "" or any(item.key is None for item in items(options)):
-            raise UserError(f"'{name}:{options}' is not a method: write {name}, or {name}:option=value.")
-    tables = {name: assign({}, [item.text for item in items(options)]) for name, options in parts}
-    name = "+".join(name for name, _ in parts)
-    return {"name": name, **(tables[name] if len(parts) == 1 else tables)}
 
 
 def seed_list(text: str) -> list[int]:

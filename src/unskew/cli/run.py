@@ -24,7 +24,7 @@ from unskew.cli.show import (
 )
 from unskew.clock import Clock, process_age
 from unskew.comparison import summary_of
-from unskew.experiment import Experiment
+from unskew.experiment import Experiment, method_table
 from unskew.record import Summary, to_json
 from unskew.report.read import Run
 from unskew.report.skew_words import skew_in_words
@@ -78,7 +78,7 @@ def run(
         **options.settings(
             experiment,
             set_,
-            method=None if method is None else options.method_table(method),
+            method=None if method is None else method_table(method),
             dataset=dataset,
             augment=augment,
             attack=attack,

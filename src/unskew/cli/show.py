@@ -197,7 +197,7 @@ def class_table(run: Run, width: int) -> Table:
     for index, name in enumerate(run.classes):
         value = by_class[index]
         drawn = "" if np.isnan(value) else "█" * round(bar * value)
-        cells = [str(held[group][index]) for group in GROUPS]
+        cells = [str(held[group][index]) if len(run.counts) else "-" for group in GROUPS]
         table.add_row(Text(name), percent(value), drawn, *cells, style="bold" if index == worst else None)
     return table
 

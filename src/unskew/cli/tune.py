@@ -19,7 +19,7 @@ from unskew.cli.setup import Loaded, set_up
 from unskew.cli.show import Grid, console, say
 from unskew.clock import Clock, process_age
 from unskew.errors import Interrupted, UserError, unknown
-from unskew.experiment import Experiment, Prepared, absolute_method
+from unskew.experiment import Experiment, Prepared, absolute_method, method_table
 from unskew.lock import locked
 from unskew.record import to_json
 from unskew.runs import EMPTY, claim, free_folder, slug, write_whole
@@ -248,7 +248,7 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
 
 def _table(method: str) -> dict[str, Any]:
     """A method's table in an experiment, where its file, if it is one, is found from every folder."""
-    table = options.method_table(method)
+    table = method_table(method)
     return table | {"name": "+".join(map(absolute_method, table["name"].split("+")))}
 
 

@@ -38,8 +38,18 @@ class Split:
 
     @property
     def drawn(self) -> bool:
-        """Whether samples are drawn when they are needed, and never all there."""
+        """Whether samples are drawn when they are needed, or elsewhere, and never all there."""
         return False
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether samples are on other machines, and nobody here may take them."""
+        return False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the clients are called whose samples are elsewhere."""
+        return ()
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The inputs and labels of these rows."""

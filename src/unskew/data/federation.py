@@ -39,7 +39,7 @@ class Holding:
 
     rows: NDArray[np.int64]
     counts: Tensor
-    """Label counts, int64 [C]."""
+    """Label counts, int64 [C]; empty where the samples are elsewhere and nobody told them."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -143,7 +143,7 @@ class Federation:
         where owners are unknown or have been divided."""
         owners = self.dataset.train.owners
         if owners is None or not self.dataset.owners:
-            return ()
+            return self.dataset.train.names
         held = [np.unique(owners.numpy()[mine]) for mine in self.partition.indices]
         if len(np.unique(np.concatenate(held))) < sum(map(len, held)):
             return ()
@@ -157,8 +157,12 @@ class Federation:
         if dataset.test.owners is None or (dataset.train.owners is None and not dataset.train.drawn):
             return None
         tested = dataset.test.owners.numpy()
-        if dataset.train.owners is None:  # drawn when they are needed: client k is owner k
+        sizes = None
+        if dataset.train.owners is None:  # drawn when they are needed, or elsewhere: client k is owner k
             train, client = self.partition.counts, np.arange(len(self.partition.counts))
+            if not len(train):  # clients keep what classes they hold
+                train, client = np.zeros((self.clients, C), np.int64), np.arange(self.clients)
+                sizes = self.partition.sizes
         else:
             rows = np.concatenate(self.partition.indices)
             holders = np.repeat(np.arange(self.clients), [len(mine) for mine in self.partition.indices])
@@ -169,7 +173,8 @@ class Federation:
             np.minimum.at(first, owners, holders)
             np.maximum.at(last, owners, holders)
             client = np.where(first == last, first, -1)
-        there = np.flatnonzero(train.any(axis=1) | (np.bincount(tested, minlength=len(train)) > 0))
+        held = train.any(axis=1) if sizes is None else sizes > 0
+        there = np.flatnonzero(held | (np.bincount(tested, minlength=len(train)) > 0))
         number = np.full(len(train), -1)
         number[there] = np.arange(len(there))
         return Sites(
@@ -178,6 +183,7 @@ class Federation:
             clients=client[there],
             labels=dataset.test.labels.numpy(),
             owners=number[tested],
+            sizes=None if sizes is None else sizes[there],
         )
 
     def holding(self, client: int) -> Holding:
@@ -185,6 +191,8 @@ class Federation:
         rows = self.partition.indices[client]
         if client < len(self.counts):
             return Holding(rows, self.counts[client])
+        if self.dataset.train.elsewhere:
+            return Holding(rows, torch.zeros(0, dtype=torch.int64))
         return holding_of(self.dataset, rows)
 
     def indices(self, client: int) -> Tensor:

@@ -43,6 +43,9 @@ class Engine(Protocol):
     def rounds_ahead(self) -> int:
         """How many rounds may begin before the numbers of the first have arrived."""
 
+    def start_memory(self, method: Method, task: Task) -> Tensors:
+        """What a client keeps before the first round that it takes part in."""
+
     def fit(
         self,
         method: Method,
@@ -63,8 +66,8 @@ class Engine(Protocol):
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
         """Test a model on the test set, or on what validates."""
 
-    def probability_scores(self, weights: Weights) -> ProbabilityScores:
-        """How good a model's probabilities are on the test set. It waits."""
+    def probability_scores(self, weights: Weights) -> ProbabilityScores | None:
+        """How good a model's probabilities are on the test set; None where nobody can tell. It waits."""
 
     def fetch(self, tensors: Tensors) -> Pending[Tensors]:
         """Send tensors of the device on their way to the host."""
@@ -92,6 +95,9 @@ class EngineType:
     """Raises a UserError where a trial cannot run on it."""
 
 
+FLOWER = "flower"
+"""Of runs whose clients are on other machines: only Flower's server starts it."""
+
 ENGINES: dict[str, EngineType] = {
     "loop": EngineType(Loop),
     "pool": EngineType(Pool, pool.check),
@@ -107,6 +113,8 @@ def choose(trial: Trial) -> str:
     name = trial.engine
     if name == "auto":
         name = "graphs" if trial.pick_device().type == "cuda" else "pool" if pool.available() else "loop"
+    if name == FLOWER:
+        return name
     if name not in ENGINES:
         raise unknown("engine", name, ["auto", *ENGINES])
     ENGINES[name].check(trial)
@@ -120,11 +128,17 @@ def compiles(trial: Trial) -> bool:
 
 def start(trial: Trial) -> Engine:
     """Return the engine of a trial, ready to train."""
+    if trial.engine == FLOWER:
+        raise UserError(
+            "engine flower trains clients on other machines: start the app again with `flwr run`, or choose "
+            "another engine."
+        )
     return ENGINES[choose(trial)].start(trial)
 
 
 __all__ = [
     "ENGINES",
+    "FLOWER",
     "Engine",
     "EngineType",
     "EvaluationSet",

@@ -13,10 +13,12 @@ from unskew.engines.job import Failed, Job, Pending, Task
 from unskew.engines.network import Network
 from unskew.engines.samples import Samples
 from unskew.errors import UserError
+from unskew.method import Method
+from unskew.method_checks import named_tensors
 from unskew.metrics import Assessment, ProbabilityScores
-from unskew.transfer import download
+from unskew.transfer import download, upload
 from unskew.trial import Trial, weights_of
-from unskew.types import Query, Tensors, View, Weights
+from unskew.types import FORGETFUL, Query, Tensors, View, Weights
 
 
 class Local:
@@ -59,6 +61,13 @@ class Base:
         """The settings under which the same work gives the same bits."""
         return self.local.deterministic()
 
+    def start_memory(self, method: Method, task: Task) -> Tensors:
+        """What a client keeps before the first round that it takes part in."""
+        if method.memory.init is FORGETFUL.init:
+            return {}
+        counts = upload(self.trial.counts_of(task.client, task.holding.counts), self.device)
+        return named_tensors("memory.init", method.memory.init(self.initial, counts))
+
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
         """Test a model on the test set, or on what validates."""
         with self.deterministic():
@@ -66,7 +75,7 @@ class Base:
             totals = test.sum(test.batch_totals(weights, n) for n in range(len(test)))
             return Pending.done(test.assessment(totals))
 
-    def probability_scores(self, weights: Weights) -> ProbabilityScores:
+    def probability_scores(self, weights: Weights) -> ProbabilityScores | None:
         """How good a model's probabilities are on the test set."""
         with self.deterministic():
             return self.local.evaluators["test"].probability_scores(weights)

@@ -81,6 +81,10 @@ class LostError(UserError):
     """That the process or the machine which worked on something has ended, also when it was tried again."""
 
 
+class RemoteError(Exception):
+    """What went wrong on a machine that sends no Python objects, in words that fit into a sentence."""
+
+
 @dataclass(frozen=True, eq=False)
 class Failed:
     """That training a client came to nothing, and why. What the user did wrong is no failure of a client: it
@@ -107,7 +111,8 @@ class Failed:
         if self.kind == "memory":
             return "it ran out of memory: lower the batch size, or run fewer clients at once with --workers"
         said = " ".join(str(self.error).split()).removesuffix(".")
-        return said if self.kind == "lost" else f"{type(self.error).__name__}: {said}".removesuffix(": ")
+        plain = self.kind == "lost" or isinstance(self.error, RemoteError)
+        return said if plain else f"{type(self.error).__name__}: {said}".removesuffix(": ")
 
     def raised(self) -> Exception:
         """The error, with a note of where it happened."""

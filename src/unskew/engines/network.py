@@ -16,7 +16,7 @@ from unskew.errors import UserError
 from unskew.models import frozen_norms, frozen_tensors, level_ends, moving_norms, seen_levels
 from unskew.parts.heads import Head, find_head
 from unskew.trial import Trial, weights_of
-from unskew.types import Inputs, Out, Params, Weights
+from unskew.types import Inputs, Out, Params, Tensors, Weights
 
 
 class Network:
@@ -79,6 +79,16 @@ class Network:
                 f"the model cannot read a batch of shape {list(batch.shape)} ({said}): "
                 f"let it read samples of shape {list(batch.shape[1:])}."
             ) from error
+
+    @torch.no_grad()
+    def load_frozen(self, frozen: Tensors) -> None:
+        """Take the tensors that nobody trains and no round sends. Made on another machine they could be
+        others: a model may draw them otherwise than from the trial's seed, and another kind of CPU may round
+        otherwise."""
+        for module in {self.student, self.teacher, self.lone, self.by_batch}:
+            own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
+            for name, value in frozen.items():
+                own[name].copy_(value)
 
     @cached_property
     def head(self) -> Head:

@@ -1,10 +1,47 @@
-"""Losses and class-wise results for an app on Flower that there is already.
+"""Label-skew methods on Flower, at three depths.
 
-`loss` goes into the training loop of a ClientApp, `class_counts` into its evaluation, `classwise` into any
-strategy of the ServerApp. The first two need PyTorch alone.
+In an app that there is already: `loss` goes into the training loop of a ClientApp, `class_counts` into its
+evaluation, `classwise` into any strategy of the ServerApp; the first two need PyTorch alone. Any method in an
+app of one's own: `train` and `evaluate` are what its nodes do, `strategy` is its server. A whole app:
+`client_app` and `server_app`, which `unskew flower init` writes down.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from unskew.flower.evaluation import class_counts, classwise
 from unskew.flower.objective import ClientLoss, loss
 
-__all__ = ["ClientLoss", "class_counts", "classwise", "loss"]
+if TYPE_CHECKING:
+    from unskew.flower.app import client_app, server_app
+    from unskew.flower.client import evaluate, train
+    from unskew.flower.server import strategy
+
+LATER = {
+    "client_app": "app",
+    "evaluate": "client",
+    "server_app": "app",
+    "strategy": "server",
+    "train": "client",
+}
+"""What needs Flower, and all of unskew, when it is asked for."""
+
+__all__ = [
+    "ClientLoss",
+    "class_counts",
+    "classwise",
+    "client_app",
+    "evaluate",
+    "loss",
+    "server_app",
+    "strategy",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LATER:
+        raise AttributeError(f"module 'unskew.flower' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"unskew.flower.{LATER[name]}"), name)

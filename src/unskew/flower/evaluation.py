@@ -89,8 +89,6 @@ def classwise(replies: list[RecordDict], weighted_by_key: str, *, confusion: boo
     from flwr.app import MetricRecord, RecordDict
     from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
-    from unskew import metrics
-
     records = [next(iter(reply.metric_records.values())) for reply in replies]
     faults = [_fault(record.get(CONFUSION)) for record in records]
     lengths = Counter(
@@ -112,18 +110,7 @@ def classwise(replies: list[RecordDict], weighted_by_key: str, *, confusion: boo
             used.append(record)
     total = sum(np.array(record[CONFUSION], dtype=np.int64) for record in used)
     matrix = np.asarray(total).reshape(math.isqrt(usual), -1)
-    by_class = metrics.class_accuracy(matrix)
-    found: dict[str, Any] = {
-        "accuracy": metrics.accuracy(matrix),
-        "balanced-accuracy": metrics.balanced_accuracy(matrix),
-        "macro-f1": metrics.macro_f1(matrix),
-        "class-accuracy": by_class.tolist(),
-        "class-examples": matrix.sum(axis=1).tolist(),
-        "replies-left-out": len(records) - len(used),
-    }
-    if matrix.any():
-        worst = metrics.worst_class(by_class)
-        found |= {"worst-class": worst, "worst-class-accuracy": float(by_class[worst])}
+    found = class_metrics(matrix) | {"replies-left-out": len(records) - len(used)}
     if confusion:
         found[CONFUSION] = matrix.flatten().tolist()
     others = [
@@ -136,6 +123,24 @@ def classwise(replies: list[RecordDict], weighted_by_key: str, *, confusion: boo
         )
         averaged.pop(EXAMPLES, None)
     return MetricRecord({**averaged, **found})
+
+
+def class_metrics(matrix: Any) -> dict[str, Any]:
+    """The class-wise results of a confusion matrix, [i, j]: samples of class i answered j."""
+    from unskew import metrics
+
+    by_class = metrics.class_accuracy(matrix)
+    found: dict[str, Any] = {
+        "accuracy": metrics.accuracy(matrix),
+        "balanced-accuracy": metrics.balanced_accuracy(matrix),
+        "macro-f1": metrics.macro_f1(matrix),
+        "class-accuracy": by_class.tolist(),
+        "class-examples": matrix.sum(axis=1).tolist(),
+    }
+    if matrix.any():
+        worst = metrics.worst_class(by_class)
+        found |= {"worst-class": worst, "worst-class-accuracy": float(by_class[worst])}
+    return found
 
 
 def _fault(counts: object) -> str | None:

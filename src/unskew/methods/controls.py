@@ -75,7 +75,7 @@ def centralised() -> Program:
         data = Traffic(up=_data_size(mine, everything), down=0)
         return run.result(trained.weights, trained.state, trained.rounds, notes=notes, traffic=data)
 
-    return Program(run, work=Work())
+    return Program(run, work=Work(), one_place="it trains on all data in one place")
 
 
 def _data_size(federation: Federation, rows: NDArray[np.int64]) -> int:
@@ -120,12 +120,13 @@ def local_only() -> Program:
             )
         )
         state = State(ServerState(all_models(stage), {}, len(stage.rounds)), memories)
-        scores = mean_scores([engine.probability_scores(model) for model in unstacked(weights)])
+        each = [engine.probability_scores(model) for model in unstacked(weights)]
+        scores = mean_scores([found for found in each if found is not None])
         names = federation.names
         owners = [ClientModel(client, names[client] if names else "") for client in clients or [0]]
         return run.result(weights, state, stage.rounds, notes=notes, scores=scores, owners=owners)
 
-    return Program(run, work=Work())
+    return Program(run, work=Work(), one_place="its clients exchange nothing: each site trains alone")
 
 
 def _train_alone(run: Run, clients: Sequence[int], model: Callable[[Stage], Weights]) -> Stage:
@@ -144,7 +145,7 @@ def _train_alone(run: Run, clients: Sequence[int], model: Callable[[Stage], Weig
         stop_timer = engine.start_timer()
         losses, counted, faults, samples, passed = [], Counter[str](), list[Fault](), 0, 0
         for client, state in states.items():
-            job = recall(trial, base, engine, state, Task(client, t, federation.holding(client)))
+            job = recall(base, engine, state, Task(client, t, federation.holding(client)))
             sent = state.server.weights
             answers, bad = sort_out(trial.faults, t, [job], engine.fit(base, sent, {}, [job]), sent)
             for _, fit in answers:

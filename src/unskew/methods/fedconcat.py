@@ -132,7 +132,8 @@ def fedconcat(
         notes = list(_notes(kinds, clusters, last))
         return run.result(weights, state, told, trial=whole, notes=notes, scores=scores)
 
-    return Program(run)
+    why = "its last layer is trained on features that all clients' data are turned into in one place"
+    return Program(run, one_place=why)
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,11 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from unskew import metrics
+from unskew.data import remote
 from unskew.data.dataset import Split
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
+from unskew.data.remote import RemoteSplit
 from unskew.engines.network import Network
 from unskew.errors import UserError, require, unknown
 from unskew.faults import DivergedError
@@ -142,18 +144,27 @@ def pkd(
     )
 
     def run(run: Run) -> Result:
-        trial, base = run.trial, run.base
-        _check_groups(given, trial.federation)
+        trial, base, C = run.trial, run.base, len(run.trial.federation.dataset.classes)
+        if given:
+            run.value("check of the groups", partial(_check_groups, given, trial.federation))
         last = _warmup_rounds(warmup, trial.budget.rounds)
         asked = 0 if given else min(looks, max(last, 1))
         warm, rounds, statistics = warm_up(run, last, looks=asked)
-        found: Sequence[Group] = ()
+        weak = WeakGroups([], torch.zeros(trial.federation.clients, 0, dtype=torch.int64))
         if last < trial.budget.rounds:
-            if given:
-                run.ask("samples of the groups", partial(_group_sizes, given))
-            found = given or choose(*rates(statistics))
+            sizes = run.ask("samples of the groups", partial(_group_sizes, given)) if given else ()
+
+            def find() -> Tensors:
+                if given:
+                    return WeakGroups(given, torch.stack([each["samples"].cpu() for each in sizes])).told(C)
+                return find_groups(statistics, choose).told(C)
+
+            weak = WeakGroups.of(run.value("weak groups", find))
         body = warm.served if expert_start == "body" else None
-        trained = {group: train_expert(run, group, expert_rounds, body) for group in found}
+        trained = {
+            group: train_expert(run, group, weak.samples[:, place], expert_rounds, body)
+            for place, group in enumerate(weak.groups)
+        }
         lessons = {group: expert.answer for group, expert in trained.items() if expert is not None}
         alike = in_one_group(list(lessons), len(trial.federation.dataset.classes), trial.pick_device())
 
@@ -181,7 +192,7 @@ def pkd(
             taught.weights,
             taught.state,
             [*rounds, *taught.rounds],
-            notes=list(_notes(trial, last, expert_rounds, trained)),
+            notes=list(_notes(trial, last, expert_rounds, trained, weak.samples)),
             traffic=Traffic(up=0, down=len(pupils) * size),
         )
 
@@ -217,11 +228,11 @@ def parse_groups(text: str) -> list[Group]:
 # Stage 1
 
 
-def warm_up(run: Run, rounds: int, *, looks: int) -> tuple[Trained, list[Round], Tensor]:
-    """Train some rounds; after each of the last `looks` ask the clients for their statistics. The sum of
-    these comes back, beside the model and the rounds."""
+def warm_up(run: Run, rounds: int, *, looks: int) -> tuple[Trained, list[Round], list[tuple[Tensors, ...]]]:
+    """Train some rounds; after each of the last `looks` ask the clients for their statistics. What they
+    answer comes back, beside the model and the rounds."""
     C = len(run.trial.federation.dataset.classes)
-    total, done = torch.zeros(C, C + 2, dtype=torch.float64), list[Round]()
+    answers, done = list[tuple[Tensors, ...]](), list[Round]()
     state: State | None = None
     for until in range(rounds - max(looks, 1) + 1, rounds + 1):
         warm = run.train(f"warm-up, {until} rounds", run.base, start=state, until=until)
@@ -229,9 +240,8 @@ def warm_up(run: Run, rounds: int, *, looks: int) -> tuple[Trained, list[Round],
         done += warm.rounds
         if looks:
             name = f"statistics after {until} rounds"
-            for answer in run.ask(name, partial(_statistics, C), warm.served, state=state):
-                total += answer["statistics"].cpu()
-    return warm, done, total
+            answers.append(run.ask(name, partial(_statistics, C), warm.served, state=state))
+    return warm, done, answers
 
 
 def _statistics(classes: int, scope: Scope, look: Look) -> Tensors:
@@ -254,6 +264,42 @@ def class_statistics(views: Iterable[View], classes: int) -> Tensor:
     return total
 
 
+@dataclass(frozen=True, eq=False)
+class WeakGroups:
+    """Groups of classes, and how many samples of each group every client has."""
+
+    groups: Sequence[Group]
+    samples: Tensor
+    """[clients, groups]"""
+
+    def told(self, classes: int) -> Tensors:
+        """The same as tensors."""
+        members = torch.zeros(len(self.groups), classes, dtype=torch.bool)
+        for place, group in enumerate(self.groups):
+            members[place, list(group)] = True
+        return {"members": members, "samples": self.samples}
+
+    @classmethod
+    def of(cls, told: Tensors) -> WeakGroups:
+        """What `told` has made tensors of."""
+        groups = [tuple(row.nonzero().flatten().tolist()) for row in told["members"]]
+        return cls(groups, told["samples"])
+
+
+def find_groups(
+    statistics: Sequence[Sequence[Tensors]], choose: Callable[[Floats, Floats], Sequence[Group]]
+) -> WeakGroups:
+    """The weak groups by what clients have answered, after one round or several."""
+    answers = [[answer["statistics"].cpu() for answer in each] for each in statistics]
+    total = torch.zeros_like(answers[0][0])
+    for statistic in (statistic for each in answers for statistic in each):
+        total += statistic
+    groups = list(choose(*rates(total)))
+    counts = torch.stack([statistic[:, -2] for statistic in answers[-1]]).long()
+    columns = [counts[:, list(group)].sum(dim=1) for group in groups]
+    return WeakGroups(groups, torch.stack(columns, dim=1) if columns else counts[:, :0])
+
+
 def rates(statistics: Tensor) -> tuple[Floats, Floats]:
     """The mean probabilities [C, C] and the accuracy [C] of every class, from the sum of the clients'
     statistics; NaN for classes without samples."""
@@ -274,13 +320,15 @@ class Expert:
     nbytes: int
 
 
-def train_expert(run: Run, group: Group, rounds: int, body: Weights | None = None) -> Expert | None:
-    """An expert on these classes, trained as FedAvg; None where its training diverged. It starts from the
-    tensors of `body` that have the shape of its own."""
+def train_expert(
+    run: Run, group: Group, samples: Tensor, rounds: int, body: Weights | None = None
+) -> Expert | None:
+    """An expert on these classes, of which every client has so many samples, trained as FedAvg; None where
+    its training diverged. It starts from the tensors of `body` that have the shape of its own."""
     trial = run.trial
     mine = replace(
         trial,
-        federation=only_classes(trial.federation, group),
+        federation=only_classes(trial.federation, group, samples),
         model=trial.model if isinstance(trial.model, str) else partial(_resized, trial, len(group)),
         budget=trial.budget.model_copy(update={"rounds": rounds}),
         evaluation=trial.evaluation.model_copy(update={"every": rounds}),
@@ -305,21 +353,21 @@ def train_expert(run: Run, group: Group, rounds: int, body: Weights | None = Non
     return Expert(partial(_answer, network, weights), size)
 
 
-def only_classes(federation: Federation, group: Group) -> Federation:
+def only_classes(federation: Federation, group: Group, samples: Tensor | None = None) -> Federation:
     """The samples of these classes, labelled by their place in the group. Clients without any stay, with
-    nothing."""
+    nothing. Where clients' data are elsewhere, `samples` says how many each has."""
     dataset = federation.dataset
-    train = dataset.train
+    train, name = dataset.train, f"{dataset.name}, classes {'/'.join(map(str, group))}"
+    if isinstance(train, RemoteSplit):
+        assert samples is not None
+        return remote.only_classes(federation, group, samples.numpy(), name)
     place = torch.full((len(dataset.classes),), -1)
     place[list(group)] = torch.arange(len(group))
     labels = place[train.labels]
     rows = (labels >= 0).nonzero().flatten()
     position = torch.cumsum(labels >= 0, 0) - 1
-    split = Split(train.inputs[rows], labels[rows])
-    unused = Split(
-        split.inputs[:1], split.labels[:1]
-    )  # a dataset has a test split, but experts are not tested
-    name = f"{dataset.name}, classes {'/'.join(map(str, group))}"
+    unused = Split(train.inputs[:1], torch.zeros(1, dtype=torch.int64))  # no split of a dataset is empty
+    split = Split(train.inputs[rows], labels[rows]) if len(rows) else unused  # others may have some
     part = replace(
         dataset,
         name=name,
@@ -353,12 +401,16 @@ def _answer(network: Network, weights: Weights, x: Tensor) -> Tensor:
     return network.test(weights, x).logits
 
 
-def _check_groups(groups: Sequence[Group], federation: Federation) -> None:
-    samples = federation.counts.sum(dim=0)
+def _check_groups(groups: Sequence[Group], federation: Federation) -> Tensors:
+    """Refuse classes that there are not, and those nobody has, as far as that is known here."""
+    samples, known = federation.counts.sum(dim=0), len(federation.counts) == federation.clients
     for group in groups:
         for c in group:
             require(c < len(samples), f"groups names class {c} but the classes are 0..{len(samples) - 1}.")
-            require(bool(samples[c]), f"groups names class {c}, of which no client has a sample.")
+            require(
+                bool(samples[c]) or not known, f"groups names class {c}, of which no client has a sample."
+            )
+    return {}
 
 
 def _warmup_rounds(warmup: int | Literal["auto"], rounds: int) -> int:
@@ -372,7 +424,7 @@ def _warmup_rounds(warmup: int | Literal["auto"], rounds: int) -> int:
 
 
 def _notes(
-    trial: Trial, warmup: int, expert_rounds: int, trained: dict[Group, Expert | None]
+    trial: Trial, warmup: int, expert_rounds: int, trained: dict[Group, Expert | None], samples: Tensor
 ) -> Iterable[str]:
     if warmup == trial.budget.rounds:
         yield "PKD's warm-up took the only round: this is its base method alone."
@@ -380,11 +432,11 @@ def _notes(
     if not trained:
         yield f"PKD found no weak group after {warmup} rounds: this is its base method alone."
         return
-    counts, names = trial.federation.counts.sum(dim=0), trial.federation.dataset.classes
+    federation = trial.federation
+    names = federation.dataset.classes
     listed = "; ".join(f"{'/'.join(map(str, g))} ({', '.join(names[c] for c in g)})" for g in trained)
-    share = sum(int(counts[list(group)].sum()) for group in trained) / int(counts.sum())
-    sizes = (trial.federation.counts[:, list(group)].sum(dim=1) for group in trained)
-    cost = expert_rounds * sum(map(trial.passed, sizes)) / trial.passed(trial.federation.sizes)
+    share = int(samples.sum()) / federation.population.samples
+    cost = expert_rounds * sum(map(trial.passed, samples.T)) / trial.passed(federation.sizes)
     yield (
         f"PKD's groups: {listed}. After {warmup} round{'s' * (warmup != 1)} of warm-up their experts "
         f"trained {expert_rounds} rounds on {share:.3g} of the data: {cost:.4g} U beyond the budget, U being "

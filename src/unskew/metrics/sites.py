@@ -79,6 +79,8 @@ class SiteResult:
     """[C]: test samples of each class."""
     confusion: Counts
     """[i, j]: test samples of class i answered j."""
+    known: bool = True
+    """Whether the site tells of which classes its training samples are."""
 
     @property
     def accuracy(self) -> float:
@@ -111,6 +113,8 @@ class SiteResult:
         return self._mean(self.train == 0)
 
     def _mean(self, which: NDArray[np.bool_]) -> float | None:
+        if not self.known:
+            return None
         values = self.class_accuracy[which]
         values = values[~np.isnan(values)]
         return float(values.mean()) if len(values) else None
@@ -125,6 +129,7 @@ def site_results(sites: Sites, answers: NDArray[np.integer]) -> list[SiteResult]
             train=sites.train[number],
             test=sites.test[number],
             confusion=sites.confusion(answers, number),
+            known=sites.sizes is None,
         )
         for number, (name, client) in enumerate(zip(sites.names, sites.clients.tolist(), strict=True))
     ]

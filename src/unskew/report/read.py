@@ -121,12 +121,13 @@ def read_run(path: Path) -> Run:
     experiment = _toml(path / "experiment.toml")
     partition = _parse(record.PARTITION, path / "partition.json")
     classes, counts = partition["dataset"]["classes"], partition["counts"]
-    if not counts or any(len(row) != len(classes) for row in counts):
+    names = partition.get("names", [])
+    # Of clients on other machines that keep their label counts, there are names alone.
+    if not (counts or names) or any(len(row) != len(classes) for row in counts):
         raise _damaged(path / "partition.json", "its counts do not fit its classes")
     if not all(0 <= number < 1 << 53 for row in counts for number in row):
         raise _damaged(path / "partition.json", "its counts are no numbers of samples")
-    names = partition.get("names", [])
-    if names and len(names) != len(counts):
+    if names and counts and len(names) != len(counts):
         raise _damaged(path / "partition.json", "its names do not fit its counts")
     probes, summary, failure = (path / name for name in ("probes.jsonl", "summary.json", "error.json"))
     run = Run(
@@ -136,7 +137,7 @@ def read_run(path: Path) -> Run:
         experiment=cast(dict[str, Any], experiment),
         environment=_parse(record.ENVIRONMENT, path / "environment.json"),
         classes=tuple(classes),
-        counts=np.array(counts, dtype=np.int64),
+        counts=np.array(counts, dtype=np.int64).reshape(-1, len(classes)),
         rounds=_lines(record.ROUND, path / "rounds.jsonl"),
         probes=_lines(record.PROBE, probes) if probes.exists() else [],
         summary=_parse(record.SUMMARY, summary) if summary.exists() else None,

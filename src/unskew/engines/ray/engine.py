@@ -12,14 +12,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import torch
-
 from unskew.data.federation import Federation, Holding
 from unskew.engines.cuda.graphs import Graphs
 from unskew.engines.evaluate import EvaluationSet
 from unskew.engines.job import Failed, Job, LostError, Outcome, Pending, Task
 from unskew.engines.loop import Loop
-from unskew.engines.network import Network
 from unskew.engines.plan import divide, longest_first
 from unskew.engines.ray.connect import connect
 from unskew.engines.ray.fleet import RemoteCall, fleet_for
@@ -167,18 +164,8 @@ def _batch_totals(sent: list[Any], value: Payload) -> Payload:
 def _open_engine(reference: Any) -> Loop | Graphs:
     trial, frozen = _open(reference)
     engine = Graphs(trial) if trial.engine == "graphs" else Loop(trial)
-    _load_frozen(engine.local.network, frozen)
+    engine.local.network.load_frozen(frozen)
     return engine
-
-
-@torch.no_grad()
-def _load_frozen(network: Network, frozen: Tensors) -> None:
-    """Give a network the tensors that nobody trains and no round sends. Made here they could be others: a
-    model may draw them otherwise than from the trial's seed, and another kind of CPU may round otherwise."""
-    for module in {network.student, network.teacher, network.lone, network.by_batch}:
-        own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
-        for name, value in frozen.items():
-            own[name].copy_(value)
 
 
 @lru_cache(maxsize=4)

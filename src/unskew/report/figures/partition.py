@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.errors import UserError
 from unskew.report.conditions import by_condition, in_common
 from unskew.report.figures.style import (
     COLUMN,
@@ -50,6 +51,11 @@ most."""
 
 def partition(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
     """The partitions of these runs: one panel for each that differs, with its seed."""
+    if not all(len(run.counts) for run in runs):
+        raise UserError(
+            "label counts stayed with the clients of this run, so nobody can draw who holds what: share them "
+            "(federation.label_counts=share), or draw another figure."
+        )
     distinct_ = {(run.classes, run.counts.shape, run.counts.tobytes()): run for run in reversed(runs)}
     shown = sorted(distinct_.values(), key=runs.index)
     if len(shown) == 1:

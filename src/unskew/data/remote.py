@@ -1,0 +1,154 @@
+"""Data of a federation whose clients are on other machines, as its server knows them: how many there are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unskew.data.dataset import Dataset, Split
+from unskew.data.drawn import Ranges
+from unskew.data.federation import Federation
+from unskew.data.manifest import Partition
+from unskew.errors import UserError
+from unskew.types import Inputs
+
+Ints = NDArray[np.int64]
+
+
+class RemoteSplit(Split):
+    """Training samples that stay with their clients."""
+
+    def __init__(self, sizes: Ints, names: Sequence[str] = ()) -> None:
+        """`sizes` says how many samples each client has, `names` what the clients are called."""
+        vars(self).update(rows=Ranges(sizes), _names=tuple(names))
+
+    rows: Ranges
+    _names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return int(self.rows.sizes.sum())
+
+    @property
+    def drawn(self) -> bool:
+        return True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._names
+
+    @property
+    def elsewhere(self) -> bool:
+        return True
+
+    @property
+    def inputs(self) -> Tensor:
+        self.whole()
+
+    @property
+    def labels(self) -> Tensor:
+        self.whole()
+
+    def whole(self) -> NoReturn:
+        raise UserError(
+            "this needs clients' training samples in one place, and they are on other machines: choose "
+            "another method."
+        )
+
+    def take(self, rows: Tensor) -> NoReturn:
+        self.whole()
+
+    def digest(self, into: hashlib._Hash) -> None:
+        into.update(repr(self.names).encode())
+        into.update(self.rows.sizes.astype("<i8").tobytes())
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteClient:
+    """What a client tells of its data."""
+
+    name: str
+    samples: int
+    """To train on."""
+    test: Ints | None = None
+    """[C]: its own test samples of each class, where the model is tested at the clients."""
+    counts: Ints | None = None
+    """[C]: its training samples of each class, where it shares them."""
+    validation: Ints | None = None
+    """[C]: those of its samples that validate, by class."""
+
+
+def stand_in(inputs: Inputs, counts: Sequence[Ints]) -> Split:
+    """A split as large as those of several owners together, with their labels and without their inputs. What
+    is counted of the answers on such samples by owner and class is what was counted there."""
+    labels = np.concatenate([np.repeat(np.arange(len(each)), each) for each in counts])
+    owners = np.repeat(np.arange(len(counts)), [int(each.sum()) for each in counts])
+    kind = {"image": torch.uint8, "table": torch.float32, "text": torch.int32}[inputs.kind]
+    nothing = torch.zeros(1, *inputs.shape, dtype=kind).expand(len(labels), *inputs.shape)
+    return Split(nothing, torch.from_numpy(labels), torch.from_numpy(owners))
+
+
+def remote_federation(
+    like: Dataset, clients: Sequence[RemoteClient], *, seed: int | None, test: Split | None = None
+) -> Federation:
+    """The federation as its server knows it. `like` has the form of the clients' data: classes and inputs;
+    `test` are the samples to test on, where the server has some of its own."""
+    sizes = np.array([client.samples for client in clients], np.int64)
+    shared = [client.counts for client in clients if client.counts is not None]
+    known = len(shared) == len(clients)
+    counts = np.stack(shared) if known else np.zeros((0, len(like.classes)), np.int64)
+    own_tests = [client.test for client in clients if client.test is not None]
+    if test is None:
+        if not sum(int(each.sum()) for each in own_tests):
+            raise UserError(
+                "no client has samples to test on, and neither has the server: give one of them some."
+            )
+        test = stand_in(like.inputs, own_tests)
+    validating = [client.validation for client in clients if client.validation is not None]
+    names = [client.name for client in clients]
+    dataset = Dataset(
+        name=like.name,
+        train=RemoteSplit(sizes, names),
+        test=test,
+        classes=like.classes,
+        mean=like.mean,
+        std=like.std,
+        vocabulary=like.vocabulary,
+        owners=tuple(names),
+        columns=like.columns,
+        words=like.words,
+    )
+    note = "Label counts stay with the clients: their majority, minority and vacant classes are not told."
+    partition = Partition(
+        dataset.train.rows if isinstance(dataset.train, RemoteSplit) else (),
+        counts,
+        recipe="natural",
+        seed=seed,
+        notes=() if known else (note,),
+    )
+    validation = stand_in(like.inputs, validating) if validating else None
+    return Federation(dataset, partition, validation, "at the clients" if validating else "none")
+
+
+def only_classes(federation: Federation, group: Sequence[int], samples: Ints, name: str) -> Federation:
+    """The same clients with their samples of these classes alone, of which each has so many."""
+    dataset = federation.dataset
+    assert isinstance(dataset.train, RemoteSplit)
+    counts = federation.partition.counts[:, list(group)]
+    test = Split(dataset.test.inputs[:1], torch.zeros(1, dtype=torch.int64))  # nobody is tested on it
+    part = Dataset(
+        name=name,
+        train=RemoteSplit(samples, dataset.train.names),
+        test=test,
+        classes=tuple(dataset.classes[c] for c in group),
+        mean=dataset.mean,
+        std=dataset.std,
+        vocabulary=dataset.vocabulary,
+    )
+    return Federation(part, Partition(Ranges(samples), counts, recipe=name, seed=None))

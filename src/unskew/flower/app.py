@@ -1,0 +1,196 @@
+"""A whole app: its settings are Flower's run config, its data what each node's config names."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from unskew.data.dataset import Dataset, Split
+from unskew.data.federation import Federation, federate
+from unskew.data.own import stratified
+from unskew.data.sources import load
+from unskew.data.validation import NONE, read_validation
+from unskew.errors import UserError
+from unskew.experiment import Experiment, load_data, method_table, partition, prepare, put
+from unskew.flower.client import respond
+from unskew.flower.form import dataset_of_form
+from unskew.flower.server import FederationSpec, serve
+from unskew.flower.settings import Settings, named_method
+from unskew.flower.site import Site, part_of, site_of
+from unskew.notation import items, named
+from unskew.trial import Trial
+from unskew.user_code import find_name, is_code
+
+Config = Mapping[str, Any]
+FORM = "form.json"
+"""In an app's folder: what the data of all sites look like."""
+OWN_TEST = 0.2
+"""Of a site's samples so many test, where its node's config does not say otherwise."""
+
+
+def read_config(config: Config) -> tuple[Experiment, FederationSpec]:
+    """The experiment in a run config, whose keys are the paths of an experiment file such as budget.rounds,
+    and the settings of the federation, which begin with federation."""
+    settings: dict[str, Any] = {}
+    for key, value in config.items():
+        put(settings, key.split("."), value)
+    spec = FederationSpec(**settings.pop("federation", {}))
+    method = settings.get("method")
+    if isinstance(method, str):
+        settings["method"] = method_table(method)
+    settings.setdefault("checkpoint", "every=1")
+    faults = settings.setdefault("faults", {})
+    if isinstance(faults, dict):
+        faults.setdefault("on_fault", "skip")
+    return Experiment(**settings), spec
+
+
+def settings_in(experiment: Experiment) -> Settings:
+    """The method of an experiment, and its conditions."""
+    method, name = named_method(experiment.method.brief())
+
+    def make_trial(federation: Federation) -> Trial:
+        everybody = experiment.budget.model_copy(update={"cohort": "all"})
+        # Weights to start from come from the server, which has them.
+        model = experiment.model.model_copy(update={"init": "", "init_sha256": ""})
+        changed = {"engine": "loop", "budget": everybody, "model": model, "attack": "none", "stop": "none"}
+        return prepare(experiment.model_copy(update=changed), federation.dataset, federation).trial
+
+    return Settings(method, name, make_trial)
+
+
+# A node
+
+
+def client_app(folder: Path | str | None = None) -> ClientApp:
+    """A ClientApp whose node's config says where its data are. `folder` is the app's own, in which the form
+    of the data may lie."""
+    app = ClientApp()
+    place = None if folder is None else str(Path(folder))
+
+    def answer(message: Message, context: Context) -> Message:
+        experiment, _ = read_config(context.run_config)
+        key = json.dumps([dict(context.run_config), dict(context.node_config)], sort_keys=True)
+
+        def load() -> Site:
+            return _site(key, place, context.node_id)
+
+        return respond(message, context, settings_in(experiment), load)
+
+    app.train()(answer)
+    app.evaluate()(answer)
+    app.query()(answer)
+    return app
+
+
+@lru_cache(maxsize=4)  # in a simulation one process answers for many nodes
+def _site(key: str, folder: str | None, node: int) -> Site:
+    run_config, node_config = json.loads(key)
+    return site_in(read_config(run_config)[0], node_config, None if folder is None else Path(folder), node)
+
+
+def site_in(experiment: Experiment, config: Config, folder: Path | None, node: int) -> Site:
+    """The data that a node's config names: `data`, such as csv:PATH,label=COLUMN, folder:PATH or
+    file.py:load; or a part of the experiment's dataset by its `partition-id`, one or several as in 0-4."""
+    if "data" in config:
+        return _own_site(str(config["data"]), experiment, config, folder)
+    if "partition-id" not in config:
+        raise UserError(
+            "this node's config names no data: start it with --node-config 'data=\"csv:PATH,label=COLUMN\"', "
+            "or with a partition-id of the experiment's dataset."
+        )
+    clients, told, skew = _numbers(config["partition-id"]), config.get("num-partitions"), experiment.skew
+    if skew.clients == "auto" and told is not None:
+        skew = skew.model_copy(update={"clients": int(told)})
+    return _part(experiment.model_copy(update={"skew": skew}).model_dump_json(), tuple(clients))
+
+
+def _own_site(text: str, experiment: Experiment, config: Config, folder: Path | None) -> Site:
+    """A site's own samples, of which some test."""
+    name = str(config.get("site", "")) or Path(items(named(text)[1] or text)[0].text).stem
+    form = None if folder is None or not (folder / FORM).exists() else (folder / FORM).read_text()
+    if is_code(text):
+        load_own = find_name(text, "data")
+        if not callable(load_own):
+            raise UserError(f"'{text}' is no function: let it be one that returns a dataset.")
+        data = load_own()
+        if not isinstance(data, Dataset | Federation):
+            raise UserError(
+                f"'{text}' returns a {type(data).__name__}: let it return a dataset, such as "
+                "unskew.data.from_arrays(x, y)."
+            )
+    elif form is None:
+        data = load(text)
+    else:
+        data = _read_like(text, dataset_of_form(form, experiment.data.name), config)
+    if isinstance(data, Federation):
+        return site_of(data, name)
+    data = replace(data, name=experiment.data.name)
+    if experiment.validation == NONE:
+        return site_of(data, name)
+    held = federate(data, "iid", clients=1, seed=experiment.seed, validation=experiment.validation)
+    return replace(part_of(held, [0], [name], known=False), tests=(data.test,))
+
+
+def _read_like(text: str, like: Dataset, config: Config) -> Dataset:
+    """A site's samples in the form that all sites have, a part of each class for testing."""
+    share = config.get("test", OWN_TEST)
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+        raise UserError(
+            f"test is {share!r} in this node's config but should be a share below 1, such as 0.2."
+        )
+    every = read_validation(text, like)
+    train, test = stratified(every.labels.numpy(), float(share), 0)
+    splits = [Split(every.inputs[rows], every.labels[rows]) for rows in map(torch.from_numpy, (train, test))]
+    if not len(splits[1]):  # a dataset has a test split, and this site tests nothing
+        splits[1] = Split(every.inputs[:1], every.labels[:1])
+    return replace(like, train=splits[0], test=splits[1])
+
+
+@lru_cache(maxsize=64)
+def _part(experiment: str, clients: tuple[int, ...]) -> Site:
+    return part_of(_whole(experiment), clients)
+
+
+@lru_cache(maxsize=2)
+def _whole(experiment: str) -> Federation:
+    spec = Experiment(**json.loads(experiment))
+    return partition(spec, load_data(spec))
+
+
+def _numbers(text: object) -> list[int]:
+    """The clients that a node hosts: 3, or 0-4."""
+    first, dash, last = str(text).partition("-")
+    try:
+        return list(range(int(first), int(last if dash else first) + 1))
+    except ValueError:
+        raise UserError(f"partition-id is '{text}' but should be a number, or several such as 0-4.") from None
+
+
+# The server
+
+
+def server_app() -> ServerApp:
+    """A ServerApp that trains what the run config says, across all nodes, into a run folder."""
+    app = ServerApp()
+
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            experiment, spec = read_config(context.run_config)
+            serve(grid, experiment, spec, settings_in(experiment))
+        except UserError as error:
+            logging.getLogger("flwr").error("unskew: %s", error)
+            raise
+
+    app.main()(main)
+    return app

@@ -1,0 +1,325 @@
+"""A node: what its clients do for a server that runs on `unskew.flower`, or by a strategy of Flower."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from torch import Tensor
+
+from unskew import engines
+from unskew.data.dataset import Dataset, Split
+from unskew.data.federation import Federation
+from unskew.engines.cpu.pool import Pool
+from unskew.engines.cuda.graphs import Graphs
+from unskew.engines.evaluate import Evaluator
+from unskew.engines.job import Failed, Fit, Job, Task, completed
+from unskew.engines.loop import Loop
+from unskew.errors import UserError
+from unskew.flower.form import form_of
+from unskew.flower.memory import NodeMemory, memory_folder
+from unskew.flower.messages import (
+    MISSING,
+    ORDER,
+    PROBLEM,
+    Order,
+    failed_content,
+    fit_content,
+    remote_failure,
+    totals_content,
+)
+from unskew.flower.records import from_record, to_record, unpacked, within
+from unskew.flower.replay import MissingError, Reached, reach
+from unskew.flower.settings import AnyMethod, Settings, settings_of
+from unskew.flower.site import Site, site_of
+from unskew.method import Method
+from unskew.program import PassCount
+from unskew.trial import Trial
+from unskew.types import Look, Scope, Server, Tensors, Weights
+
+INITIAL, FROZEN = "initial model of engine {}", "frozen/"
+LoadSite = Callable[[], Site]
+
+
+def respond(message: Message, context: Context, settings: Settings, load: LoadSite) -> Message:
+    """What a node answers to a message. A mistake is told to the server in a sentence."""
+    try:
+        if ORDER not in message.content.config_records:
+            content = _train_for_strategy(message, context, settings, load())
+        else:
+            content = _Node(Order.of(message.content), context, settings, load()).content()
+    except MissingError as missing:
+        content = RecordDict({MISSING: ConfigRecord({"stage": missing.stage})})
+    except UserError as error:
+        if ORDER not in message.content.config_records:
+            raise
+        content = RecordDict({PROBLEM: ConfigRecord({"sentence": str(error)})})
+    except Exception as error:
+        if ORDER not in message.content.config_records:
+            raise
+        logging.getLogger("flwr").exception("unskew: a client failed")
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        content = RecordDict({PROBLEM: ConfigRecord({"sentence": said.removesuffix(": ")})})
+    return Message(content, reply_to=message)
+
+
+class _Node:
+    """An order, and the clients of this node."""
+
+    def __init__(self, order: Order, context: Context, settings: Settings, site: Site) -> None:
+        self.order, self.site, self.settings = order, site, settings
+        self.config = context.node_config
+        self.memory = NodeMemory(memory_folder(self.config.get("memory")), order.run)
+
+    def content(self) -> RecordDict:
+        """What the node answers."""
+        actions: Mapping[str, Callable[[], RecordDict]] = {
+            "describe": self.describe,
+            "fit": self.fit,
+            "ask": self.ask,
+            "evaluate": self.evaluate,
+            "forget": self.forget,
+        }
+        return actions[self.order.action]()
+
+    def describe(self) -> RecordDict:
+        """Who the clients are and how many samples they have, and what else the server asks for."""
+        site, federation = self.site, self.site.federation
+        told: dict[str, Any] = {
+            "names": list(site.names),
+            "numbers": list(site.numbers),
+            "of": site.of,
+            "samples": federation.partition.sizes.tolist(),
+            "form": form_of(federation.dataset),
+        }
+        C, counts = len(federation.dataset.classes), dict[str, Tensor]()
+        if "counts" in self.order.share:
+            counts["counts"] = federation.counts
+        for kind, splits in (("test", site.tests), ("validation", site.validations)):
+            if kind in self.order.share:
+                counts[kind] = torch.stack([_counted(split, C) for split in splits])
+        content = RecordDict({"site": ConfigRecord(told)})
+        if counts:
+            content["counts"] = to_record(counts)
+        return content
+
+    def fit(self) -> RecordDict:
+        """Train clients from the model that was sent."""
+        order, content = self.order, RecordDict()
+        reached = self._reach()
+        with closing(self._start(reached.trial, len(order.clients))) as engine:
+            jobs = []
+            for job in self._jobs(reached.trial):
+                if isinstance(job, Failed):
+                    content.update(failed_content(job))
+                else:
+                    memory = job.memory or engine.start_memory(reached.method, job.task)
+                    jobs.append(replace(job, memory=memory))
+            outcomes = engine.fit(reached.method, self._sent(), order.shared, jobs)
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            content.update(self._told(reached.trial, job, outcome))
+        return content
+
+    def _told(self, trial: Trial, job: Job, outcome: Fit | Failed) -> dict[str, Any]:
+        """What the server is told of a client's training. What the client keeps stays here."""
+        client = job.task.client
+        if isinstance(outcome, Failed):
+            return failed_content(outcome)
+        local = trial.statistics == "local"
+        parts = {
+            "memory": outcome.memory,
+            "buffers": outcome.weights.buffers if local else {},
+            "optimizer": outcome.optimizer,
+        }
+        for name, value in (item for part in parts.values() for item in part.items()):
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                reason = f"'{name}' of what it keeps holds NaN or infinite values"
+                return failed_content(remote_failure(job, "not finite", reason, "update"))
+        kept = any(parts.values())
+        if kept:
+            at = self.order.clients.index(client)
+            self.memory.keep(client, self.order.version, parts, self.order.versions[at])
+        return fit_content(client, outcome, send_buffers=trial.statistics == "average", kept=kept)
+
+    def ask(self) -> RecordDict:
+        """Ask clients a question about their data."""
+        reached, content, count = self._reach(), RecordDict(), PassCount()
+
+        def counted(scope: Scope, look: Look) -> Tensors:
+            return reached.query(scope, count.passes_of(look))
+
+        jobs = completed_jobs(self._jobs(reached.trial))
+        with closing(self._start(reached.trial, len(jobs))) as engine:
+            answers = engine.ask(counted, self._sent(), self.order.shared, jobs)
+        for job, answer in zip(jobs, answers, strict=True):
+            content[f"answer/{job.task.client}"] = to_record(answer)
+        content["passes"] = MetricRecord({"forward": count.forward})
+        return content
+
+    def evaluate(self) -> RecordDict:
+        """Test a model on the clients' own samples."""
+        order, content = self.order, RecordDict()
+        trial = self._reach().trial
+        splits = self.site.tests if order.samples == "test" else self.site.validations
+        with closing(self._start(trial, 1)) as engine, engine.deterministic():
+            for client, place in zip(order.clients, order.places, strict=True):
+                split, C = splits[place], len(trial.federation.dataset.classes)
+                confusion, loss = torch.zeros(C, C, dtype=torch.int64), torch.zeros((), dtype=torch.float64)
+                if split is not None and len(split):
+                    test = Evaluator(
+                        trial.federation.dataset,
+                        engine.local.network,
+                        engine.device,
+                        trial.evaluation.batch_size,
+                        split,
+                    )
+                    totals = test.sum(test.batch_totals(self._sent(), n) for n in range(len(test)))
+                    confusion, loss = totals["confusion"].view(-1, C, C).sum(0).cpu(), totals["loss"].cpu()
+                content.update(totals_content(client, {"confusion": confusion, "loss": loss}))
+        return content
+
+    def forget(self) -> RecordDict:
+        """The run has ended."""
+        self.memory.forget()
+        return RecordDict()
+
+    def _reach(self) -> Reached:
+        """What clients are asked, under a trial on their own data that the server agrees with."""
+        for name, tensors in self.order.results.items():
+            self.memory.keep_result(name, tensors)
+        trial = self.settings.node_trial(self.site.federation, self.order.rounds)
+        self.settings.check_agreement(self.order.agreement, trial)
+        return reach(self.settings.program, trial, self.order, self.memory.result)
+
+    def _start(self, trial: Trial, clients: int) -> Loop | Pool | Graphs:
+        """The engine on this node. Its initial model is the server's where that does not follow from the
+        seed."""
+        device = str(self.config.get("device", trial.device))
+        kind = str(self.config.get("engine", "loop" if clients == 1 else "auto"))
+        engine = engines.start(replace(trial, device=device, engine=kind))
+        assert isinstance(engine, Loop | Pool | Graphs)
+        if self.order.frozen:
+            name = INITIAL.format(self.order.engine)
+            told = self.memory.result(name)
+            if told is None:
+                raise MissingError(name)
+            engine.initial = unpacked(told)
+            engine.local.network.load_frozen(within(FROZEN, told))
+        return engine
+
+    def _sent(self) -> Weights:
+        if self.order.weights is None:
+            raise UserError("the server sent no model: use the same unskew at server and sites.")
+        return self.order.weights
+
+    def _jobs(self, trial: Trial) -> list[Job | Failed]:
+        """The clients that are asked, with what they have kept; failures where that is not there any more."""
+        order, jobs = self.order, list[Job | Failed]()
+        for client, place, version in zip(order.clients, order.places, order.versions, strict=True):
+            job = Job(Task(client, order.round, trial.federation.holding(place)))
+            parts = self.memory.recall(client, version) if version else {}
+            if parts is None:
+                reason = "its node no longer has what it kept after an earlier round"
+                jobs.append(remote_failure(job, "lost", reason, "prepare"))
+                continue
+            memory, optimizer = parts.get("memory", {}), parts.get("optimizer", {})
+            jobs.append(replace(job, memory=memory, buffers=parts.get("buffers"), optimizer=optimizer))
+        return jobs
+
+
+def completed_jobs(jobs: list[Job | Failed]) -> list[Job]:
+    """The jobs, where all of them can begin."""
+    for job in jobs:
+        if isinstance(job, Failed):
+            raise UserError(f"client {job.client} cannot answer, because {job.reason()}: begin the run anew.")
+    return [job for job in jobs if isinstance(job, Job)]
+
+
+def _counted(split: Split | None, classes: int) -> Tensor:
+    labels = torch.zeros(0, dtype=torch.int64) if split is None else split.labels
+    return torch.bincount(labels, minlength=classes)
+
+
+# By a strategy of Flower's own
+
+
+def _train_for_strategy(message: Message, context: Context, settings: Settings, site: Site) -> RecordDict:
+    """Train one client for a strategy that averages, which knows of no method."""
+    method = settings.method
+    if not isinstance(method, Method) or method.server != Server():
+        raise UserError(
+            f"{settings.name} has a server of its own, which a strategy of Flower has not: use "
+            f"unskew.flower.strategy({settings.name!r}, ...)."
+        )
+    if len(site.names) != 1:
+        raise UserError("a strategy of Flower knows one client at a node: give it the data of one.")
+    record, config = next(iter(message.content.array_records.values())), message.content.config_records
+    round = next((int(each["server-round"]) for each in config.values() if "server-round" in each), 1) - 1
+    arrays = from_record(record)
+    trial = settings.make_trial(site.federation)
+    number = int(context.node_config.get("partition-id", 0))
+    with closing(engines.start(replace(trial, engine="loop"))) as engine:
+        own = engine.initial
+        if lacking := sorted((own.params.keys() | own.buffers.keys()) - arrays.keys()):
+            raise UserError(
+                f"the model that was sent lacks '{lacking[0]}': send the state_dict of this model."
+            )
+        sent = Weights(*({name: arrays[name] for name in part} for part in (own.params, own.buffers)))
+        job = Job(Task(number, round, trial.federation.holding(0)))
+        job = replace(job, memory=engine.start_memory(method, job.task))
+        [fit] = completed(engine.fit(method, sent, {}, [job]))
+    if fit.memory or fit.reported:
+        raise UserError(
+            f"clients of {settings.name} keep or report more than their model, which a strategy of Flower "
+            f"has no place for: use unskew.flower.strategy({settings.name!r}, ...)."
+        )
+    trained = arrays | fit.weights.params | fit.weights.buffers
+    metrics = MetricRecord({"num-examples": fit.samples, "train-loss": float(fit.loss), "steps": fit.steps})
+    return RecordDict({"arrays": ArrayRecord(to_record(trained)), "metrics": metrics})
+
+
+# What an app calls
+
+
+def train(
+    message: Message,
+    context: Context,
+    data: Dataset | Federation,
+    *,
+    method: AnyMethod,
+    model: Any,
+    **conditions: Any,
+) -> Message:
+    """Train the clients of a node by a method: the body of `@app.train()`, and of `@app.query()`, by which
+    a server asks clients beside training.
+
+    `data` are the node's own: a dataset of one client, or a federation of several. The rest is what
+    `unskew.flower.strategy` is given: a method by its name or as such, a model, and conditions such as
+    `budget` and `seed`. For methods that change the client alone the server may also run a strategy of
+    Flower's own, such as FedAvg.
+    """
+    name = str(context.node_config.get("site", context.node_config.get("partition-id", context.node_id)))
+    site = site_of(data, name)
+    if "partition-id" in context.node_config and len(site.names) == 1:
+        number = int(context.node_config["partition-id"])
+        site = replace(site, numbers=(number,), of=int(context.node_config.get("num-partitions", 0)))
+    return respond(message, context, settings_of(method, model, **conditions), lambda: site)
+
+
+def evaluate(
+    message: Message,
+    context: Context,
+    data: Dataset | Federation,
+    *,
+    method: AnyMethod,
+    model: Any,
+    **conditions: Any,
+) -> Message:
+    """Test a model on the test samples of a node's own data: the body of `@app.evaluate()`, with the same
+    arguments as `train`."""
+    return train(message, context, data, method=method, model=model, **conditions)

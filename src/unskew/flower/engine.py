@@ -1,0 +1,226 @@
+"""Clients on the nodes of a Flower federation, as an engine: what trains in a simulation trains there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import RecordDict
+
+from unskew.engines.base import Base
+from unskew.engines.evaluate import EvaluationSet
+from unskew.engines.job import Job, Outcome, Pending, Task
+from unskew.errors import UserError
+from unskew.flower.client import FROZEN, INITIAL
+from unskew.flower.link import Link, Trouble
+from unskew.flower.messages import VERSION, Action, Order, read_fit, read_totals, remote_failure
+from unskew.flower.records import from_record, packed, under
+from unskew.flower.settings import Settings
+from unskew.method import Method
+from unskew.metrics import Assessment, ProbabilityScores
+from unskew.program import Keeper, Run, Trained
+from unskew.result import Stage
+from unskew.rounds import OnRound
+from unskew.trial import Trial
+from unskew.types import FORGETFUL, Query, Tensors, View, Weights
+
+
+class FederatedRun(Run):
+    """A run whose clients are on the nodes of a federation."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        base: Method,
+        on_round: OnRound = lambda _: None,
+        keeper: Keeper | None = None,
+        *,
+        link: Link,
+        settings: Settings,
+        test_at_sites: bool,
+    ) -> None:
+        super().__init__(trial, base, on_round, keeper)
+        self.link, self.test_at_sites = link, test_at_sites
+        self.agreement = settings.agreement(trial)
+        self.stage = ""
+        """The present one."""
+        self.results: dict[str, Tensors] = {}
+        """What nodes may be sent of stages that have ended: models and values."""
+        self._started = 0
+
+    def _start(self, trial: Trial) -> FlowerEngine:
+        engine = FlowerEngine(trial, self, self._started)
+        self._started += 1
+        return engine
+
+    def train(self, name: str, method: Method, trial: Trial | None = None, **options: Any) -> Trained:
+        trained = super().train(name, method, trial, **options)
+        self.results[name] = packed(trained.served)
+        return trained
+
+    def value(self, name: str, make: Any) -> Tensors:
+        self.results[name] = super().value(name, make)
+        return self.results[name]
+
+    def _stage(self, name: str, *arguments: Any) -> Stage:
+        self.stage = name
+        return super()._stage(name, *arguments)
+
+    def count_passes(self, forward: int) -> None:
+        """Clients have passed so many samples through a model for their answers."""
+        self._passes.forward += forward
+
+
+class FlowerEngine(Base):
+    """One model of a run, and the clients that train it elsewhere."""
+
+    def __init__(self, trial: Trial, run: FederatedRun, number: int) -> None:
+        super().__init__(trial)
+        self._run, self._number, self._link = run, number, run.link
+        run.results[INITIAL.format(number)] = packed(self.initial) | under(FROZEN, self.frozen)
+
+    def start_memory(self, method: Method, task: Task) -> Tensors:
+        """Nothing here: what a client keeps stays with it."""
+        return {}
+
+    def fit(
+        self,
+        method: Method,
+        anchor: Weights,
+        shared: Tensors,
+        jobs: Iterable[Job],
+        upcoming: Sequence[Task] = (),
+    ) -> list[Outcome]:
+        jobs = list(jobs)
+        asked = [job for job in jobs if len(job.task.holding)]
+        # Where the initial model does not follow from the seed, clients that begin with it are sent it.
+        begins = method.memory.init is not FORGETFUL.init and self.trial.init is not None
+        answers = self._ask_nodes("fit", asked, anchor, shared, initial=begins)
+        tallies = frozenset(tally.name for tally in method.tallies)
+        outcomes: dict[int, Outcome] = {}
+        for job in asked:
+            answer = answers[job.task.client]
+            if isinstance(answer, Trouble):
+                outcomes[job.task.client] = remote_failure(job, answer.kind, answer.reason)
+                continue
+            steps = self.local.samples.steps(job.task)
+            outcomes[job.task.client] = read_fit(answer, job, anchor, tallies, steps, self._version(job))
+        idle = self.local.clients.without_data
+        return [outcomes.get(job.task.client) or idle(job, anchor) for job in jobs]
+
+    def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
+        """The answers of clients to a question about their data, in the order of the jobs. `query` is that of
+        the present stage, which nodes find by its name."""
+        jobs = list(jobs)
+        answers, found = self._ask_nodes("ask", jobs, weights, shared), list[Tensors]()
+        for job in jobs:
+            client, answer = job.task.client, answers[job.task.client]
+            why = answer.reason if isinstance(answer, Trouble) else "its answer cannot be read"
+            if isinstance(answer, RecordDict) and f"answer/{client}" in answer.array_records:
+                found.append(from_record(answer.array_records[f"answer/{client}"]))
+                continue
+            raise UserError(
+                f"client {client} ('{self._link.names[client]}') did not answer stage '{self._run.stage}', "
+                f"because {why}: all have to; mend it, and start the run again, which goes on from here."
+            )
+        nodes = {id(each): each for each in answers.values() if isinstance(each, RecordDict)}
+        for content in nodes.values():
+            forward = content.metric_records.get("passes", {}).get("forward", 0)
+            self._run.count_passes(forward if type(forward) is int and forward > 0 else 0)
+        return found
+
+    def look(self, task: Task, weights: Weights) -> Iterator[View]:
+        raise UserError("clients' samples are on other machines, where nobody looks: choose another method.")
+
+    def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
+        federation = self.trial.federation
+        # What nobody owns is at the server, and so is the one sample of models that are never tested.
+        if samples == "test" and (not self._run.test_at_sites or federation.dataset.test.owners is None):
+            return super().evaluate(weights, samples)
+        jobs = [Job(Task(client, 0, federation.holding(client))) for client in range(federation.clients)]
+        answers = self._ask_nodes("evaluate", jobs, weights, {}, samples=samples)
+        return Pending.done(self._assessment(answers, samples))
+
+    def probability_scores(self, weights: Weights) -> ProbabilityScores | None:
+        return None if self._run.test_at_sites else super().probability_scores(weights)
+
+    def _assessment(self, answers: dict[int, RecordDict | Trouble], samples: EvaluationSet) -> Assessment:
+        """What all clients that answered have counted, together. Those of a client that did not are counted
+        as not asked."""
+        federation, C = self.trial.federation, len(self.trial.federation.dataset.classes)
+        split = federation.dataset.test if samples == "test" else federation.validation
+        assert split is not None
+        assert split.owners is not None
+        held = np.bincount(
+            split.owners.numpy() * C + split.labels.numpy(), minlength=federation.clients * C
+        ).reshape(-1, C)
+        total, losses, each = np.zeros((C, C), np.int64), 0.0, list[np.ndarray]()
+        for client in range(federation.clients):
+            answer = answers[client]
+            told = answer.reason if isinstance(answer, Trouble) else read_totals(answer, client, C)
+            if not isinstance(told, str) and not np.array_equal(told[0].sum(axis=1), held[client]):
+                told = "it was tested on other samples than it said it has"
+            if isinstance(told, str):
+                self._link.say(f"'{self._link.names[client]}' is left out of the test, because {told}")
+                each.append(np.full(int(held[client].sum()), C))
+                continue
+            confusion, loss = told
+            total, losses = total + confusion, losses + loss
+            each.append(np.repeat(np.tile(np.arange(C), C), confusion.ravel()))
+        if not total.any():
+            raise UserError("no site has answered with a test: see why above, mend it, and start again.")
+        nothing = np.full((C, C), np.nan)
+        return Assessment(
+            confusion=total,
+            loss=losses / int(total.sum()),
+            mean_probability=nothing,
+            mean_features=nothing,
+            domains=None,
+            answers=np.concatenate(each).astype(np.int32) if samples == "test" else None,
+        )
+
+    def _ask_nodes(
+        self,
+        action: Action,
+        jobs: Sequence[Job],
+        weights: Weights,
+        shared: Tensors,
+        *,
+        samples: EvaluationSet = "test",
+        initial: bool = False,
+    ) -> dict[int, RecordDict | Trouble]:
+        """Send each node an order for its clients, and return what came back by client."""
+        self._link.refresh()
+        by_node: dict[int, list[Job]] = {}
+        for job in jobs:
+            by_node.setdefault(self._link.place(job.task.client)[0], []).append(job)
+        orders = {
+            node: Order(
+                action=action,
+                run=self._link.run,
+                agreement=self._run.agreement,
+                stage=self._run.stage,
+                engine=self._number,
+                round=mine[0].task.round,
+                rounds=self._run.trial.budget.rounds,
+                clients=tuple(job.task.client for job in mine),
+                places=tuple(self._link.place(job.task.client)[1] for job in mine),
+                versions=tuple(int(job.memory[VERSION]) if VERSION in job.memory else 0 for job in mine),
+                version=self._version(mine[0]),
+                samples=samples,
+                stages=tuple(self._run.results),
+                frozen=bool(self.frozen) or initial,
+                weights=weights,
+                shared=shared,
+            )
+            for node, mine in by_node.items()
+        }
+        answers = self._link.send(orders, self._run.results.__getitem__)
+        return {job.task.client: answers[node] for node, mine in by_node.items() for job in mine}
+
+    def _version(self, job: Job) -> int:
+        """A number for what clients keep after this round of this stage, the same when it is done again."""
+        text = f"{self._run.stage}\0{job.task.round}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") + 1

@@ -1,0 +1,65 @@
+"""What the samples of a federation look like: the same at the server and at every site."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from unskew.data.columns import Columns
+from unskew.data.dataset import Dataset, Split
+from unskew.data.words import Words
+from unskew.errors import UserError
+from unskew.types import Inputs
+
+VERSION = 1
+
+
+def form_of(dataset: Dataset) -> str:
+    """The classes and inputs of a dataset as JSON, without its samples: of a table also how its columns
+    become numbers, of texts how words do."""
+    inputs = dataset.inputs
+    return json.dumps(
+        {
+            "version": VERSION,
+            "classes": list(dataset.classes),
+            "kind": inputs.kind,
+            "shape": list(inputs.shape),
+            "vocabulary": inputs.vocabulary,
+            "mean": list(dataset.mean),
+            "std": list(dataset.std),
+            "columns": None if dataset.columns is None else dataset.columns.to_json(),
+            "words": None if dataset.words is None else dataset.words.to_json(),
+        },
+        sort_keys=True,
+    )
+
+
+def dataset_of_form(text: str, name: str) -> Dataset:
+    """A dataset of this form and name, with one sample of zeros in the place of all."""
+    try:
+        told: dict[str, Any] = json.loads(text)
+        if told["version"] != VERSION:
+            raise UserError(
+                f"the form of the data is of version {told['version']!r}, and this unskew reads {VERSION}: "
+                "use the same unskew at the server and at every site."
+            )
+        inputs = Inputs(told["kind"], tuple(told["shape"]), told["vocabulary"])
+        kind = {"image": torch.uint8, "table": torch.float32, "text": torch.int32}[inputs.kind]
+        one = Split(torch.zeros(1, *inputs.shape, dtype=kind), torch.zeros(1, dtype=torch.int64))
+        return Dataset(
+            name=name,
+            train=one,
+            test=one,
+            classes=tuple(told["classes"]),
+            mean=tuple(told["mean"]),
+            std=tuple(told["std"]),
+            vocabulary=inputs.vocabulary,
+            columns=None if told["columns"] is None else Columns.from_json(told["columns"]),
+            words=None if told["words"] is None else Words.from_json(told["words"]),
+        )
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
+        raise UserError(f"the form of the data cannot be read ({error}): write it again.") from None

@@ -1,0 +1,292 @@
+"""The nodes of a federation as its server sees them: who is where, what is sent and what comes back."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from unskew.data.remote import Ints, RemoteClient
+from unskew.errors import UserError
+from unskew.flower.messages import MISSING, PROBLEM, Order
+from unskew.flower.records import from_record
+from unskew.notation import in_order
+from unskew.record import FaultKind
+from unskew.types import Tensors
+
+TYPES = {"fit": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
+"""Of messages by their action; all others are queries."""
+LOST = (3, 4, 5, 8)
+"""Flower's codes of errors that say that a message, its answer, a node or its process is gone."""
+MOST_PAUSE = 1.0
+"""Seconds between two looks whether something has arrived, at most."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a node has not answered as it should."""
+
+    kind: FaultKind
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """What a node tells of itself."""
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    of: int
+    samples: tuple[int, ...]
+    form: str
+    counts: Mapping[str, Ints]
+    """Of each client by class, [k, C]: its training samples, or those that test or validate."""
+
+
+class Link:
+    """The nodes of a federation, and which clients are on which."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        share: Iterable[str] = (),
+        timeout: float = 3600.0,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`share` is what clients are to tell of their data beside how many samples they have; `timeout` how
+        many seconds a node may take to answer."""
+        self.grid, self.timeout, self.say = grid, timeout, say
+        self.run = "0" * 32
+        self._share = tuple(share)
+        self._nodes: dict[int, Description | None] = {}
+        """What every node that was asked has told; None for those that are no part of this run."""
+        self.names: list[str] = []
+        """The clients, by their numbers."""
+        self._where: dict[str, tuple[int, int]] = {}
+        """The node of each client, and its place there."""
+
+    # Who is there
+
+    def gather(self, nodes: int, wait: float) -> tuple[str, list[RemoteClient]]:
+        """Wait until so many nodes are there, or all that the nodes themselves know of, and number their
+        clients: by the numbers that they have, or in the order of their names. Return the form of their data
+        and the clients."""
+        end = time.monotonic() + wait
+        while True:
+            self._describe(set(self.grid.get_node_ids()) - self._nodes.keys())
+            known = [told for told in self._nodes.values() if told is not None]
+            held = {number for told in known for number in told.numbers}
+            wanted = max((told.of for told in known), default=0)
+            there = len(held) >= wanted if wanted else len(known) >= max(nodes, 1)
+            if known and there and len(known) >= nodes:
+                break
+            if time.monotonic() > end:
+                need = f"{wanted} clients" if wanted else f"{max(nodes, 1)} nodes"
+                have = f"{len(held)} are" if wanted else f"{len(known)} are"
+                raise UserError(
+                    f"the run needs {need} and {have} there after {wait:g} s: start the others, or lower "
+                    "federation.nodes."
+                )
+            time.sleep(MOST_PAUSE)
+        return self._number()
+
+    def _number(self) -> tuple[str, list[RemoteClient]]:
+        known = {node: told for node, told in self._nodes.items() if told is not None}
+        places = [
+            (name, node, place) for node, told in known.items() for place, name in enumerate(told.names)
+        ]
+        for name, times in Counter(name for name, _, _ in places).items():
+            if times > 1:
+                raise UserError(
+                    f"{times} nodes call a client '{name}': give each a name of its own in its node's "
+                    "config, site=NAME."
+                )
+        number = {
+            name: told.numbers[place]
+            for told in known.values()
+            for place, name in enumerate(told.names)
+            if told.numbers
+        }
+        names = [name for name, _, _ in places]
+        if sorted(number.values()) == list(range(len(names))):
+            names.sort(key=number.__getitem__)
+        elif number:
+            raise UserError(
+                f"the nodes' clients have the numbers {', '.join(map(str, sorted(number.values())))}, not "
+                f"0..{len(names) - 1}: give each its own partition-id."
+            )
+        else:
+            names = in_order(names)
+        self.names = names
+        self._where = {name: (node, place) for name, node, place in places}
+        forms = Counter(told.form for told in known.values())
+        form = forms.most_common(1)[0][0]
+        if len(forms) > 1:
+            odd = next(told.names[0] for told in known.values() if told.form != form)
+            raise UserError(
+                f"the data of '{odd}' have other classes or inputs than those of others: give all sites data "
+                "of one form."
+            )
+        return form, [self._client(name) for name in names]
+
+    def _client(self, name: str) -> RemoteClient:
+        node, place = self._where[name]
+        told = self._nodes[node]
+        assert told is not None
+        tables = {kind: table[place] for kind, table in told.counts.items()}
+        return RemoteClient(
+            name,
+            told.samples[place],
+            test=tables.get("test"),
+            counts=tables.get("counts"),
+            validation=tables.get("validation"),
+        )
+
+    def _describe(self, nodes: set[int]) -> None:
+        """Ask nodes who they are."""
+        order = Order(action="describe", run=self.run, share=self._share)
+        for node, told in self._exchange(dict.fromkeys(nodes, order)).items():
+            if isinstance(told, Trouble):
+                if told.kind != "lost":  # one that is lost may come back
+                    self._nodes[node] = None
+                self.say(f"node {node} did not say what it has, because {told.reason}")
+                continue
+            try:
+                self._nodes[node] = _description(told)
+            except (KeyError, TypeError, ValueError) as error:
+                self._nodes[node] = None
+                self.say(f"node {node} did not say what it has, because its answer cannot be read ({error})")
+
+    def refresh(self) -> set[int]:
+        """The nodes that are there. One that has come back under another number takes its clients' places."""
+        there = set(self.grid.get_node_ids())
+        if new := there - self._nodes.keys():
+            self._describe(new)
+            for node in new:
+                if (told := self._nodes.get(node)) is not None:
+                    self._rejoin(node, told, there)
+        return there
+
+    def _rejoin(self, node: int, told: Description, there: set[int]) -> None:
+        for place, name in enumerate(told.names):
+            if name not in self._where:
+                self.say(f"'{name}' has come after the run began: it takes no part in it")
+                continue
+            before, old_place = self._where[name]
+            had = self._nodes.get(before)
+            if before in there:
+                self.say(f"another node calls a client '{name}', whose own node is there: it is left alone")
+            elif had is not None and had.samples[old_place] != told.samples[place]:
+                self.say(f"'{name}' has come back with another number of samples: it is left alone")
+            else:
+                self._where[name] = node, place
+                self.say(f"'{name}' has come back")
+
+    def place(self, client: int) -> tuple[int, int]:
+        """The node of a client, and its place there."""
+        return self._where[self.names[client]]
+
+    # What is sent
+
+    def send(
+        self, orders: Mapping[int, Order], result: Callable[[str], Tensors]
+    ) -> dict[int, RecordDict | Trouble]:
+        """Send an order to each of some nodes, and wait for what they answer. A node that lacks the result of
+        an earlier stage is sent it with the order once more."""
+        there = self.refresh()
+        gone = Trouble("lost", "its node is not there")
+        answers: dict[int, RecordDict | Trouble] = {node: gone for node in orders if node not in there}
+        left = {node: order for node, order in orders.items() if node in there}
+        while left:
+            again: dict[int, Order] = {}
+            for node, answer in self._exchange(left).items():
+                stage = None if isinstance(answer, Trouble) else _missing(answer)
+                if stage is None or stage in left[node].results:
+                    answers[node] = Trouble("error", "it lost what it was sent") if stage else answer
+                else:
+                    again[node] = replace(left[node], results={**left[node].results, stage: result(stage)})
+            left = again
+        return answers
+
+    def end(self) -> None:
+        """Tell all nodes that the run has ended."""
+        there = self.refresh()
+        order = Order(action="forget", run=self.run)
+        self._exchange({node: order for node, _ in self._where.values() if node in there})
+
+    def _exchange(self, orders: Mapping[int, Order]) -> dict[int, RecordDict | Trouble]:
+        """Send orders to nodes, and wait for the answers."""
+        if not orders:
+            return {}
+        messages = [
+            Message(
+                order.content(),
+                node,
+                TYPES.get(order.action, MessageType.QUERY),
+                group_id=str(order.round + 1),
+            )
+            for node, order in orders.items()
+        ]
+        answers: dict[int, RecordDict | Trouble] = {}
+        pushed = zip(orders, self.grid.push_messages(messages), strict=False)
+        waiting: dict[str, int] = {name: node for node, name in pushed if name}
+        end, pause = time.monotonic() + self.timeout, 0.05
+        while waiting and time.monotonic() < end:
+            arrived = list(self.grid.pull_messages(list(waiting)))
+            for reply in arrived:
+                name = reply.metadata.reply_to_message_id
+                if name in waiting:
+                    answers[waiting.pop(name)] = _content(reply)
+            pause = 0.05 if arrived else min(1.5 * pause, MOST_PAUSE)
+            if waiting:
+                time.sleep(pause)
+        for node in orders.keys() - answers.keys():
+            sent = node in waiting.values()
+            reason = f"it did not answer within {self.timeout:g} s" if sent else "it could not be reached"
+            answers[node] = Trouble("lost", reason)
+        return answers
+
+
+def _content(reply: Message) -> RecordDict | Trouble:
+    if reply.has_error():
+        error = reply.error
+        reason = " ".join((error.reason or "an error").split()).removesuffix(".")
+        return Trouble("lost" if error.code in LOST else "error", reason)
+    content = reply.content
+    if PROBLEM in content.config_records:
+        sentence = str(content.config_records[PROBLEM].get("sentence", "an error"))
+        return Trouble("error", " ".join(sentence.split())[:500].removesuffix("."))
+    return content
+
+
+def _missing(content: RecordDict) -> str | None:
+    """The stage whose result a node lacks."""
+    told = content.config_records.get(MISSING)
+    return None if told is None else str(told.get("stage", ""))
+
+
+def _description(content: RecordDict) -> Description:
+    told = content.config_records["site"]
+    names, numbers, samples = (tuple(told[name]) for name in ("names", "numbers", "samples"))
+    if not names or len(names) != len(samples) or (numbers and len(numbers) != len(names)):
+        raise ValueError("its clients have not one name and one number each")
+    if not all(type(each) is int and each >= 0 for each in (*samples, *numbers)):
+        raise ValueError("its numbers are none")
+    form, of = told["form"], told["of"]
+    if not isinstance(form, str) or type(of) is not int:
+        raise ValueError("its data have no form")
+    records = content.array_records
+    counts = (
+        {name: value.numpy() for name, value in from_record(records["counts"]).items()}
+        if "counts" in records
+        else {}
+    )
+    for table in counts.values():
+        if table.ndim != 2 or len(table) != len(names) or table.dtype.kind != "i" or (table < 0).any():
+            raise ValueError("its counts are none")
+    return Description(tuple(map(str, names)), numbers, of, samples, form, counts)

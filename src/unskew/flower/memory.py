@@ -1,0 +1,108 @@
+"""What clients keep at their node between rounds, on disk: a node that is started again still has it.
+
+Flower's own place for it, `Context.state`, is lost with the process of a SuperNode and with the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from unskew.errors import UserError
+from unskew.files import write_file
+from unskew.tensor_files import dump, load
+from unskew.types import Tensors
+
+VERSIONS = 3
+"""Of each client so many stay: a server that was stopped may go back by a round or two."""
+MOST_DAYS = 30
+"""After so many days without a message the memory of a run is removed."""
+
+
+class NodeMemory:
+    """What the clients of a node keep of one run."""
+
+    def __init__(self, folder: Path, run: str) -> None:
+        if not re.fullmatch(r"[0-9a-f]{32}", run):
+            raise UserError(f"the server calls its run '{run}': use the same unskew at server and sites.")
+        self._root, self._folder = folder, folder / run
+
+    def recall(self, client: int, version: int) -> dict[str, Tensors] | None:
+        """What a client had kept in this version: tensors by name, and of each kind. None where it is not
+        there any more."""
+        tensors = self._read(self._folder / str(client) / _file(version))
+        if tensors is None:
+            return None
+        kinds: dict[str, Tensors] = {}
+        for name, value in tensors.items():
+            kind, _, rest = name.partition("/")
+            kinds.setdefault(kind, {})[rest] = value
+        return kinds
+
+    def keep(self, client: int, version: int, parts: Mapping[str, Tensors], recalled: int) -> None:
+        """Let a client keep tensors of each kind. The versions before go, but for the last ones and the one
+        that it began from."""
+        tensors = {f"{kind}/{name}": value for kind, part in parts.items() for name, value in part.items()}
+        folder = self._folder / str(client)
+        self._write(folder / _file(version), tensors)
+        others = sorted(folder.glob("*.tensors"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        for path in others[VERSIONS:]:
+            if path.name != _file(recalled):
+                path.unlink(missing_ok=True)
+
+    def result(self, name: str) -> Tensors | None:
+        """What the server has sent of an earlier stage; None where it has not."""
+        return self._read(self._folder / "results" / _named(name))
+
+    def keep_result(self, name: str, tensors: Tensors) -> None:
+        """Keep what the server has sent of an earlier stage."""
+        self._write(self._folder / "results" / _named(name), tensors)
+
+    def forget(self) -> None:
+        """The run has ended: remove what its clients have kept, and what of other runs nobody came for."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        before = time.time() - MOST_DAYS * 86400
+        for other in self._root.glob("*") if self._root.is_dir() else ():
+            if other.is_dir() and other.stat().st_mtime < before:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def _read(self, path: Path) -> Tensors | None:
+        try:
+            return load(path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"what a client has kept in {path} cannot be read ({error}): restore it."
+            ) from None
+
+    def _write(self, path: Path, tensors: Tensors) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.utime(self._folder)
+            write_file(path, dump(tensors))
+        except OSError as error:
+            raise UserError(
+                f"a client cannot keep what it needs in {path} ({error.strerror}): make room there, or name "
+                "another folder in the node's config, memory=FOLDER."
+            ) from None
+
+
+def _file(version: int) -> str:
+    return f"{version:016x}.tensors"
+
+
+def _named(stage: str) -> str:
+    return f"{hashlib.sha256(stage.encode()).hexdigest()[:24]}.tensors"
+
+
+def memory_folder(named: object) -> Path:
+    """The folder that a node's config names, or one in Flower's own."""
+    if isinstance(named, str) and named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "unskew"

@@ -1,0 +1,218 @@
+"""What a server asks of a node, and what the node answers, as the content of Flower's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from unskew.engines.evaluate import EvaluationSet
+from unskew.engines.job import Failed, Fit, Job, LostError, RemoteError
+from unskew.errors import UserError
+from unskew.flower.records import (
+    BUFFERS,
+    PARAMS,
+    from_record,
+    in_order,
+    packed,
+    to_record,
+    under,
+    unpacked,
+    within,
+)
+from unskew.record import ClientStage, FaultKind
+from unskew.types import Tensors, Weights
+
+Action = Literal["describe", "fit", "ask", "evaluate", "forget"]
+ORDER, MODEL, SHARED, RESULT = "unskew", "model", "shared", "result/"
+REPORTED, TALLIES, LOSS = "reported/", "tallies/", "loss"
+MISSING, PROBLEM = "missing", "problem"
+VERSION = "flower/version"
+"""What a server keeps of a client's memory, which stays with the client: the number of its version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a server asks of a node."""
+
+    action: Action
+    run: str = ""
+    """Tells runs apart, also when one goes on after its server was stopped."""
+    agreement: str = ""
+    """What server and node have to agree on, as JSON."""
+    stage: str = ""
+    engine: int = 0
+    """Which of the run's models, in the order in which their engines are started."""
+    round: int = 0
+    """Counted from 0."""
+    rounds: int = 1
+    """Of the whole run."""
+    clients: tuple[int, ...] = ()
+    places: tuple[int, ...] = ()
+    """Where each of these clients stands among the node's own."""
+    versions: tuple[int, ...] = ()
+    """What each of them kept last; 0: nothing."""
+    version: int = 0
+    """What they will have kept."""
+    samples: EvaluationSet = "test"
+    stages: tuple[str, ...] = ()
+    """Those that have ended and whose results a node may be sent."""
+    share: tuple[str, ...] = ()
+    """What is to be told of the data, beside how many samples there are: counts, test, validation."""
+    frozen: bool = False
+    """Whether the model has parameters that nobody trains."""
+    weights: Weights | None = None
+    shared: Tensors = field(default_factory=dict)
+    results: Mapping[str, Tensors] = field(default_factory=dict)
+    """Of earlier stages, where the node has asked for them."""
+
+    def content(self) -> RecordDict:
+        """The order as records."""
+        plain: dict[str, Any] = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in vars(self).items()
+            if name not in ("weights", "shared", "results")
+        }
+        content = RecordDict({ORDER: ConfigRecord(plain)})
+        if self.weights is not None:
+            content[MODEL] = to_record(packed(self.weights))
+        if self.shared:
+            content[SHARED] = to_record(self.shared)
+        for name, tensors in self.results.items():
+            content[f"{RESULT}{name}"] = to_record(tensors)
+        return content
+
+    @classmethod
+    def of(cls, content: RecordDict) -> Order:
+        """The order in a message."""
+        try:
+            plain = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in content.config_records[ORDER].items()
+            }
+            arrays = content.array_records
+            order = cls(
+                **plain,  # type: ignore[arg-type]
+                weights=unpacked(from_record(arrays[MODEL])) if MODEL in arrays else None,
+                shared=from_record(arrays[SHARED]) if SHARED in arrays else {},
+                results={
+                    name.removeprefix(RESULT): from_record(record)
+                    for name, record in arrays.items()
+                    if name.startswith(RESULT)
+                },
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"the server's message cannot be read ({error}): use the same unskew at server and sites."
+            ) from None
+        if order.action not in get_args(Action):
+            raise UserError(f"the server asks for '{order.action}': use the same unskew at server and sites.")
+        return order
+
+
+# A client's training
+
+
+def fit_content(
+    client: int, fit: Fit, *, send_buffers: bool, kept: bool
+) -> dict[str, ArrayRecord | MetricRecord]:
+    """What training a client came to, without what the client keeps: only whether it has kept something."""
+    tensors = {
+        **under(PARAMS, fit.weights.params),
+        **(under(BUFFERS, fit.weights.buffers) if send_buffers else {}),
+        **under(REPORTED, fit.reported),
+        **under(TALLIES, fit.tallies),
+        LOSS: fit.loss,
+    }
+    numbers = {"samples": fit.samples, "steps": fit.steps, "passed": fit.passed, "kept": int(kept)}
+    return {f"fit/{client}": to_record(tensors), f"numbers/{client}": MetricRecord(numbers)}
+
+
+def failed_content(failed: Failed) -> dict[str, ConfigRecord]:
+    """That training a client came to nothing."""
+    told = {"stage": failed.stage, "kind": failed.kind, "reason": failed.reason()}
+    return {f"failed/{failed.client}": ConfigRecord(told)}
+
+
+def remote_failure(job: Job, kind: FaultKind, reason: str, stage: ClientStage = "train") -> Failed:
+    """The failure of a client on another machine."""
+    error = LostError(reason) if kind == "lost" else RemoteError(reason)
+    return Failed(job.task.client, job.task.round, stage, error, kind)
+
+
+def read_fit(
+    content: RecordDict, job: Job, sent: Weights, tallies: frozenset[str], expected_steps: int, version: int
+) -> Fit | Failed:
+    """What a node tells of a client's training. Names, shapes and values of its tensors are looked at where
+    those of every engine are; here it is whether there are any, and the numbers it counts by."""
+    client = job.task.client
+    if (failure := content.config_records.get(f"failed/{client}")) is not None:
+        return _told_failure(job, failure)
+    try:
+        tensors = from_record(content.array_records[f"fit/{client}"])
+        numbers = dict(content.metric_records[f"numbers/{client}"])
+        samples, steps, passed = (numbers[name] for name in ("samples", "steps", "passed"))
+        if not all(type(number) is int for number in (samples, steps, passed)):
+            raise ValueError("its numbers are no whole numbers")
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        return remote_failure(job, "form", f"its answer cannot be read ({error})", "update")
+    assert isinstance(samples, int) and isinstance(steps, int) and isinstance(passed, int)  # noqa: PT018
+    if samples != len(job.task.holding):
+        reason = f"it says that it has {samples} samples, and said {len(job.task.holding)} before"
+        return remote_failure(job, "form", reason, "update")
+    if steps != expected_steps or passed < 0:
+        return remote_failure(
+            job, "form", f"it says that it took {steps} steps, and should {expected_steps}", "update"
+        )
+    counted = within(TALLIES, tensors)
+    if counted.keys() != tallies or any(value.shape for value in counted.values()):
+        return remote_failure(job, "form", "its tallies are not those of the method", "update")
+    buffers = within(BUFFERS, tensors)
+    weights = Weights(
+        in_order(within(PARAMS, tensors), sent.params),
+        in_order(buffers, sent.buffers) if buffers else sent.buffers,
+    )
+    return Fit(
+        weights=weights,
+        samples=samples,
+        steps=steps,
+        loss=tensors.get(LOSS, torch.zeros(1)),
+        memory={VERSION: torch.tensor(version)} if numbers.get("kept") else {},
+        reported=within(REPORTED, tensors),
+        tallies=counted,
+        passed=passed,
+    )
+
+
+def _told_failure(job: Job, failure: ConfigRecord) -> Failed:
+    stage, kind, reason = (failure.get(name) for name in ("stage", "kind", "reason"))
+    if stage not in get_args(ClientStage) or kind not in get_args(FaultKind) or not isinstance(reason, str):
+        return remote_failure(job, "form", "its answer cannot be read", "update")
+    return remote_failure(job, kind, " ".join(reason.split())[:500], stage)
+
+
+# A test at a client
+
+
+def totals_content(client: int, totals: Tensors) -> dict[str, ArrayRecord]:
+    """What a model answers on a client's own samples: counts, and the sum of its losses."""
+    return {f"totals/{client}": to_record({name: totals[name] for name in ("confusion", LOSS)})}
+
+
+def read_totals(content: RecordDict, client: int, classes: int) -> tuple[np.ndarray, float] | str:
+    """The confusion matrix [C, C] and the sum of the losses that a node tells; a reason where they cannot be
+    used."""
+    try:
+        told = from_record(content.array_records[f"totals/{client}"])
+        confusion, loss = told["confusion"], told[LOSS]
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        return f"its answer cannot be read ({error})"
+    if confusion.dtype != torch.int64 or confusion.shape != (classes, classes) or bool((confusion < 0).any()):
+        return "its confusion matrix is none of these classes"
+    if loss.shape or not loss.is_floating_point():
+        return "its loss is not one number"
+    return confusion.numpy(), float(loss)

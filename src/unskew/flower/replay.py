@@ -1,0 +1,184 @@
+"""From a program and a stage's name to what clients are asked in that stage.
+
+A method in stages makes its losses and queries as it runs, at the server. A node runs the same program up to
+the same stage, where what came of the stages before is the server's: models and values, never what other
+clients have answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn, overload
+
+from unskew.engines import Engine
+from unskew.errors import UserError
+from unskew.faults import DivergedError
+from unskew.flower.messages import Order
+from unskew.flower.records import unpacked
+from unskew.method import Method
+from unskew.models import frozen_tensors
+from unskew.program import Program, Run
+from unskew.result import Stage
+from unskew.trial import Trial, weights_of
+from unskew.types import Query, Tensors, Weights
+
+FindResult = Callable[[str], Tensors | None]
+"""From a stage's name to what the server has sent of it; None where it has not."""
+
+
+class Reached(Exception):  # noqa: N818 (no error: it ends the program where a node has its part of it)
+    """The stage that was looked for, with what clients are asked in it."""
+
+    def __init__(self, trial: Trial, *, method: Method | None = None, query: Query | None = None) -> None:
+        super().__init__()
+        self.trial, self._method, self._query = trial, method, query
+
+    @property
+    def method(self) -> Method:
+        """By which clients train."""
+        if self._method is None:
+            raise _other_program()
+        return self._method
+
+    @property
+    def query(self) -> Query:
+        """What clients are asked."""
+        if self._query is None:
+            raise _other_program()
+        return self._query
+
+
+class MissingError(Exception):
+    """The result of an earlier stage that is needed, and that the server has not sent yet."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(stage)
+        self.stage = stage
+
+
+def reach(program: Program, trial: Trial, order: Order, find: FindResult) -> Reached:
+    """What an order asks of clients, under a trial on their own data."""
+    try:
+        program.run(_Replay(trial, program.base, order, find))
+    except Reached as reached:
+        return reached
+    raise _other_program()
+
+
+def _other_program() -> UserError:
+    return UserError("the server is at a stage that this method has not: use the same method and unskew.")
+
+
+class _Replay(Run):
+    """A run that trains nobody: stages before the one that is looked for are told by the server."""
+
+    def __init__(self, trial: Trial, base: Method, order: Order, find: FindResult) -> None:
+        super().__init__(trial, base)
+        self._order, self._find, self._started = order, find, 0
+
+    def _start(self, trial: Trial) -> Engine:
+        if self._order.action == "evaluate" and self._started == self._order.engine:
+            raise Reached(trial)
+        self._started += 1
+        return _NoEngine(trial)  # type: ignore[return-value]
+
+    def train(self, name: str, method: Method, trial: Trial | None = None, **options: Any) -> Any:
+        trial = trial or self.trial
+        self.engine(trial)
+        if name == self._order.stage and self._order.action == "fit":
+            raise Reached(trial, method=method)
+        if options.get("aside"):
+            self._engines.pop(id(trial))
+        if name not in self._order.stages:
+            raise DivergedError(f"stage '{name}' has come to nothing.")
+        return _Earlier(name, self._find)
+
+    def ask(self, name: str, query: Query, *_: object, trial: Trial | None = None, **__: object) -> Any:
+        trial = trial or self.trial
+        self.engine(trial)
+        if name == self._order.stage and self._order.action == "ask":
+            raise Reached(trial, query=query)
+        return _Withheld(name)
+
+    def value(self, name: str, make: Callable[[], Tensors]) -> Tensors:
+        return _found(name, self._find)
+
+    def repeat(self, name: str, *_: object, **__: object) -> Stage:
+        raise _other_program()
+
+
+def _found(name: str, find: FindResult) -> Tensors:
+    tensors = find(name)
+    if tensors is None:
+        raise MissingError(name)
+    return tensors
+
+
+@dataclass(frozen=True)
+class _NoEngine:
+    """What programs ask of an engine beside training and testing."""
+
+    trial: Trial
+
+    @cached_property
+    def initial(self) -> Weights:
+        return weights_of(self.trial.build())
+
+    @cached_property
+    def frozen(self) -> Tensors:
+        return frozen_tensors(self.trial.build())
+
+    def deterministic(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """What a stage has trained: its model, which is asked for when it is needed."""
+
+    stage: str
+    find: FindResult
+    state: None = None
+    rounds: tuple[()] = ()
+
+    @property
+    def served(self) -> Weights:
+        return unpacked(_found(self.stage, self.find))
+
+    @property
+    def weights(self) -> Weights:
+        return self.served
+
+
+class _Withheld(Sequence[Tensors]):
+    """What clients have answered in an earlier stage. No client is told."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+
+    def _refuse(self) -> NoReturn:
+        raise UserError(
+            f"the method looks at the answers of stage '{self._stage}' outside of run.value, which would "
+            "send them to every client: let it compute what it needs of them there."
+        )
+
+    @overload
+    def __getitem__(self, place: int) -> Tensors: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Tensors]: ...
+
+    def __getitem__(self, place: int | slice) -> Tensors | Sequence[Tensors]:
+        self._refuse()
+
+    def __len__(self) -> int:
+        self._refuse()
+
+    def __iter__(self) -> Iterator[Tensors]:
+        self._refuse()

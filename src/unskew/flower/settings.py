@@ -1,0 +1,129 @@
+"""What a federation trains and how: the same at its server and at every node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from unskew.data.federation import Federation
+from unskew.engines import FLOWER
+from unskew.errors import UserError
+from unskew.experiment import MethodSpec, method_table
+from unskew.method import OWN, Method
+from unskew.methods.assemble import assemble
+from unskew.methods.card import Option
+from unskew.notation import write_parts
+from unskew.program import Program
+from unskew.train import in_one_stage
+from unskew.trial import Faults, Trial
+
+AnyMethod = str | Method | Program
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """A method, and the conditions under which clients train by it."""
+
+    method: Method | Program
+    name: str
+    """What the method is called, with all its hyperparameters."""
+    make_trial: Callable[[Federation], Trial]
+    """The trial of these conditions on a federation: the server's, or a node's own."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, Program) and self.method.one_place:
+            raise UserError(
+                f"{self.name.partition(':')[0]} cannot train across machines, because "
+                f"{self.method.one_place}: choose another method."
+            )
+
+    @property
+    def program(self) -> Program:
+        """The method as a program."""
+        return self.method if isinstance(self.method, Program) else in_one_stage(self.method)
+
+    def node_trial(self, federation: Federation, rounds: int) -> Trial:
+        """The trial of so many rounds on a node's own clients, of which all may train in a round."""
+        trial = self.make_trial(federation)
+        budget = trial.budget.model_copy(update={"cohort": "all", "rounds": rounds})
+        return replace(trial, budget=budget, faults=Faults())
+
+    def server_trial(self, federation: Federation, rounds: int) -> Trial:
+        """The trial of so many rounds as the server runs it."""
+        trial = self.make_trial(federation)
+        faults = trial.faults if "on_fault" in trial.faults.model_fields_set else Faults(on_fault="skip")
+        budget = trial.budget.model_copy(update={"rounds": rounds})
+        return replace(trial, engine=FLOWER, device="cpu", budget=budget, faults=faults)
+
+    def agreement(self, trial: Trial) -> str:
+        """What server and nodes have to agree on, as JSON."""
+        dataset = trial.federation.dataset
+        told: dict[str, Any] = {
+            "method": self.name,
+            "model": asdict(trial.network),
+            "seed": trial.seed,
+            "budget": trial.budget.model_dump(mode="json", exclude={"cohort", "rounds"}),
+            "teacher": trial.teacher,
+            "augment": str(trial.augment),
+            "classes": list(dataset.classes),
+            "inputs": asdict(dataset.inputs),
+            "mean": list(dataset.mean),
+            "std": list(dataset.std),
+        }
+        return json.dumps(told, sort_keys=True)
+
+    def check_agreement(self, theirs: str, trial: Trial) -> None:
+        """Refuse to train for a server that has other settings than this node, and name the first that
+        differs."""
+        mine = self.agreement(trial)
+        if mine == theirs:
+            return
+        try:
+            told = json.loads(theirs)
+        except ValueError:
+            told = {}
+        for name, value in json.loads(mine).items():
+            if told.get(name) != value:
+                raise UserError(
+                    f"the server trains with {name} {_short(told.get(name))} and this node with "
+                    f"{_short(value)}: give both the same settings."
+                )
+        raise UserError("the server has other settings than this node: use the same unskew at both.")
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def settings_of(
+    method: AnyMethod, model: str | nn.Module | Callable[[], nn.Module], **conditions: Any
+) -> Settings:
+    """Settings that are given in Python: a method by its name or as such, a model, and whatever else
+    `unskew.Trial` takes, such as a budget."""
+    found, name = named_method(method)
+
+    def make_trial(federation: Federation) -> Trial:
+        return Trial(federation, model, **conditions)
+
+    return Settings(found, name, make_trial)
+
+
+def named_method(method: AnyMethod) -> tuple[Method | Program, str]:
+    """A method that is given by its name, such as "fedvls:lam=0.2", or as such; and what it is called."""
+    if isinstance(method, str):
+        found, options = assemble(MethodSpec(**method_table(method)).parts())
+        return found, write_parts(options)
+    if not isinstance(method, Method | Program):
+        raise UserError(
+            f"method is of type {type(method).__name__}: give its name, such as 'fedvls', or call its "
+            "function."
+        )
+    parts: Mapping[str, Mapping[str, Option]] = method.made or (
+        {"fedavg": {}} if method == Method() else {OWN: {}}
+    )
+    return method, write_parts(parts)
