@@ -26,7 +26,7 @@ from unskew.flower.client import respond
 from unskew.flower.form import dataset_of_form
 from unskew.flower.server import FederationSpec, serve
 from unskew.flower.settings import Settings, named_method
-from unskew.flower.site import Site, part_of, site_of
+from unskew.flower.site import Site, part_of, scaled, site_of
 from unskew.notation import items, named
 from unskew.trial import Trial
 from unskew.user_code import find_name, is_code
@@ -135,7 +135,7 @@ def _own_site(text: str, experiment: Experiment, config: Config, folder: Path | 
         data = _read_like(text, dataset_of_form(form, experiment.data.name), config)
     if isinstance(data, Federation):
         return site_of(data, name)
-    data = replace(data, name=experiment.data.name)
+    data = replace(data if form else scaled(data), name=experiment.data.name)
     if experiment.validation == NONE:
         return site_of(data, name)
     held = federate(data, "iid", clients=1, seed=experiment.seed, validation=experiment.validation)

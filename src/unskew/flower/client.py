@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from unskew import engines
@@ -36,7 +36,7 @@ from unskew.flower.messages import (
 from unskew.flower.records import from_record, to_record, unpacked, within
 from unskew.flower.replay import MissingError, Reached, reach
 from unskew.flower.settings import AnyMethod, Settings, settings_of
-from unskew.flower.site import Site, site_of
+from unskew.flower.site import Scale, Site, scaled, site_of
 from unskew.method import Method
 from unskew.program import PassCount
 from unskew.trial import Trial
@@ -280,7 +280,7 @@ def _train_for_strategy(message: Message, context: Context, settings: Settings, 
         )
     trained = arrays | fit.weights.params | fit.weights.buffers
     metrics = MetricRecord({"num-examples": fit.samples, "train-loss": float(fit.loss), "steps": fit.steps})
-    return RecordDict({"arrays": ArrayRecord(to_record(trained)), "metrics": metrics})
+    return RecordDict({"arrays": to_record(trained), "metrics": metrics})
 
 
 # What an app calls
@@ -293,6 +293,7 @@ def train(
     *,
     method: AnyMethod,
     model: Any,
+    scale: Scale | None = None,
     **conditions: Any,
 ) -> Message:
     """Train the clients of a node by a method: the body of `@app.train()`, and of `@app.query()`, by which
@@ -301,10 +302,11 @@ def train(
     `data` are the node's own: a dataset of one client, or a federation of several. The rest is what
     `unskew.flower.strategy` is given: a method by its name or as such, a model, and conditions such as
     `budget` and `seed`. For methods that change the client alone the server may also run a strategy of
-    Flower's own, such as FedAvg.
+    Flower's own, such as FedAvg. Images of a dataset are scaled by a mean and a deviation for each channel,
+    which all sites share: `scale`, or 0.5 each.
     """
     name = str(context.node_config.get("site", context.node_config.get("partition-id", context.node_id)))
-    site = site_of(data, name)
+    site = site_of(scaled(data, scale) if isinstance(data, Dataset) else data, name)
     if "partition-id" in context.node_config and len(site.names) == 1:
         number = int(context.node_config["partition-id"])
         site = replace(site, numbers=(number,), of=int(context.node_config.get("num-partitions", 0)))
@@ -318,8 +320,9 @@ def evaluate(
     *,
     method: AnyMethod,
     model: Any,
+    scale: Scale | None = None,
     **conditions: Any,
 ) -> Message:
     """Test a model on the test samples of a node's own data: the body of `@app.evaluate()`, with the same
     arguments as `train`."""
-    return train(message, context, data, method=method, model=model, **conditions)
+    return train(message, context, data, method=method, model=model, scale=scale, **conditions)

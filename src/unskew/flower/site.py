@@ -15,6 +15,10 @@ from unskew.data.manifest import partition_of
 from unskew.errors import UserError
 
 
+Scale = tuple[Sequence[float], Sequence[float]]
+"""Of images: a mean and a standard deviation for each channel, of pixels divided by 255."""
+
+
 @dataclass(frozen=True, eq=False)
 class Site:
     """A node's clients and their data."""
@@ -30,6 +34,16 @@ class Site:
     tests: tuple[Split | None, ...] = ()
     """Of each client, the samples of its own that test."""
     validations: tuple[Split | None, ...] = ()
+
+
+def scaled(data: Dataset, scale: Scale | None = None) -> Dataset:
+    """The dataset with images that are scaled as at every other site: by its own mean and deviation each site
+    would see others."""
+    if data.kind != "image":
+        return data
+    half = (0.5,) * data.inputs.shape[0]
+    mean, std = (half, half) if scale is None else scale
+    return replace(data, mean=tuple(mean), std=tuple(std))
 
 
 def site_of(data: Dataset | Federation, name: str) -> Site:

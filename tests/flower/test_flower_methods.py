@@ -1,0 +1,117 @@
+"""Every method across the nodes of a federation gives the bits of a simulation in one place."""
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower has an environment of its own: make test-flower")
+
+from grids import InProcessGrid
+from safetensors.torch import load_file
+
+from unskew import flower
+from unskew.errors import UserError
+from unskew.experiment import load_data, prepare
+from unskew.flower.app import read_config, settings_in
+from unskew.flower.server import serve
+from unskew.methods import METHODS
+from unskew.train import train
+
+ONE_PLACE = {
+    "centralised": "it trains on all data in one place",
+    "fedconcat": "its last layer is trained on features that all clients' data are turned into in one place",
+    "local-only": "its clients exchange nothing: each site trains alone",
+}
+OPTIONS = {"pkd": "pkd:warmup=1,expert_rounds=1,groups=3/8", "dp": "dp:noise_multiplier=0"}
+NODES = [{"partition-id": "0-1"}, {"partition-id": 2}, {"partition-id": 3}]
+"""The first hosts two clients."""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    return tmp_path / "flwr"
+
+
+def config_of(tmp_path, method="fedavg", settings=()):
+    plain = {
+        "method": OPTIONS.get(method, method),
+        "data.name": "digits",
+        "skew.recipe": "part:0.25+dirichlet:0.1",
+        "skew.clients": 4,
+        "model.name": "mlp-small",
+        "budget.rounds": 2,
+        "budget.cohort": 3,
+        "budget.epochs": 1,
+        "federation.test": "server",
+        "federation.out": str(tmp_path / "run"),
+    }
+    return plain | dict(settings)
+
+
+def federated(config, nodes=NODES, change=None):
+    """The run of a config across nodes, and its grid."""
+    grid = InProcessGrid(flower.client_app(), nodes, config)
+    if change:
+        grid.change = change
+    experiment, spec = read_config(config)
+    return serve(grid, experiment, spec, settings_in(experiment)), grid
+
+
+def simulated(config):
+    experiment, _ = read_config(config)
+    experiment = experiment.model_copy(update={"engine": "loop"})
+    prepared = prepare(experiment, load_data(experiment))
+    return train(prepared.trial, prepared.method)
+
+
+def assert_same(run, result):
+    trained = load_file(run.path / "model.safetensors")
+    mine = result.weights.params | result.weights.buffers
+    assert trained.keys() == mine.keys()
+    for name, value in mine.items():
+        assert torch.equal(trained[name], value), name
+    assert run.summary.confusion == result.final.confusion.tolist()
+    for line, round in zip(run.rounds, result.rounds, strict=True):
+        assert (line.trained, line.train_loss) == (round.trained, round.train_loss)
+        assert (line.traffic.up, line.traffic.down) == (round.traffic.up, round.traffic.down)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - ONE_PLACE.keys()))
+def test_the_bits_of_a_simulation(method, tmp_path, home):
+    config = config_of(tmp_path, method)
+    run, _ = federated(config)
+    result = simulated(config)
+    assert_same(run, result)
+    assert run.summary.cost == pytest.approx(result.cost, nan_ok=True)
+    assert not list(home.rglob("*.tensors"))  # the run has ended: nodes have forgotten it
+
+
+@pytest.mark.parametrize("method", sorted(ONE_PLACE))
+def test_what_cannot_train_across_machines_says_why(method, tmp_path):
+    with pytest.raises(
+        UserError, match=f"{method} cannot train across machines, because {ONE_PLACE[method]}"
+    ):
+        federated(config_of(tmp_path, method))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model.name": "resnet8", "model.norm": "batch", "model.statistics": "local"},
+        {"model.name": "resnet8", "model.norm": "batch", "model.statistics": "average"},
+        {"budget.optimizer_state": "kept"},
+        {"budget.optimizer": "adamw"},
+        {"budget.schedule": "cosine:final=0.001", "budget.steps": 3},
+        {"model.freeze": "body"},
+        {"model.lora": 2, "method": "moon"},
+        {"data.augment": "crop:1"},
+        {"validation": 0.2, "stop": "patience=1"},
+    ],
+    ids=str,
+)
+def test_conditions_hold_at_every_node(settings, tmp_path):
+    config = config_of(tmp_path, settings=settings)
+    if "budget.steps" in config:
+        del config["budget.epochs"]
+    run, _ = federated(config)
+    assert_same(run, simulated(config))

@@ -1,0 +1,326 @@
+"""Sites with data of their own: tests at the sites, faults, memory and runs that go on."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower has an environment of its own: make test-flower")
+
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedAvg
+from grids import InProcessGrid
+from safetensors.torch import load_file
+from test_flower_methods import assert_same, config_of, federated, simulated
+from torch import nn
+
+import unskew
+from unskew import flower
+from unskew.errors import UserError
+from unskew.flower.app import read_config, settings_in
+from unskew.flower.form import form_of
+from unskew.flower.records import from_record, to_record
+from unskew.flower.server import serve
+
+HEART = {
+    "data.name": "heart-disease",
+    "skew.recipe": "natural",
+    "skew.clients": "auto",
+    "model.name": "mlp-small",
+    "budget.rounds": 2,
+    "budget.cohort": "all",
+    "federation.test": "sites",
+}
+HOSPITALS = [{"partition-id": number} for number in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    return tmp_path / "flwr"
+
+
+def test_a_test_at_the_sites_counts_what_one_in_one_place_counts(tmp_path):
+    run, _ = federated(config_of(tmp_path, settings=HEART), HOSPITALS)
+    result = simulated(config_of(tmp_path, settings=HEART))
+    assert_same(run, result)
+    told, mine = run.summary.sites, result.sites
+    assert [site.name for site in told.each] == [site.name for site in mine]
+    for site, own in zip(told.each, mine, strict=True):
+        assert site.accuracy == pytest.approx(own.accuracy)
+        assert site.answered == [[i, j, own.confusion[i, j]] for i, j in np.argwhere(own.confusion).tolist()]
+        assert (site.held, site.vacant) == (None, None)  # label counts stay there
+    assert run.summary.loss == pytest.approx(result.final.loss)
+    assert run.summary.groups.vacant is None
+    assert "Label counts stay with the clients" in run.summary.notes[0]
+
+
+def test_label_counts_are_shared_where_that_is_asked_for(tmp_path):
+    config = config_of(tmp_path, settings=HEART | {"federation.label_counts": "share"})
+    run, grid = federated(config, HOSPITALS)
+    result = simulated(config)
+    assert run.counts.tolist() == result.counts.tolist()
+    assert run.summary.groups.majority == pytest.approx(result.groups["majority"])
+    kept, _ = federated(
+        config | {"federation.label_counts": "keep", "federation.out": str(tmp_path / "2")}, HOSPITALS
+    )
+    assert kept.counts.shape == (0, 2)
+
+
+def test_pages_and_tables_take_a_run_without_label_counts(tmp_path, capsys):
+    from unskew.cli import app as cli
+    from typer.testing import CliRunner
+
+    run, _ = federated(config_of(tmp_path, settings=HEART), HOSPITALS)
+    ran = CliRunner().invoke(cli, ["table", str(run.path)])
+    assert ran.exit_code == 0, ran.output
+    assert "fedavg" in ran.output
+
+
+def test_what_a_bad_client_sends_is_left_out_and_named(tmp_path):
+    def not_finite(client):
+        def change(message, reply):
+            name = f"fit/{client}"
+            if name in reply.content.array_records:
+                tensors = from_record(reply.content.array_records[name])
+                first = next(iter(tensors))
+                reply.content[name] = to_record(tensors | {first: torch.full_like(tensors[first], torch.nan)})
+            return reply
+
+        return change
+
+    run, _ = federated(config_of(tmp_path), change=not_finite(2))
+    rounds = [line for line in run.rounds if 2 in line.cohort]
+    assert rounds
+    for line in rounds:
+        assert 2 not in line.trained
+        assert [(fault.client, fault.kind) for fault in line.faults] == [(2, "not finite")]
+    assert any("client 2" in note for note in run.summary.notes)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "reason"),
+    [
+        (lambda c: c.pop("numbers/2"), "form", "its answer cannot be read"),
+        (lambda c: c["numbers/2"].update(samples=10**9), "form", "it says that it has 1000000000 samples"),
+        (lambda c: c["numbers/2"].update(steps=0), "form", "it says that it took 0 steps"),
+        (lambda c: c["fit/2"].pop(next(iter(c["fit/2"]))), "form", "its model lacks"),
+        (
+            lambda c: c.update(
+                {"fit/2": to_record({k: v[..., None] for k, v in from_record(c["fit/2"]).items()})}
+            ),
+            "form",
+            "shape",
+        ),
+    ],
+    ids=["no numbers", "too many samples", "no steps", "a tensor less", "other shapes"],
+)
+def test_answers_that_are_none_are_left_out(spoil, kind, reason, tmp_path):
+    def change(message, reply):
+        if "fit/2" in reply.content.array_records:
+            spoil(reply.content)
+        return reply
+
+    run, _ = federated(
+        config_of(tmp_path, settings={"budget.cohort": "all", "budget.rounds": 1}), change=change
+    )
+    (fault,) = run.rounds[0].faults
+    assert (fault.client, fault.kind) == (2, kind)
+    assert reason in fault.reason
+    assert run.rounds[0].trained == [0, 1, 3]
+
+
+def test_a_node_that_is_away_is_waited_for_by_nobody_and_comes_back_with_its_memory(tmp_path):
+    config = config_of(tmp_path, "scaffold", {"budget.cohort": "all", "budget.rounds": 4})
+    grid = InProcessGrid(flower.client_app(), [{"partition-id": n} for n in range(4)], config)
+    whole = dict(grid.nodes)
+
+    def change(message, reply):
+        round = int(message.metadata.group_id)
+        if message.metadata.message_type == "train" and message.metadata.dst_node_id == 103:
+            if round == 1:
+                grid.nodes.pop(102, None)
+            if round == 2:  # it comes back as another node, as one without a key does
+                grid.nodes[202] = whole[102]
+        return reply
+
+    grid.change = change
+    experiment, spec = read_config(config)
+    run = serve(grid, experiment, spec, settings_in(experiment))
+    assert [line.trained for line in run.rounds] == [[0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+    (fault,) = run.rounds[1].faults
+    assert (fault.client, fault.kind, fault.reason) == (2, "lost", "its node is not there")
+
+
+class KilledError(BaseException):
+    """The server has ended at once."""
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "moon", "pkd:warmup=1,expert_rounds=1,groups=3/8"])
+@pytest.mark.parametrize("at", [2, 6, 9])
+def test_a_killed_server_goes_on_with_the_same_bits(method, at, tmp_path):
+    settings = {"budget.rounds": 4, "method": method}
+    config, messages = config_of(tmp_path, settings=settings), 0
+
+    def kill(message, reply):
+        nonlocal messages
+        messages += message.metadata.message_type == "train"
+        if messages == at:
+            raise KilledError
+        return reply
+
+    with pytest.raises(KilledError):
+        federated(config, change=kill)
+    run, _ = federated(config)
+    assert_same(run, simulated(config))
+
+
+def test_other_settings_at_a_node_are_refused_by_name(tmp_path):
+    config = config_of(tmp_path)
+    grid = InProcessGrid(
+        flower.client_app(), [{"partition-id": n} for n in range(4)], config | {"budget.lr": 0.5}
+    )
+    experiment, spec = read_config(config)
+    with pytest.raises(UserError, match="the server trains with budget .* and this node with"):
+        serve(grid, experiment, spec, settings_in(experiment))
+
+
+def test_nodes_that_do_not_come_are_told(tmp_path):
+    with pytest.raises(UserError, match="the run needs 4 clients and 2 are there after 0.1 s"):
+        federated(
+            config_of(tmp_path, settings={"federation.wait": 0.1}),
+            [{"partition-id": n, "num-partitions": 4} for n in range(2)],
+        )
+
+
+# Data of one's own
+
+
+def own_app(folder, rows=60):
+    """Three sites with CSV files, of which none has all classes, and the form that they share."""
+    generator = np.random.default_rng(0)
+    held = {"north": "ab", "south": "bc", "west": "ca"}
+    for site, classes in held.items():
+        lines = ["x,y,colour,kind"]
+        for _ in range(rows):
+            kind = generator.choice(list(classes))
+            x, y = generator.normal("abc".index(kind), 0.3, 2)
+            lines.append(f"{x:.3f},{y:.3f},{generator.choice(['red', 'blue'])},{kind}")
+        (folder / f"{site}.csv").write_text("\n".join(lines))
+    sample = folder / "sample.csv"
+    sample.write_text(
+        "x,y,colour,kind\n0,0,red,a\n1,1,blue,b\n2,2,red,c\n0,1,blue,a\n1,2,red,b\n2,1,blue,c\n"
+    )
+    (folder / "form.json").write_text(form_of(unskew.load(f"csv:{sample},label=kind")))
+    return {site: {"data": f"csv:{folder / site}.csv,label=kind"} for site in held}
+
+
+def test_sites_with_their_own_files(tmp_path):
+    sites = own_app(tmp_path)
+    config = {
+        "method": "fedvls",
+        "data.name": "three-sites",
+        "model.name": "mlp-small",
+        "budget.rounds": 3,
+        "budget.lr": 0.1,
+        "federation.nodes": 3,
+        "federation.out": str(tmp_path / "run"),
+    }
+    grid = InProcessGrid(flower.client_app(tmp_path), list(sites.values()), config)
+    experiment, spec = read_config(config)
+    run = serve(grid, experiment, spec, settings_in(experiment))
+    assert run.names == ("north", "south", "west")
+    assert run.classes == ("a", "b", "c")
+    assert sum(map(sum, run.summary.confusion)) == 36  # a fifth of each class of each site
+    model = unskew.load_model(run.path)
+    assert model.classes == ("a", "b", "c")
+    found = unskew.predict(model, tmp_path / "north.csv") if hasattr(unskew, "predict") else None
+    assert found is None or len(found.labels) == 60
+
+
+def test_a_class_that_nobody_else_has_is_named(tmp_path):
+    sites = own_app(tmp_path)
+    (tmp_path / "west.csv").write_text("x,y,colour,kind\n1,2,red,z\n")
+    config = {"data.name": "sites", "model.name": "mlp-small", "federation.nodes": 3, "federation.wait": 0.1}
+    grid = InProcessGrid(flower.client_app(tmp_path), list(sites.values()), config)
+    experiment, spec = read_config(config)
+    with pytest.raises(UserError, match="2 are there"):
+        serve(grid, experiment, spec, settings_in(experiment))
+
+
+# An app of one's own
+
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def made():
+    return Net()
+
+
+SETTINGS = {"model": made, "budget": unskew.Budget(epochs=1, lr=0.05), "seed": 3}
+
+
+def own_client(method):
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+    federation = unskew.federate(unskew.load("digits"), "part:0.2+dirichlet:0.3", clients=2, seed=1)
+
+    def answer(message, context):
+        client = context.node_config["partition-id"]
+        x, y = federation.dataset.train.take(federation.indices(client))
+        data = unskew.data.from_arrays(x, y, classes=federation.dataset.classes, test_fraction=0.2)
+        return flower.train(message, context, data, method=method, **SETTINGS)
+
+    for kind in (app.train, app.evaluate, app.query):
+        kind()(answer)
+    return app
+
+
+@pytest.mark.parametrize("method", ["fedvls", "scaffold", "ccvr"])
+def test_a_method_in_an_app_of_ones_own(method, tmp_path):
+    grid = InProcessGrid(own_client(method), [{"partition-id": 0, "num-partitions": 2}, {"partition-id": 1}])
+    strategy = flower.strategy(method, **SETTINGS)
+    torch.manual_seed(0)
+    begin = ArrayRecord(made().state_dict())
+    seen = {}
+
+    def central(round, arrays):
+        seen[round] = arrays
+
+    result = strategy.start(grid, begin, num_rounds=2, evaluate_fn=central)
+    assert result.evaluate_metrics_clientapp.keys() == {1, 2}
+    assert len(result.evaluate_metrics_clientapp[2]["class-accuracy"]) == 10
+    assert result.arrays.keys() == begin.keys() or set(result.arrays) == set(begin)
+    assert seen.keys() == {1, 2}
+    moved = result.arrays.to_torch_state_dict()
+    assert not torch.equal(moved["1.weight"], begin.to_torch_state_dict()["1.weight"])
+    assert strategy.result.final.confusion.sum() == sum(
+        result.evaluate_metrics_clientapp[2]["class-examples"]
+    )
+
+
+def test_a_strategy_of_flower_takes_methods_that_change_the_client_alone():
+    grid = InProcessGrid(own_client("fedlc"), [{"partition-id": 0}, {"partition-id": 1}])
+    strategy = FedAvg(fraction_evaluate=0.0)
+    messages = list(strategy.configure_train(1, ArrayRecord(made().state_dict()), ConfigRecord(), grid))
+    replies = list(grid.pull_messages(grid.push_messages(messages)))
+    arrays, metrics = strategy.aggregate_train(1, replies)
+    assert metrics["train-loss"] > 0
+    assert arrays.keys() == made().state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("method", "why"), [("scaffold", "has a server of its own"), ("moon", "keep or report")]
+)
+def test_a_strategy_of_flower_refuses_other_methods(method, why):
+    grid = InProcessGrid(own_client(method), [{"partition-id": 0}, {"partition-id": 1}])
+    messages = list(FedAvg().configure_train(1, ArrayRecord(made().state_dict()), ConfigRecord(), grid))
+    (reply, *_) = grid.pull_messages(grid.push_messages(messages))
+    assert reply.has_error()
+    assert why in reply.error.reason
