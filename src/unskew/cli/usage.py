@@ -36,6 +36,7 @@ COMMANDS = {
     "methods": "List the methods, or show one.",
     "bench": "Measure this machine.",
     "data": "List the datasets, or fetch one.",
+    "flower": "Start and end a federation on Flower.",
 }
 """What `unskew --help` says of each command: they are the functions, or groups, of these names in the modules
 `unskew.cli.NAME`."""
