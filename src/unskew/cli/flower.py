@@ -14,6 +14,7 @@ from unskew.cli import options
 from unskew.cli.show import console, say, say_next
 from unskew.cli.usage import Commands
 from unskew.errors import UserError
+from unskew.notation import flatten
 from unskew.record import to_json
 
 app = typer.Typer(
@@ -34,6 +35,72 @@ def flower(context: typer.Context) -> None:
     """Start and end a federation on Flower, and make its certificates and keys."""
     if not context.invoked_subcommand:
         print(context.get_help())
+
+
+@app.command("init")
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The app's folder, which is made.")],
+    method: Annotated[
+        str, options.option("--method", "NAME", "A method of `unskew methods`, such as fedvls or scaffold.")
+    ] = "fedavg",
+    like: Annotated[
+        str | None,
+        options.option(
+            "--like",
+            "DATA",
+            "Data of the form that every site has, such as csv:sample.csv,label=COLUMN: sites bring their "
+            "own. Without it nodes take parts of --dataset.",
+        ),
+    ] = None,
+    dataset: options.Dataset = None,
+    skew: options.Skew = None,
+    model: options.Model = None,
+    nodes: Annotated[
+        str, options.option("--nodes", "NUMBER", "Sites, or clients of the dataset: one for each node.")
+    ] = "3",
+    rounds: options.Rounds = None,
+    cohort: options.Cohort = None,
+    epochs: options.Epochs = None,
+    steps: options.Steps = None,
+    batch_size: options.BatchSize = None,
+    lr: options.Lr = None,
+    schedule: options.Schedule = None,
+    seed: options.Seed = None,
+    set_: options.Set = None,
+) -> None:
+    """Write a small app that `flwr run` takes."""
+    number = _number("nodes", nodes, 1000)
+    if like is not None and (dataset is not None or skew is not None):
+        raise UserError("--like is for sites with data of their own: leave --dataset and --skew out.")
+    from unskew.experiment import Experiment
+    from unskew.flower.init import write_app
+
+    given = options.settings(
+        None,
+        set_,
+        dataset=dataset,
+        skew=skew,
+        clients=None if like else str(number),
+        model=model,
+        rounds=rounds,
+        cohort=cohort,
+        epochs=epochs,
+        steps=steps,
+        batch_size=batch_size,
+        lr=lr,
+        schedule=schedule,
+        seed=seed,
+    )
+    told = dict(flatten(Experiment(**given).model_dump(mode="json", exclude_none=True)))
+    shown = ("seed", "data.name", "skew.recipe", "skew.clients", "model.name")
+    chosen = [*shown, *(key for key in told if key.startswith("budget.")), *dict(flatten(given))]
+    settings = {"method": method, **{key: told[key] for key in chosen if key in told}}
+    files = write_app(folder, settings, like=like, nodes=number)
+    screen = console()
+    for file in files:
+        screen.print(f"{folder / file}", soft_wrap=True)
+    up = "unskew flower up" + (" --node ..." if like else f" --nodes {number}")
+    say_next(up, f"flwr run {shlex.quote(str(folder))} unskew --stream")
 
 
 @app.command("up")

@@ -95,10 +95,16 @@ def stand_in(inputs: Inputs, counts: Sequence[Ints]) -> Split:
 
 
 def remote_federation(
-    like: Dataset, clients: Sequence[RemoteClient], *, seed: int | None, test: Split | None = None
+    like: Dataset,
+    clients: Sequence[RemoteClient],
+    *,
+    seed: int | None,
+    recipe: str = "natural",
+    test: Split | None = None,
 ) -> Federation:
     """The federation as its server knows it. `like` has the form of the clients' data: classes and inputs;
-    `test` are the samples to test on, where the server has some of its own."""
+    `recipe` and `seed` say how these were divided, where they are parts of one dataset; `test` are the
+    samples to test on, where the server has some of its own."""
     sizes = np.array([client.samples for client in clients], np.int64)
     shared = [client.counts for client in clients if client.counts is not None]
     known = len(shared) == len(clients)
@@ -128,7 +134,7 @@ def remote_federation(
     partition = Partition(
         dataset.train.rows if isinstance(dataset.train, RemoteSplit) else (),
         counts,
-        recipe="natural",
+        recipe=recipe,
         seed=seed,
         notes=() if known else (note,),
     )

@@ -55,6 +55,19 @@ def read_config(config: Config) -> tuple[Experiment, FederationSpec]:
     return Experiment(**settings), spec
 
 
+def with_code(experiment: Experiment, folder: Path | None) -> Experiment:
+    """The experiment with its own model and method where the app has them: in its folder."""
+    if folder is None:
+        return experiment
+    changed: dict[str, Any] = {}
+    model, method = experiment.model, experiment.method
+    if is_code(model.name):
+        changed["model"] = model.model_copy(update={"name": str(folder / model.name)})
+    if method.name.endswith(".py"):
+        changed["method"] = method.model_copy(update={"name": str(folder / method.name)})
+    return experiment.model_copy(update=changed)
+
+
 def settings_in(experiment: Experiment) -> Settings:
     """The method of an experiment, and its conditions."""
     method, name = named_method(experiment.method.brief())
@@ -76,10 +89,10 @@ def client_app(folder: Path | str | None = None) -> ClientApp:
     """A ClientApp whose node's config says where its data are. `folder` is the app's own, in which the form
     of the data may lie."""
     app = ClientApp()
-    place = None if folder is None else str(Path(folder))
+    place = None if folder is None else Path(folder)
 
     def answer(message: Message, context: Context) -> Message:
-        experiment, _ = read_config(context.run_config)
+        experiment = with_code(read_config(context.run_config)[0], place)
         key = json.dumps([dict(context.run_config), dict(context.node_config)], sort_keys=True)
 
         def load() -> Site:
@@ -94,9 +107,9 @@ def client_app(folder: Path | str | None = None) -> ClientApp:
 
 
 @lru_cache(maxsize=4)  # in a simulation one process answers for many nodes
-def _site(key: str, folder: str | None, node: int) -> Site:
+def _site(key: str, folder: Path | None, node: int) -> Site:
     run_config, node_config = json.loads(key)
-    return site_in(read_config(run_config)[0], node_config, None if folder is None else Path(folder), node)
+    return site_in(read_config(run_config)[0], node_config, folder, node)
 
 
 def site_in(experiment: Experiment, config: Config, folder: Path | None, node: int) -> Site:
@@ -180,13 +193,16 @@ def _numbers(text: object) -> list[int]:
 # The server
 
 
-def server_app() -> ServerApp:
-    """A ServerApp that trains what the run config says, across all nodes, into a run folder."""
+def server_app(folder: Path | str | None = None) -> ServerApp:
+    """A ServerApp that trains what the run config says, across all nodes, into a run folder. `folder` is the
+    app's own, in which its own model and method may lie."""
     app = ServerApp()
+    place = None if folder is None else Path(folder)
 
     def main(grid: Grid, context: Context) -> None:
         try:
             experiment, spec = read_config(context.run_config)
+            experiment = with_code(experiment, place)
             serve(grid, experiment, spec, settings_in(experiment))
         except UserError as error:
             logging.getLogger("flwr").error("unskew: %s", error)

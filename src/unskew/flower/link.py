@@ -67,6 +67,8 @@ class Link:
         """What every node that was asked has told; None for those that are no part of this run."""
         self.names: list[str] = []
         """The clients, by their numbers."""
+        self.numbered = False
+        """Whether the nodes know their clients' numbers, as parts of one dataset do."""
         self._where: dict[str, tuple[int, int]] = {}
         """The node of each client, and its place there."""
 
@@ -122,7 +124,7 @@ class Link:
             )
         else:
             names = in_order(names)
-        self.names = names
+        self.names, self.numbered = names, bool(number)
         self._where = {name: (node, place) for name, node, place in places}
         forms = Counter(told.form for told in known.values())
         form = forms.most_common(1)[0][0]

@@ -94,7 +94,8 @@ def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: Se
     like = dataset_of_form(form, experiment.data.name)
     seed = experiment.seed if experiment.skew.seed is None else experiment.skew.seed
     test = None if test_at_sites else load_data(experiment).test
-    federation = remote_federation(like, clients, seed=seed, test=test)
+    recipe = experiment.skew.recipe if link.numbered else "natural"
+    federation = remote_federation(like, clients, seed=seed, recipe=recipe, test=test)
     here = experiment.model_copy(update={"engine": FLOWER, "device": "cpu", "fast": False})
     prepared = prepare(here, like, federation)
     for sentence in what_leaves(settings, spec, test_at_sites=test_at_sites):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -64,7 +65,7 @@ class Settings:
         dataset = trial.federation.dataset
         told: dict[str, Any] = {
             "method": self.name,
-            "model": asdict(trial.network),
+            "model": asdict(replace(trial.network, name=Path(trial.network.name).name)),
             "seed": trial.seed,
             "budget": trial.budget.model_dump(mode="json", exclude={"cohort", "rounds"}),
             "teacher": trial.teacher,

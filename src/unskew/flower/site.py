@@ -14,7 +14,6 @@ from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.errors import UserError
 
-
 Scale = tuple[Sequence[float], Sequence[float]]
 """Of images: a mean and a standard deviation for each channel, of pixels divided by 255."""
 

@@ -1,0 +1,188 @@
+"""Writes a whole app for Flower: settings, a client, a server, and the form of the data."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from unskew.data.sources import load
+from unskew.errors import UserError
+from unskew.experiment import put as put_setting
+from unskew.files import put
+from unskew.flower.app import FORM, read_config
+from unskew.flower.form import form_of
+from unskew.flower.settings import named_method
+from unskew.method import Method
+from unskew.user_code import is_code, split_name
+
+CLIENT = '''"""A site: its node's config says where its data are."""
+
+from pathlib import Path
+
+from unskew import flower
+
+app = flower.client_app(Path(__file__).parent)
+'''
+SERVER = '''"""The server: it trains what pyproject.toml says, and writes a run folder."""
+
+from pathlib import Path
+
+from unskew import flower
+
+app = flower.server_app(Path(__file__).parent)
+'''
+LICENSE = """All rights are reserved by the authors of {name}. Put the license that you choose in the place of
+this.
+"""
+README = """# {name}
+
+A federation on Flower that trains by `{method}`. What it trains and how stands in `pyproject.toml`, under
+`tool.flwr.app.config`; `flwr run . -c 'budget.rounds=5'` changes it for one run.
+
+On one machine, with TLS and keys that are made on the spot:
+
+```
+{up}
+```
+
+It prints the `flwr run` line to paste. In Flower's simulation, without any server:
+
+```
+flwr run . --stream --federation-config 'num-supernodes={nodes}'
+```
+{sites}"""
+OWN_SITES = """
+Every site starts its node with the place of its own samples, which stay there, and a name:
+
+```
+flower-supernode ... --node-config 'data="csv:/path/of/its/file.csv,label=COLUMN" site="NAME"'
+```
+
+Its columns have to be those of `{package}/form.json`; in the place of a CSV file a folder of images
+(`folder:PATH`) or a function of its own (`my_data.py:load`) does as well. The simulation has no such sites.
+"""
+
+
+def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, nodes: int) -> list[str]:
+    """Write an app into a new folder, whole or not at all, and return the files.
+
+    `settings` are those of an experiment by their paths, such as budget.rounds. `like` names data of the form
+    that every site has, whose samples stay where they are: without it nodes take parts of the experiment's
+    dataset."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there already: choose a new folder.")
+    name = re.sub(r"[^a-z0-9-]+", "-", folder.name.lower()).strip("-")
+    if not name or not name[0].isalpha():
+        raise UserError(f"'{folder.name}' is no name for an app: begin with a letter.")
+    package = name.replace("-", "_")
+    config = {key: ",".join(value) if isinstance(value, list) else value for key, value in settings.items()}
+    if like is not None:
+        config |= {"data.name": name, "skew.recipe": "natural"}
+    at = "server" if like is None else "sites"
+    config |= {"federation.nodes": nodes, "federation.test": at, "federation.out": ""}
+    code = _own_code(config)
+    experiment, _ = read_config(config)  # a mistake is known before anything is written
+    method, told = named_method(experiment.method.brief())
+    if not isinstance(method, Method) and method.one_place:
+        raise UserError(f"{told.partition(':')[0]} cannot train across machines, because {method.one_place}.")
+    files = {
+        "pyproject.toml": _pyproject(name, package, config),
+        "LICENSE": LICENSE.format(name=name),
+        "README.md": _readme(name, package, experiment.method.brief(), nodes, own=like is not None),
+        f"{package}/__init__.py": "",
+        f"{package}/client_app.py": CLIENT,
+        f"{package}/server_app.py": SERVER,
+    }
+    if like is not None:
+        files[f"{package}/{FORM}"] = form_of(load(like)) + "\n"
+    files |= {f"{package}/{path.name}": path.read_text() for path in code}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        for path, content in files.items():
+            (made / path).parent.mkdir(exist_ok=True)
+            (made / path).write_text(content)
+        made.chmod(0o755)
+        if folder.exists():
+            folder.rmdir()
+        put(made, folder)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return list(files)
+
+
+def _own_code(config: dict[str, Any]) -> list[Path]:
+    """The files of the user's own model and method, which go into the app; the config names them there."""
+    found = []
+    model = config.get("model.name", "")
+    if is_code(model):
+        path, what = split_name(model)
+        found.append(path)
+        config["model.name"] = f"{path.name}:{what}"
+    method = config.get("method", "")
+    if method.partition(":")[0].endswith(".py"):
+        path = Path(method.partition(":")[0])
+        found.append(path)
+        config["method"] = path.name + method[len(str(path)) :]
+    for path in found:
+        if not path.is_file():
+            raise UserError(f"there is no file {path}: check the path.")
+    return found
+
+
+def _pyproject(name: str, package: str, config: Mapping[str, Any]) -> str:
+    try:
+        flower = version("flwr")
+    except PackageNotFoundError:
+        raise UserError("Flower is not here: install it with pip install 'unskew[flower]'.") from None
+    least = ".".join(flower.split(".")[:2])
+    return tomli_w.dumps(
+        {
+            "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+            "project": {
+                "name": name,
+                "version": "1.0.0",
+                "description": "A federation on Flower, by unskew.",
+                "license": {"file": "LICENSE"},
+                "dependencies": [f"flwr>={least}"],
+            },
+            "tool": {
+                "hatch": {"build": {"targets": {"wheel": {"packages": [package]}}}},
+                "flwr": {
+                    "app": {
+                        "publisher": "local",
+                        "fab-format-version": 1,
+                        "flwr-version-target": flower,
+                        "components": {
+                            "serverapp": f"{package}.server_app:app",
+                            "clientapp": f"{package}.client_app:app",
+                        },
+                        "config": _tables(config),
+                    }
+                },
+            },
+        }
+    )
+
+
+def _tables(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their paths as tables."""
+    tables: dict[str, Any] = {}
+    for key, value in config.items():
+        put_setting(tables, key.split("."), value)
+    return tables
+
+
+def _readme(name: str, package: str, method: str, nodes: int, *, own: bool) -> str:
+    each = " ".join(f"--node 'data=\"csv:site{n}.csv,label=COLUMN\"'" for n in range(1, nodes + 1))
+    up = f"unskew flower up {each}" if own else f"unskew flower up --nodes {nodes}"
+    sites = OWN_SITES.format(package=package) if own else ""
+    return README.format(name=name, method=method, up=up, nodes=nodes, sites=sites)
