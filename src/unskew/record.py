@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import (
@@ -164,6 +164,19 @@ class Site:
     """Mean accuracy of those that it lacks in training, where it has test samples of them."""
     answered: list[list[int]]
     """Its confusion matrix without the zeros: [class, answer, number of test samples]."""
+    samples: int | None = None
+    """Training samples in all, where the site does not tell of which classes they are: `train` is 0 then."""
+
+    @property
+    def trained_on(self) -> int:
+        """How many training samples it has."""
+        return sum(self.train) if self.samples is None else self.samples
+
+    def lacks(self, classes: Sequence[str]) -> list[str]:
+        """The classes that it has no training sample of, as far as it tells."""
+        if self.samples is not None:
+            return []
+        return [name for name, n in zip(classes, self.train, strict=True) if not n]
 
 
 @_DECLARED

@@ -436,6 +436,7 @@ def site_record(site: metrics.SiteResult) -> record.Site:
         held=site.held,
         vacant=site.vacant,
         answered=[[i, j, int(site.confusion[i, j])] for i, j in cells],
+        samples=site.samples,
     )
 
 

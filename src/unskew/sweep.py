@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from unskew import record
 from unskew.checkpoints import Checkpoints
 from unskew.clock import Clock
-from unskew.engines import compiles
+from unskew.engines import FLOWER, compiles
 from unskew.engines.job import LostError
 from unskew.engines.ray.connect import connect
 from unskew.engines.ray.engine import for_worker
@@ -260,6 +260,9 @@ def remove_leftovers(path: Path) -> None:
 
 def how_to_go_on(path: Path, experiments: Iterable[Experiment]) -> str:
     """What to do about runs that have stopped."""
+    experiments = list(experiments)
+    if any(each.engine == FLOWER for each in experiments):
+        return f"go on with the same flwr run and federation.out={shlex.quote(str(path))}"
     return f"go on with: {resume_command(path, experiments)}"
 
 

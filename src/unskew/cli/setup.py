@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from unskew.cli.show import say
 from unskew.clock import Clock
 from unskew.data import Dataset, Federation
+from unskew.engines import FLOWER, ON_FLOWER
+from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared, load_data, partition, prepare
 
 Cells = list[tuple[str, Prepared]]
@@ -32,6 +34,8 @@ def set_up(
     datasets, federations = loaded.datasets, loaded.federations
     cells = []
     for method, spec in specs:
+        if spec.engine == FLOWER:
+            raise UserError(ON_FLOWER)
         data = str(spec.data)
         if data not in datasets:
             datasets[data] = load_data(spec)

@@ -260,10 +260,10 @@ def site_grid(summary: Summary) -> Grid | None:
         if site.worst_class is not None:
             accuracy = percent(site.class_accuracy[site.worst_class])
             worst = f"{shorten(summary.classes[site.worst_class])} {accuracy}"
-        lacks = [name for name, n in zip(summary.classes, site.train, strict=True) if not n]
+        lacks = site.lacks(summary.classes)
         return [
             site.name,
-            str(sum(site.train)),
+            str(site.trained_on),
             str(sum(site.test)),
             percent(site.accuracy),
             percent(site.balanced_accuracy),

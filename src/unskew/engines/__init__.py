@@ -97,6 +97,10 @@ class EngineType:
 
 FLOWER = "flower"
 """Of runs whose clients are on other machines: only Flower's server starts it."""
+ON_FLOWER = (
+    "this run trains clients on other machines: start its app again with `flwr run` and the same "
+    "federation.out, which goes on where it stopped."
+)
 
 ENGINES: dict[str, EngineType] = {
     "loop": EngineType(Loop),
@@ -129,16 +133,14 @@ def compiles(trial: Trial) -> bool:
 def start(trial: Trial) -> Engine:
     """Return the engine of a trial, ready to train."""
     if trial.engine == FLOWER:
-        raise UserError(
-            "engine flower trains clients on other machines: start the app again with `flwr run`, or choose "
-            "another engine."
-        )
+        raise UserError(ON_FLOWER)
     return ENGINES[choose(trial)].start(trial)
 
 
 __all__ = [
     "ENGINES",
     "FLOWER",
+    "ON_FLOWER",
     "Engine",
     "EngineType",
     "EvaluationSet",

@@ -106,8 +106,26 @@ def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: Se
     make_run = partial(FederatedRun, link=link, settings=settings, test_at_sites=test_at_sites)
     finished = execute(prepared, folder, LogWatch(prepared.experiment.budget.rounds), make_run=make_run)
     link.end()
+    for sentence in _outcome(finished):
+        log(sentence)
     log(f"the run folder is {folder.resolve()}")
     return finished
+
+
+def _outcome(run: FinishedRun) -> list[str]:
+    """What the final model knows, of every class and at every site."""
+    summary = run.summary
+    assert summary is not None
+    by_class = zip(run.classes, summary.class_accuracy, strict=True)
+    told = ["accuracy by class: " + ", ".join(f"{name} {_percent(value)}" for name, value in by_class)]
+    if summary.sites is not None:
+        each = ", ".join(f"{site.name} {_percent(site.accuracy)}" for site in summary.sites.each)
+        told.append(f"accuracy by site: {each}")
+    return told + [f"note: {note}" for note in summary.notes]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 class LogWatch:
@@ -131,7 +149,7 @@ class LogWatch:
         if line.train_loss is not None:
             told.append(f"loss {line.train_loss:.4f}")
         if isinstance(line, record.TestedRound) and line.accuracy is not None and line.min_class is not None:
-            told.append(f"accuracy {100 * line.accuracy:.1f} %, worst class {100 * line.min_class:.1f} %")
+            told.append(f"accuracy {_percent(line.accuracy)}, worst class {_percent(line.min_class)}")
         log(", ".join([*told, f"{line.seconds:.1f} s"]))
         for fault in line.faults or ():
             log(left_out(fault, line.round))

@@ -79,8 +79,8 @@ class SiteResult:
     """[C]: test samples of each class."""
     confusion: Counts
     """[i, j]: test samples of class i answered j."""
-    known: bool = True
-    """Whether the site tells of which classes its training samples are."""
+    samples: int | None = None
+    """Training samples in all, where the site does not tell of which classes they are: `train` is 0 then."""
 
     @property
     def accuracy(self) -> float:
@@ -113,7 +113,7 @@ class SiteResult:
         return self._mean(self.train == 0)
 
     def _mean(self, which: NDArray[np.bool_]) -> float | None:
-        if not self.known:
+        if self.samples is not None:
             return None
         values = self.class_accuracy[which]
         values = values[~np.isnan(values)]
@@ -129,7 +129,7 @@ def site_results(sites: Sites, answers: NDArray[np.integer]) -> list[SiteResult]
             train=sites.train[number],
             test=sites.test[number],
             confusion=sites.confusion(answers, number),
-            known=sites.sizes is None,
+            samples=None if sites.sizes is None else int(sites.sizes[number]),
         )
         for number, (name, client) in enumerate(zip(sites.names, sites.clients.tolist(), strict=True))
     ]

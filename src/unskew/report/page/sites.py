@@ -47,9 +47,9 @@ def site_table(seeds: Mapping[str, Sequence[Run]]) -> dict[str, Json] | None:
         "rows": [
             {
                 "name": name,
-                "train": _sum(known.get(name), "train"),
-                "test": _sum(known.get(name), "test"),
-                "lacks": _lacks(known.get(name), classes),
+                "train": known[name].trained_on if name in known else None,
+                "test": sum(known[name].test) if name in known else None,
+                "lacks": [*known[name].lacks(classes)] if name in known else [],
                 "accuracy": [_cell(by_site[name].get(method, [])) for method in seeds],
                 "macro": [_cell(_macro(runs, name)) for runs in seeds.values()],
             }
@@ -80,7 +80,7 @@ def site_classes(run: Run) -> Json:
     return [
         {
             "name": site.name,
-            "train": list(site.train),
+            "train": list(site.train) if site.samples is None else None,
             "test": list(site.test),
             "accuracy": [number(value) for value in site.class_accuracy],
         }
@@ -116,14 +116,6 @@ def _macro(runs: Sequence[Run], name: str) -> list[Number]:
 def _lowest(values: Iterable[Sequence[Number]]) -> float:
     found = [value for each in values for value in each if value is not None]
     return float(np.mean(found)) if found else math.inf
-
-
-def _sum(site: Site | None, key: str) -> int | None:
-    return None if site is None else sum(getattr(site, key))
-
-
-def _lacks(site: Site | None, classes: Sequence[str]) -> list[Json]:
-    return [] if site is None else [name for name, n in zip(classes, site.train, strict=True) if not n]
 
 
 def _cell(values: Sequence[Number]) -> Json:

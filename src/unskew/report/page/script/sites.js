@@ -41,6 +41,11 @@ function siteTable(block) {
     ),
   ];
 }
+function heldThere(site, c) {
+  if (!site.train) return "";
+  return `, ${site.train[c] ? plural(site.train[c], "training sample") : "vacant in training"}`;
+}
+
 function showSiteTables() {
   const some = data.blocks.some((block) => block.sites);
   $("sites").hidden = $("sites-link").hidden = !some;
@@ -143,7 +148,7 @@ function showSites() {
     cellWidth = Math.max(4, width / C),
     { room: needed, axis: classAxis } = classTicks(names, width),
     room = Math.max(needed, 50); // as much as the picture beside it
-  const vacant = sites.flatMap((site, i) => (site ? site.train.flatMap((n, c) => (n ? [] : [[c, i]])) : []));
+  const vacant = sites.flatMap((site, i) => (site?.train ? site.train.flatMap((n, c) => (n ? [] : [[c, i]])) : []));
   const z = sites.map((site) => names.map((_, c) => (site && known(site.accuracy[c]) ? 100 * site.accuracy[c] : null)));
   $("site-classes-caption").textContent = `Each class at each site: ${runName(run)}`;
   draw(
@@ -161,7 +166,7 @@ function showSites() {
         customdata: sites.map((site, i) =>
           names.map((name, c) =>
             site
-              ? `${plain(rows[i].name)}, ${plain(name)}: ${percent(site.accuracy[c])}\u00a0% of ${plural(site.test[c], "test sample")}, ${site.train[c] ? plural(site.train[c], "training sample") : "vacant in training"}`
+              ? `${plain(rows[i].name)}, ${plain(name)}: ${percent(site.accuracy[c])}\u00a0% of ${plural(site.test[c], "test sample")}${heldThere(site, c)}`
               : plain(rows[i].name),
           ),
         ),
@@ -190,7 +195,7 @@ function showSites() {
       name: `site-classes-${runName(run)}`,
       title: $("site-classes-caption").textContent,
       head: ["site", "class", "accuracy", "test samples", "training samples"],
-      rows: sites.flatMap((site, i) => (site ? names.map((name, c) => [rows[i].name, name, site.accuracy[c], site.test[c], site.train[c]]) : [])),
+      rows: sites.flatMap((site, i) => (site ? names.map((name, c) => [rows[i].name, name, site.accuracy[c], site.test[c], site.train ? site.train[c] : null]) : [])),
     },
   );
 }
