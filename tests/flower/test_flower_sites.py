@@ -1,8 +1,5 @@
 """Sites with data of their own: tests at the sites, faults, memory and runs that go on."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +9,6 @@ pytest.importorskip("flwr", reason="Flower has an environment of its own: make t
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 from grids import InProcessGrid
-from safetensors.torch import load_file
 from test_flower_methods import assert_same, config_of, federated, simulated
 from torch import nn
 
@@ -59,7 +55,7 @@ def test_a_test_at_the_sites_counts_what_one_in_one_place_counts(tmp_path):
 
 def test_label_counts_are_shared_where_that_is_asked_for(tmp_path):
     config = config_of(tmp_path, settings=HEART | {"federation.label_counts": "share"})
-    run, grid = federated(config, HOSPITALS)
+    run, _ = federated(config, HOSPITALS)
     result = simulated(config)
     assert run.counts.tolist() == result.counts.tolist()
     assert run.summary.groups.majority == pytest.approx(result.groups["majority"])
@@ -70,8 +66,9 @@ def test_label_counts_are_shared_where_that_is_asked_for(tmp_path):
 
 
 def test_pages_and_tables_take_a_run_without_label_counts(tmp_path, capsys):
-    from unskew.cli import app as cli
     from typer.testing import CliRunner
+
+    from unskew.cli import app as cli
 
     run, _ = federated(config_of(tmp_path, settings=HEART), HOSPITALS)
     ran = CliRunner().invoke(cli, ["table", str(run.path)])
@@ -183,12 +180,12 @@ def test_other_settings_at_a_node_are_refused_by_name(tmp_path):
         flower.client_app(), [{"partition-id": n} for n in range(4)], config | {"budget.lr": 0.5}
     )
     experiment, spec = read_config(config)
-    with pytest.raises(UserError, match="the server trains with budget .* and this node with"):
+    with pytest.raises(UserError, match=r"the server trains with budget .* and this node with"):
         serve(grid, experiment, spec, settings_in(experiment))
 
 
 def test_nodes_that_do_not_come_are_told(tmp_path):
-    with pytest.raises(UserError, match="the run needs 4 clients and 2 are there after 0.1 s"):
+    with pytest.raises(UserError, match=r"the run needs 4 clients and 2 are there after 0\.1 s"):
         federated(
             config_of(tmp_path, settings={"federation.wait": 0.1}),
             [{"partition-id": n, "num-partitions": 4} for n in range(2)],
@@ -236,8 +233,7 @@ def test_sites_with_their_own_files(tmp_path):
     assert sum(map(sum, run.summary.confusion)) == 36  # a fifth of each class of each site
     model = unskew.load_model(run.path)
     assert model.classes == ("a", "b", "c")
-    found = unskew.predict(model, tmp_path / "north.csv") if hasattr(unskew, "predict") else None
-    assert found is None or len(found.labels) == 60
+    assert set(model.predict([{"x": 0, "y": 0, "colour": "red"}])) <= {"a", "b", "c"}
 
 
 def test_a_class_that_nobody_else_has_is_named(tmp_path):

@@ -327,6 +327,19 @@ def test_the_measure_methods_and_seeds_of_the_curves_can_be_chosen(page, two_met
     assert len(curves(page)) == 4
 
 
+def test_clients_that_keep_their_label_counts_are_no_section(open_page, write_run):
+    folder = write_run("fedavg", rounds=3)
+    file = folder / "partition.json"
+    told = json.loads(file.read_text())
+    named = [f"site {n}" for n in range(len(told["counts"]))]
+    file.write_text(json.dumps(told | {"counts": [], "names": named}))
+    page = open_page(read_runs([folder]))
+    assert page.is_hidden("#clients")
+    assert page.is_hidden("#clients-link")
+    assert page.is_visible("#confusion .main-svg >> nth=0")
+    assert "Label counts stay with" in page.inner_text("body")
+
+
 def test_a_click_in_the_picture_or_a_key_in_the_list_picks_a_client(page, two_methods):
     run = two_methods[0]
 

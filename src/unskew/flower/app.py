@@ -21,7 +21,7 @@ from unskew.data.own import stratified
 from unskew.data.sources import load
 from unskew.data.validation import NONE, read_validation
 from unskew.errors import UserError
-from unskew.experiment import Experiment, load_data, method_table, partition, prepare, put
+from unskew.experiment import Experiment, MethodSpec, load_data, method_table, partition, prepare, put
 from unskew.flower.client import respond
 from unskew.flower.form import dataset_of_form
 from unskew.flower.server import FederationSpec, serve
@@ -63,14 +63,16 @@ def with_code(experiment: Experiment, folder: Path | None) -> Experiment:
     model, method = experiment.model, experiment.method
     if is_code(model.name):
         changed["model"] = model.model_copy(update={"name": str(folder / model.name)})
-    if method.name.endswith(".py"):
-        changed["method"] = method.model_copy(update={"name": str(folder / method.name)})
+    if method.files():
+        place = {name: str(folder / name) if name.endswith(".py") else name for name in method.parts()}
+        options = {place.get(key, key): value for key, value in (method.model_extra or {}).items()}
+        changed["method"] = MethodSpec(name="+".join(place.values()), **options)
     return experiment.model_copy(update=changed)
 
 
 def settings_in(experiment: Experiment) -> Settings:
     """The method of an experiment, and its conditions."""
-    method, name = named_method(experiment.method.brief())
+    method, name = named_method(experiment.method)
 
     def make_trial(federation: Federation) -> Trial:
         everybody = experiment.budget.model_copy(update={"cohort": "all"})

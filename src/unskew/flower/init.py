@@ -14,12 +14,13 @@ import tomli_w
 
 from unskew.data.sources import load
 from unskew.errors import UserError
+from unskew.experiment import MethodSpec, method_table
 from unskew.experiment import put as put_setting
 from unskew.files import put
 from unskew.flower.app import FORM, read_config
 from unskew.flower.form import form_of
 from unskew.flower.settings import named_method
-from unskew.method import Method
+from unskew.program import Program
 from unskew.user_code import is_code, split_name
 
 CLIENT = '''"""A site: its node's config says where its data are."""
@@ -92,15 +93,15 @@ def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, no
         config |= {"data.name": name, "skew.recipe": "natural"}
     at = "server" if like is None else "sites"
     config |= {"federation.nodes": nodes, "federation.test": at, "federation.out": ""}
-    code = _own_code(config)
-    experiment, _ = read_config(config)  # a mistake is known before anything is written
-    method, told = named_method(experiment.method.brief())
-    if not isinstance(method, Method) and method.one_place:
+    method, told = named_method(config["method"])  # mistakes are known before anything is written
+    if isinstance(method, Program) and method.one_place:
         raise UserError(f"{told.partition(':')[0]} cannot train across machines, because {method.one_place}.")
+    code = _own_code(config)
+    read_config(config)
     files = {
         "pyproject.toml": _pyproject(name, package, config),
         "LICENSE": LICENSE.format(name=name),
-        "README.md": _readme(name, package, experiment.method.brief(), nodes, own=like is not None),
+        "README.md": _readme(name, package, config["method"], nodes, own=like is not None),
         f"{package}/__init__.py": "",
         f"{package}/client_app.py": CLIENT,
         f"{package}/server_app.py": SERVER,
@@ -132,11 +133,9 @@ def _own_code(config: dict[str, Any]) -> list[Path]:
         path, what = split_name(model)
         found.append(path)
         config["model.name"] = f"{path.name}:{what}"
-    method = config.get("method", "")
-    if method.partition(":")[0].endswith(".py"):
-        path = Path(method.partition(":")[0])
-        found.append(path)
-        config["method"] = path.name + method[len(str(path)) :]
+    for name in MethodSpec(**method_table(config["method"])).files():
+        found.append(Path(name))
+        config["method"] = config["method"].replace(name, Path(name).name, 1)
     for path in found:
         if not path.is_file():
             raise UserError(f"there is no file {path}: check the path.")

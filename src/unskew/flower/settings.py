@@ -114,11 +114,14 @@ def settings_of(
     return Settings(found, name, make_trial)
 
 
-def named_method(method: AnyMethod) -> tuple[Method | Program, str]:
+def named_method(method: AnyMethod | MethodSpec) -> tuple[Method | Program, str]:
     """A method that is given by its name, such as "fedvls:lam=0.2", or as such; and what it is called."""
     if isinstance(method, str):
-        found, options = assemble(MethodSpec(**method_table(method)).parts())
-        return found, write_parts(options)
+        method = MethodSpec(**method_table(method))
+    if isinstance(method, MethodSpec):
+        found, options = assemble(method.parts())
+        # A file lies elsewhere on every machine.
+        return found, write_parts({Path(name).name: each for name, each in options.items()})
     if not isinstance(method, Method | Program):
         raise UserError(
             f"method is of type {type(method).__name__}: give its name, such as 'fedvls', or call its "

@@ -8,7 +8,11 @@ function clientText(federation, client) {
   return `${federation.names[client] || client}: ${plural(size, "sample")}, ${vacant} of ${federation.classes.length} classes vacant`;
 }
 function showClients() {
-  const run = pickRun("method", "seed", ["method", "seed"]).runs[0];
+  // Clients on other machines may keep what they hold to themselves.
+  const told = (run) => data.federations[run.federation].counts.length > 0;
+  $("clients").hidden = $("clients-link").hidden = !data.runs.some(told);
+  if ($("clients").hidden) return;
+  const run = pickRun("method", "seed", ["method", "seed"], { among: told }).runs[0];
   if (!run) return;
   const federation = data.federations[run.federation];
   const wanted = chosen.client === "" ? (run.probes.at(-1)?.clients[0] ?? 0) : chosen.client;
