@@ -162,7 +162,7 @@ def pkd(
             weak = WeakGroups.of(run.value("weak groups", find))
         body = warm.served if expert_start == "body" else None
         trained = {
-            group: train_expert(run, group, weak.samples[:, place], expert_rounds, body)
+            group: train_expert(run, group, expert_rounds, body, weak.samples[:, place])
             for place, group in enumerate(weak.groups)
         }
         lessons = {group: expert.answer for group, expert in trained.items() if expert is not None}
@@ -321,10 +321,10 @@ class Expert:
 
 
 def train_expert(
-    run: Run, group: Group, samples: Tensor, rounds: int, body: Weights | None = None
+    run: Run, group: Group, rounds: int, body: Weights | None = None, samples: Tensor | None = None
 ) -> Expert | None:
-    """An expert on these classes, of which every client has so many samples, trained as FedAvg; None where
-    its training diverged. It starts from the tensors of `body` that have the shape of its own."""
+    """An expert on these classes, trained as FedAvg; None where its training diverged. It starts from the
+    tensors of `body` that have the shape of its own. `samples` is that of `only_classes`."""
     trial = run.trial
     mine = replace(
         trial,
