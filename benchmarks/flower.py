@@ -1,10 +1,9 @@
-"""What Flower adds to a round: the same work on a real SuperLink with two SuperNodes, with Flower's own FedAvg
-and a plain training loop there, and in a simulation.
+"""What Flower adds to a round: the same work on a real SuperLink with two SuperNodes, with Flower's own
+FedAvg and a plain training loop there, and in a simulation.
 
-    python -m benchmarks.flower [--rounds 5]
-
-It wants the environment of `make test-flower` and a quiet machine. Each figure is the median over the rounds but
-the first, in seconds; "whole" is from the command to its end. All on this machine: a network adds to it.
+`python -m benchmarks.flower [--rounds 5]` wants the environment of `make test-flower` and a quiet machine.
+Each figure is the median over the rounds but the first, in seconds; "whole" is from the command to its end.
+All is on this machine: a network adds to it.
 """
 
 from __future__ import annotations
@@ -84,7 +83,8 @@ def main(grid, context):
         times.append(time.time())
 
     strategy = FedAvg(fraction_evaluate=0.0)
-    strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=context.run_config["budget.rounds"], evaluate_fn=told)
+    rounds = context.run_config["budget.rounds"]
+    strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=rounds, evaluate_fn=told)
     with open(context.run_config["federation.out"], "w") as file:
         json.dump([after - before for before, after in zip(times, times[1:])], file)
 '''
@@ -141,12 +141,11 @@ def main() -> None:
     medians = {name: statistics.median(each["rounds"][1:]) for name, each in found.items()}
     print(json.dumps({"rounds": found, "median": medians, "python": platform.python_version()}))
     print(
-        f"a round: unskew on Flower {medians['ours']:.2f} s, Flower's FedAvg {medians['stock']:.2f} s", end=""
+        f"a round: unskew on Flower {medians['ours']:.2f} s, Flower's FedAvg {medians['stock']:.2f} s "
+        f"(ratio {medians['ours'] / medians['stock']:.2f}), simulation {medians['simulation']:.4f} s"
     )
-    print(f" (ratio {medians['ours'] / medians['stock']:.2f}), simulation {medians['simulation']:.4f} s")
-    print(
-        f"whole: {found['ours']['whole']:.1f} s, {found['stock']['whole']:.1f} s, {found['simulation']['whole']:.2f} s"
-    )
+    whole = {name: f"{each['whole']:.1f} s" for name, each in found.items()}
+    print(f"whole: {whole['ours']}, {whole['stock']}, {whole['simulation']}")
 
 
 if __name__ == "__main__":
