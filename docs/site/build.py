@@ -61,7 +61,7 @@ REFERENCE = {
     "unskew.losses": "Losses for any training loop; [one loss](../docs/losses.md) shows how.",
     "unskew.metrics": "Numbers from labels, answers and counts; [metrics](../docs/metrics.md) defines them.",
     "unskew.plot": "Figures for notebooks and scripts; [figures](../docs/figures.md) shows them.",
-    "unskew.flower": "Losses and class-wise results for apps [on Flower](../docs/deploy.md).",
+    "unskew.flower": "Losses, class-wise results and methods for apps [on Flower](../docs/deploy.md).",
     "unskew.testing": "Laws that every method keeps, for [your own](../docs/own-method.md).",
 }
 """The modules that the reference covers, and a line on each."""
