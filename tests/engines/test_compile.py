@@ -365,7 +365,6 @@ def operators(without):
         ("pointwise", "aten.convolution"),
         ("stem", "aten.convolution"),
         ("batch_norm", "aten.native_batch_norm"),
-        ("relu", "aten.threshold_backward"),
         ("small_matmul", "aten.mm"),
     ],
 )
