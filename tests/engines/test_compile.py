@@ -49,12 +49,15 @@ def quick_compiler():
 
 
 def small_depthwise_model() -> nn.Module:
-    """Of digits, with a depthwise convolution and BatchNorm: one layer of each kind is enough to compile."""
+    """Of digits, with BatchNorm and depthwise convolutions with and without stride, whose kernels are small:
+    every weight of one is a term of the program."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
         nn.BatchNorm2d(8),
         nn.ReLU(),
-        nn.Conv2d(8, 8, (2, 3), stride=2, padding=1, groups=8, bias=False),
+        nn.Conv2d(8, 8, (3, 1), padding=(1, 0), groups=8, bias=False),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, (3, 2), stride=(1, 2), padding=1, groups=8, bias=False),
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
