@@ -132,7 +132,7 @@ def descend(weights, x, y):
 def test_decomposed_convolutions_give_the_same_gradients():
     generator = torch.Generator().manual_seed(1)
     shapes = {
-        "stem": (6, 3, 3, 2), "bias": (6,), "point": (8, 6, 1, 1), "deep": (8, 1, 3, 3), "shift": (8,),
+        "stem": (6, 3, 5, 4), "bias": (6,), "point": (8, 6, 1, 1), "deep": (8, 1, 3, 3), "shift": (8,),
         "wide": (8, 1, 1, 3), "last": (4, 8, 3, 3),
     }  # fmt: skip
     weights = {
