@@ -99,21 +99,21 @@ def test_an_ablation_compares_the_same_rounds():
     """The second run of each was on a machine twice as slow."""
     runs = [
         Timed("cell", ALL, 30.0, [1.0, 2.0, 4.0]),
-        Timed("cell", "relu", 40.0, [1.1, 2.2, 4.4]),
-        Timed("cell", "relu", 2.0, [2.2, 4.4, 8.8]),
+        Timed("cell", "stem", 40.0, [1.1, 2.2, 4.4]),
+        Timed("cell", "stem", 2.0, [2.2, 4.4, 8.8]),
         Timed("cell", ALL, 3.0, [2.0, 4.0, 8.0]),
     ]
     whole, row = ablation.rows(runs)
     assert (whole.without, whole.ratio) == (ALL, 1.0)
-    assert (row.without, row.runs, row.first) == ("relu", 2, 21.0)
+    assert (row.without, row.runs, row.first) == ("stem", 2, 21.0)
     assert row.seconds == pytest.approx(3.85)
     assert (row.ratio, *row.quartiles) == pytest.approx((1.1, 1.1, 1.1))
-    assert "| cell | relu | 2 | 21.0 | 3850.00 | 1.100 | 1.100 to 1.100 |" in ablation.markdown([whole, row])
+    assert "| cell | stem | 2 | 21.0 | 3850.00 | 1.100 | 1.100 to 1.100 |" in ablation.markdown([whole, row])
 
 
 def test_an_ablation_runs_there_and_back():
-    runs = ablation.order([ALL, "relu", "stem"], 3)
-    assert runs == [ALL, "relu", "stem", "stem", "relu", ALL, ALL, "relu", "stem"]
+    runs = ablation.order([ALL, "triton", "stem"], 3)
+    assert runs == [ALL, "triton", "stem", "stem", "triton", ALL, ALL, "triton", "stem"]
 
 
 def test_an_ablation_goes_on_after_a_variant_that_fails(monkeypatch, capsys):
@@ -121,22 +121,22 @@ def test_an_ablation_goes_on_after_a_variant_that_fails(monkeypatch, capsys):
     entry = Entry("fedavg", METHODS["fedavg"](), hard_trial(normed_model, device="cpu", engine="loop"))
     rounds = entry.trial.budget.rounds
     options = Namespace(rounds=rounds, repeats=2, seconds=None)
-    ablation.measure("cell", [entry], [ALL, "convolutions", "relu,small_matmul"], options)
+    ablation.measure("cell", [entry], [ALL, "convolutions", "triton,small_matmul"], options)
     *lines, _, head, _, whole, part = capsys.readouterr().out.splitlines()
     told = [json.loads(line) for line in lines]
     assert [line["without"] for line in told] == [
-        ALL, "convolutions", "relu,small_matmul", "relu,small_matmul", ALL,
+        ALL, "convolutions", "triton,small_matmul", "triton,small_matmul", ALL,
     ]  # fmt: skip
     assert "unknown part" in told[1]["error"]
     assert all(len(line["rounds"]) == rounds - 1 for line in told if "error" not in line)
     assert "| ratio |" in head
     assert whole.startswith("| cell: fedavg, loop, fp32 | - | 2 |")
-    assert part.startswith("| cell: fedavg, loop, fp32 | relu,small_matmul | 2 |")
+    assert part.startswith("| cell: fedavg, loop, fp32 | triton,small_matmul | 2 |")
     assert os.environ["UNSKEW_FAST_WITHOUT"] == "stem"
 
 
 def test_an_ablation_knows_what_can_be_left_out(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["ablation", "fedlmd", "--without", "relu,batchnorm"])
+    monkeypatch.setattr(sys, "argv", ["ablation", "fedlmd", "--without", "triton,batchnorm"])
     with pytest.raises(SystemExit, match=r"'batchnorm': did you mean 'batch_norm'\?$"):
         ablation.main()
 

@@ -80,6 +80,10 @@ def check_method(
     _check_empty_clients(method, make)
 
 
+class _StoppedError(Exception):
+    """Ends a training after a round."""
+
+
 def _check_terms(method: Method, trial: Trial) -> None:
     """A term that nobody can learn from is taken for one that works: it may be a constant for some."""
     seen = [False] * len(method.terms)
@@ -92,8 +96,13 @@ def _check_terms(method: Method, trial: Trial) -> None:
 
         return watching
 
+    def stop(_: Round) -> None:
+        if all(seen):
+            raise _StoppedError
+
     terms = tuple(watched(n, term) for n, term in enumerate(method.terms))
-    train(replace(trial, engine="loop"), replace(method, terms=terms))
+    with suppress(_StoppedError):
+        train(replace(trial, engine="loop"), replace(method, terms=terms), on_round=stop)
     for n, (term, depends) in enumerate(zip(method.terms, seen, strict=True)):
         _law(f"terms[{n}]{named(term)} depends on the model", depends)
 
@@ -101,15 +110,12 @@ def _check_terms(method: Method, trial: Trial) -> None:
 def _check_resumed(method: Method | Program, trial: Trial, whole: Result) -> None:
     """Stopped in the second round, whatever had to be kept by then."""
 
-    class StoppedError(Exception):
-        pass
-
     def stop(round: Round) -> None:
         if round.number == 2:
-            raise StoppedError
+            raise _StoppedError
 
     with TemporaryDirectory() as folder:
-        with suppress(StoppedError):
+        with suppress(_StoppedError):
             first = Checkpoints(folder, trial, "law", every="every=1")
             train(trial, method, on_round=stop, keeper=first)
         first.wait()

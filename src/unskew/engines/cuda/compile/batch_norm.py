@@ -1,4 +1,4 @@
-"""Batch normalisation as one factor and one summand for each channel, and the ReLU that follows it."""
+"""Batch normalisation as one factor and one summand for each channel."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ class BatchNorm:
         factor = materialise(weight * invstd)
         y = values * _per_channel(factor, x)
         y = (y + _per_channel(materialise(bias - mean * factor), x)).to(x.dtype)
-        self._context.remember(y, "normalised", True)
         self._context.remember(invstd, "factor", factor)
         return (y, mean, invstd) if training else (y, x.new_empty(0), x.new_empty(0))
 
@@ -80,22 +79,6 @@ class BatchNorm:
         to_input = gradient * _per_channel(factor, x) + values * _per_channel(by_input, x)
         to_input = (to_input + _per_channel(summand, x)).to(x.dtype)
         return to_input, to_weight.to(weight.dtype), to_bias.to(weight.dtype)
-
-    def relu(self, x: Tensor) -> Tensor:
-        """Return a ReLU of normalised values, and remember these."""
-        if not self._context.recall(x, "normalised"):
-            return NotImplemented  # type: ignore[no-any-return]
-        y = x.clamp_min(0)  # the same by another operator, or it would be decomposed again
-        self._context.remember(y, "before ReLU", (x, x._version))
-        return y
-
-    def relu_backward(self, grad: Tensor, result: Tensor, threshold: float) -> Tensor:
-        """Return the gradient of such a ReLU by the sign of its input instead of its output: the backward
-        pass of the normalisation reads what the input is made of anyway, so the output need not be read."""
-        x, version = self._context.recall(result, "before ReLU") or (None, 0)
-        if x is None or x._version != version or threshold != 0:
-            return NotImplemented  # type: ignore[no-any-return]
-        return torch.where(x <= 0, 0, grad)
 
 
 def _all_but_channels(x: Tensor) -> list[int]:

@@ -27,7 +27,6 @@ PARTS = {
     "pointwise": "1×1 convolutions as matrix products",
     "stem": "convolutions of few input channels by im2col",
     "batch_norm": "batch normalisation as a factor and a summand for each channel",
-    "relu": "the gradient of a ReLU after batch normalisation by the sign of its input",
     "small_matmul": "products of small matrices as sums",
     "triton": "all three Triton kernels of depthwise convolutions",
     "triton_forward": "the Triton kernel of the convolution, and of its input's gradient at stride 1",
@@ -66,10 +65,6 @@ class Decompositions:
                 aten.native_batch_norm_backward.default: norm.backward,
             },
             "small_matmul": {aten.mm.default: matmul.mm, aten.addmm.default: matmul.addmm},
-            "relu": {
-                aten.relu.default: norm.relu,
-                aten.threshold_backward.default: norm.relu_backward,
-            },
         }
         self.all = dict(self.convolutions)
         for name, table in others.items():
