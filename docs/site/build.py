@@ -189,7 +189,11 @@ def notebook_page(path: Path, pages: Path) -> str:
 def reference_page(module: str, line: str) -> str:
     """What a module offers, from its docstrings."""
     folder, names, homes = _offered(module)
-    first = set() if module == "unskew" else {name for name in _offered("unskew")[1] if name in names}
+    _, offered, come_from = _offered("unskew")
+    same = (name for name in offered if name in names and module != "unskew")
+    first = {
+        name for name in same if come_from[name] == homes.get(name) or come_from[name].startswith(module)
+    }
     parts = [f"# {module}", line]
     if first:
         links = ", ".join(f"[{name}](unskew.md#unskew.{name})" for name in sorted(first))
