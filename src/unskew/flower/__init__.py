@@ -2,7 +2,7 @@
 
 In an app that there is already: `loss` goes into the training loop of a ClientApp, `class_counts` into its
 evaluation, `classwise` into any strategy of the ServerApp; the first two need PyTorch alone. Any method in an
-app of one's own: `train` and `evaluate` are what its nodes do, `strategy` is its server. A whole app:
+app of one's own: `train` is what its nodes do, `strategy` is its server. A whole app:
 `client_app` and `server_app`, which `unskew flower init` writes down.
 """
 
@@ -16,12 +16,11 @@ from unskew.flower.objective import ClientLoss, loss
 
 if TYPE_CHECKING:
     from unskew.flower.app import client_app, server_app
-    from unskew.flower.client import evaluate, train
+    from unskew.flower.client import train
     from unskew.flower.server import strategy
 
 LATER = {
     "client_app": "app",
-    "evaluate": "client",
     "server_app": "app",
     "strategy": "server",
     "train": "client",
@@ -33,7 +32,6 @@ __all__ = [
     "class_counts",
     "classwise",
     "client_app",
-    "evaluate",
     "loss",
     "server_app",
     "strategy",

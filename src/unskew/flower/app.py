@@ -28,7 +28,7 @@ from unskew.flower.server import FederationSpec, serve
 from unskew.flower.settings import Settings, named_method
 from unskew.flower.site import Site, part_of, scaled, site_of
 from unskew.notation import items, named
-from unskew.trial import Trial
+from unskew.trial import Faults, Probe, Trial
 from unskew.user_code import find_name, is_code
 
 Config = Mapping[str, Any]
@@ -79,7 +79,8 @@ def settings_in(experiment: Experiment) -> Settings:
         # Weights to start from come from the server, which has them.
         model = experiment.model.model_copy(update={"init": "", "init_sha256": ""})
         changed = {"engine": "loop", "budget": everybody, "model": model, "attack": "none", "stop": "none"}
-        return prepare(experiment.model_copy(update=changed), federation.dataset, federation).trial
+        at_node = experiment.model_copy(update={**changed, "faults": Faults(), "probe": Probe()})
+        return prepare(at_node, federation.dataset, federation).trial
 
     return Settings(method, name, make_trial)
 

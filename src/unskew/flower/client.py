@@ -296,8 +296,8 @@ def train(
     scale: Scale | None = None,
     **conditions: Any,
 ) -> Message:
-    """Train the clients of a node by a method: the body of `@app.train()`, and of `@app.query()`, by which
-    a server asks clients beside training.
+    """Train, test or ask the clients of a node for a method: the body of `@app.train()`, `@app.evaluate()`
+    and `@app.query()` alike, since the message says what is wanted.
 
     `data` are the node's own: a dataset of one client, or a federation of several. The rest is what
     `unskew.flower.strategy` is given: a method by its name or as such, a model, and conditions such as
@@ -311,18 +311,3 @@ def train(
         number = int(context.node_config["partition-id"])
         site = replace(site, numbers=(number,), of=int(context.node_config.get("num-partitions", 0)))
     return respond(message, context, settings_of(method, model, **conditions), lambda: site)
-
-
-def evaluate(
-    message: Message,
-    context: Context,
-    data: Dataset | Federation,
-    *,
-    method: AnyMethod,
-    model: Any,
-    scale: Scale | None = None,
-    **conditions: Any,
-) -> Message:
-    """Test a model on the test samples of a node's own data: the body of `@app.evaluate()`, with the same
-    arguments as `train`."""
-    return train(message, context, data, method=method, model=model, scale=scale, **conditions)
