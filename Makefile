@@ -34,7 +34,7 @@ tests: $(VENV)/development
 
 # Flower's typer warns of what it takes from click.
 test-flower: $(FLOWER)/development
-	$(FLOWER)/bin/pytest -p no:cacheprovider -W ignore::DeprecationWarning:typer tests/flower
+	$(FLOWER)/bin/pytest -n 2 --dist loadfile -p no:cacheprovider -W ignore::DeprecationWarning:typer tests/flower
 
 test-gpu: $(VENV)/development
 	$(BIN)/pytest tests/gpu
