@@ -111,6 +111,9 @@ class Order:
             ) from None
         if order.action not in get_args(Action):
             raise UserError(f"the server asks for '{order.action}': use the same unskew at server and sites.")
+        numbers = (order.round, order.rounds, order.version, *order.clients, *order.places, *order.versions)
+        if not all(type(number) is int and number >= 0 for number in numbers):  # they become names of files
+            raise UserError("the server sends no numbers: use the same unskew at server and sites.")
         return order
 
 
