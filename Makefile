@@ -1,5 +1,6 @@
 # make demo: from nothing to a class-wise answer.   make test: all tests and checks.
 # make test-flower: the tests on Flower, in an environment of its own, which `make test` runs too.
+# make test-deploy: methods and faults in real federations on this machine, which takes some ten minutes.
 # make test-gpu: what only a CUDA GPU can show.      make bench: races, on a quiet machine.
 # make docs: the documentation as a site, in build/site. make notebook: docs/first-steps.ipynb, executed anew.
 # make lock: constraints.txt anew, with the newest releases of everything but PyTorch.
@@ -17,7 +18,7 @@ TORCH := 2.13.0
 # Python compiles a module when it is first imported: half of an installation's time was for modules that never are.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile
 
-.PHONY: demo test tests test-flower test-gpu check docs notebook browser bench bench-peers gallery format lock clean
+.PHONY: demo test tests test-flower test-deploy test-gpu check docs notebook browser bench bench-peers gallery format lock clean
 
 demo: $(VENV)/library
 	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls steady --dataset digits --skew dirichlet:0.05 \
@@ -35,6 +36,10 @@ tests: $(VENV)/development
 # Flower's typer warns of what it takes from click.
 test-flower: $(FLOWER)/development
 	$(FLOWER)/bin/pytest -n 2 --dist loadfile -p no:cacheprovider -W ignore::DeprecationWarning:typer tests/flower
+
+# One federation after another: several would share the cores.
+test-deploy: $(FLOWER)/development
+	$(FLOWER)/bin/pytest -p no:cacheprovider -W ignore::DeprecationWarning:typer tests/deploy
 
 test-gpu: $(VENV)/development
 	$(BIN)/pytest tests/gpu

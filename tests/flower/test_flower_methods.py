@@ -1,20 +1,17 @@
 """Every method across the nodes of a federation gives the bits of a simulation in one place."""
 
 import pytest
-import torch
 
 pytest.importorskip("flwr", reason="Flower has an environment of its own: make test-flower")
 
 from grids import InProcessGrid
-from safetensors.torch import load_file
 
+from simulations import assert_same, simulated
 from unskew import flower
 from unskew.errors import UserError
-from unskew.experiment import load_data, prepare
 from unskew.flower.app import read_config, settings_in
 from unskew.flower.server import serve
 from unskew.methods import METHODS
-from unskew.train import train
 
 ONE_PLACE = {
     "centralised": "it trains on all data in one place",
@@ -55,25 +52,6 @@ def federated(config, nodes=NODES, change=None):
         grid.change = change
     experiment, spec = read_config(config)
     return serve(grid, experiment, spec, settings_in(experiment)), grid
-
-
-def simulated(config):
-    experiment, _ = read_config(config)
-    experiment = experiment.model_copy(update={"engine": "loop"})
-    prepared = prepare(experiment, load_data(experiment))
-    return train(prepared.trial, prepared.method)
-
-
-def assert_same(run, result):
-    trained = load_file(run.path / "model.safetensors")
-    mine = result.weights.params | result.weights.buffers
-    assert trained.keys() == mine.keys()
-    for name, value in mine.items():
-        assert torch.equal(trained[name], value), name
-    assert run.summary.confusion == result.final.confusion.tolist()
-    for line, round in zip(run.rounds, result.rounds, strict=True):
-        assert (line.trained, line.train_loss) == (round.trained, round.train_loss)
-        assert (line.traffic.up, line.traffic.down) == (round.traffic.up, round.traffic.down)
 
 
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - ONE_PLACE.keys()))

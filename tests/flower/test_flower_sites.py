@@ -9,10 +9,11 @@ pytest.importorskip("flwr", reason="Flower has an environment of its own: make t
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 from grids import InProcessGrid
-from test_flower_methods import assert_same, config_of, federated, simulated
+from test_flower_methods import config_of, federated
 from torch import nn
 
 import unskew
+from simulations import assert_same, simulated
 from unskew import flower
 from unskew.errors import UserError
 from unskew.flower.app import read_config, settings_in

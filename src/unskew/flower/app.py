@@ -20,7 +20,7 @@ from unskew.data.federation import Federation, federate
 from unskew.data.own import stratified
 from unskew.data.sources import load
 from unskew.data.validation import NONE, read_validation
-from unskew.errors import UserError
+from unskew.errors import Interrupted, UserError
 from unskew.experiment import Experiment, MethodSpec, load_data, method_table, partition, prepare, put
 from unskew.flower.client import respond
 from unskew.flower.form import dataset_of_form
@@ -207,9 +207,10 @@ def server_app(folder: Path | str | None = None) -> ServerApp:
             experiment, spec = read_config(context.run_config)
             experiment = with_code(experiment, place)
             serve(grid, experiment, spec, settings_in(experiment))
-        except UserError as error:
+        except (UserError, Interrupted) as error:
             logging.getLogger("flwr").error("unskew: %s", error)
-            raise
+            # Flower takes note of errors alone: of a process that just ends it hears no more heartbeats.
+            raise UserError(str(error)) from None
 
     app.main()(main)
     return app

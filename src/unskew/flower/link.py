@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -80,7 +83,7 @@ class Link:
         and the clients."""
         end = time.monotonic() + wait
         while True:
-            self._describe(set(self.grid.get_node_ids()) - self._nodes.keys())
+            self._describe(self._there() - self._nodes.keys())
             known = [told for told in self._nodes.values() if told is not None]
             held = {number for told in known for number in told.numbers}
             wanted = max((told.of for told in known), default=0)
@@ -164,9 +167,13 @@ class Link:
                 self._nodes[node] = None
                 self.say(f"node {node} did not say what it has, because its answer cannot be read ({error})")
 
+    def _there(self) -> set[int]:
+        with _heard():
+            return set(self.grid.get_node_ids())
+
     def refresh(self) -> set[int]:
         """The nodes that are there. One that has come back under another number takes its clients' places."""
-        there = set(self.grid.get_node_ids())
+        there = self._there()
         if new := there - self._nodes.keys():
             self._describe(new)
             for node in new:
@@ -235,11 +242,13 @@ class Link:
             for node, order in orders.items()
         ]
         answers: dict[int, RecordDict | Trouble] = {}
-        pushed = zip(orders, self.grid.push_messages(messages), strict=False)
+        with _heard():
+            pushed = zip(orders, self.grid.push_messages(messages), strict=False)
         waiting: dict[str, int] = {name: node for node, name in pushed if name}
         end, pause = time.monotonic() + self.timeout, 0.05
         while waiting and time.monotonic() < end:
-            arrived = list(self.grid.pull_messages(list(waiting)))
+            with _heard():
+                arrived = list(self.grid.pull_messages(list(waiting)))
             for reply in arrived:
                 name = reply.metadata.reply_to_message_id
                 if name in waiting:
@@ -252,6 +261,21 @@ class Link:
             reason = f"it did not answer within {self.timeout:g} s" if sent else "it could not be reached"
             answers[node] = Trouble("lost", reason)
         return answers
+
+
+@contextmanager
+def _heard() -> Iterator[None]:
+    """Ask something of the SuperLink, which does not listen to a run that was stopped."""
+    httpx: Any = importlib.import_module("httpx")
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code not in (401, 403):
+            raise
+        raise UserError(
+            "the SuperLink does not listen to this run any more, as after flwr stop: start the app again; "
+            "where federation.out names the same folder, it goes on."
+        ) from None
 
 
 def _content(reply: Message) -> RecordDict | Trouble:

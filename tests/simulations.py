@@ -1,0 +1,57 @@
+"""Runs across the nodes of a federation, held to the same experiment on the loop engine in this process."""
+
+import torch
+from safetensors.torch import load_file
+
+from unskew import engines
+from unskew.experiment import load_data, prepare
+from unskew.flower.app import read_config
+from unskew.rounds import begin, sample_cohort, step
+from unskew.train import train
+
+
+def _prepared(config):
+    experiment, _ = read_config(config)
+    experiment = experiment.model_copy(update={"engine": "loop"})
+    return prepare(experiment, load_data(experiment))
+
+
+def simulated(config):
+    """What a run config comes to on the loop engine."""
+    prepared = _prepared(config)
+    return train(prepared.trial, prepared.method)
+
+
+def simulated_without(config, client, rounds):
+    """What it comes to when a client takes no part in some rounds: the weights, and the rounds."""
+    prepared = _prepared(config)
+    trial, method = prepared.trial, prepared.method
+    engine = engines.start(trial)
+
+    def sample(trial, round):
+        every = sample_cohort(trial, round)
+        return [task for task in every if task.client != client or round + 1 not in rounds]
+
+    state, told = begin(method, engine.initial), []
+    while state.round < trial.budget.rounds:
+        state, round = step(trial, method, engine, state, sample=sample)
+        told.append(round)
+    return state.server.weights, told
+
+
+def assert_same(run, result):
+    """To the last bit, in a run's folder and in the result of a simulation."""
+    assert_same_weights(run, result.weights)
+    assert run.summary.confusion == result.final.confusion.tolist()
+    for line, round in zip(run.rounds, result.rounds, strict=True):
+        assert (line.trained, line.train_loss) == (round.trained, round.train_loss)
+        assert (line.traffic.up, line.traffic.down) == (round.traffic.up, round.traffic.down)
+
+
+def assert_same_weights(run, weights):
+    """The model in a run's folder has these weights, to the last bit."""
+    trained = load_file(run.path / "model.safetensors")
+    mine = weights.params | weights.buffers
+    assert trained.keys() == mine.keys()
+    for name, value in mine.items():
+        assert torch.equal(trained[name], value), name
