@@ -192,7 +192,7 @@ class FlowerEngine(Base):
         initial: bool = False,
     ) -> dict[int, RecordDict | Trouble]:
         """Send each node an order for its clients, and return what came back by client."""
-        self._link.refresh()
+        there = self._link.refresh()
         by_node: dict[int, list[Job]] = {}
         for job in jobs:
             by_node.setdefault(self._link.place(job.task.client)[0], []).append(job)
@@ -217,7 +217,7 @@ class FlowerEngine(Base):
             )
             for node, mine in by_node.items()
         }
-        answers = self._link.send(orders, self._run.results.__getitem__)
+        answers = self._link.send(orders, there, self._run.results.__getitem__)
         return {job.task.client: answers[node] for node, mine in by_node.items() for job in mine}
 
     def _version(self, job: Job) -> int:

@@ -203,11 +203,10 @@ class Link:
     # What is sent
 
     def send(
-        self, orders: Mapping[int, Order], result: Callable[[str], Tensors]
+        self, orders: Mapping[int, Order], there: set[int], result: Callable[[str], Tensors]
     ) -> dict[int, RecordDict | Trouble]:
-        """Send an order to each of some nodes, and wait for what they answer. A node that lacks the result of
-        an earlier stage is sent it with the order once more."""
-        there = self.refresh()
+        """Send an order to each of some nodes, of those that are `there`, and wait for what they answer. A
+        node that lacks the result of an earlier stage is sent it with the order once more."""
         gone = Trouble("lost", "its node is not there")
         answers: dict[int, RecordDict | Trouble] = {node: gone for node in orders if node not in there}
         left = {node: order for node, order in orders.items() if node in there}
