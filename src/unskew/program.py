@@ -294,8 +294,9 @@ class Run:
 
         return self._stage(name, make).values
 
-    def value(self, name: str, make: Callable[[], Tensors]) -> Tensors:
-        """What the server computes by itself, once."""
+    def value(self, name: str, make: Callable[[], Tensors], *, shared: bool = True) -> Tensors:
+        """What the server computes by itself, once. Clients on other machines may be sent it where later
+        stages need it, unless it is not `shared`: there it is empty then."""
         (value,) = self._stage(name, lambda _: Stage(values=(make(),))).values
         return value
 

@@ -1,5 +1,7 @@
 """Sites with data of their own: tests at the sites, faults, memory and runs that go on."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -193,6 +195,101 @@ def test_nodes_that_do_not_come_are_told(tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "pkd:warmup=1,expert_rounds=5,groups=3/8", "budget.optimizer_state": "kept"},
+        {"method": "pkd:warmup=1,expert_rounds=2,groups=3/8;1/2", "model.freeze": "body", "budget.lr": 0.3},
+    ],
+    ids=["what the warm-up kept", "experts with frozen parts"],
+)
+def test_stages_find_what_stages_before_have_left(settings, tmp_path):
+    config = config_of(tmp_path, settings={"budget.rounds": 3, "budget.cohort": "all"} | settings)
+    run, _ = federated(config)
+    assert_same(run, simulated(config))
+
+
+def test_a_stage_of_another_attempt_is_not_taken_for_this_ones(tmp_path):
+    config = config_of(tmp_path, settings={"budget.rounds": 3, "method": "pkd:warmup=1,expert_rounds=1"})
+    messages = 0
+
+    def spoiled_then_killed(message, reply):
+        nonlocal messages
+        messages += message.metadata.message_type == "train"
+        if messages == 9:
+            raise KilledError
+        if "fit/2" in reply.content.array_records:
+            reply.content.pop("numbers/2")
+        return reply
+
+    with pytest.raises(KilledError):
+        federated(config, change=spoiled_then_killed)
+    shutil.rmtree(tmp_path / "run")
+    run, _ = federated(config)
+    assert_same(run, simulated(config))
+
+
+def test_no_client_is_told_what_others_hold(tmp_path):
+    config = config_of(tmp_path, settings={"method": "pkd:warmup=1,expert_rounds=1,groups=3/8"})
+    _, grid = federated(config)
+    sent = [
+        name for message in grid.sent for name in message.content.array_records if name.startswith("result/")
+    ]
+    assert "result/weak groups" in sent
+    assert not any("samples" in name for name in sent)
+    (groups,) = {
+        tuple(message.content["result/weak groups"])
+        for message in grid.sent
+        if "result/weak groups" in message.content.array_records
+    }
+    assert groups == ("members",)
+
+
+def test_a_site_without_tests_is_named_and_what_is_wrong_with_data_stays_there(tmp_path, caplog):
+    sites = own_app(tmp_path)
+    config = {
+        "data.name": "sites",
+        "model.name": "mlp-small",
+        "budget.rounds": 2,
+        "federation.nodes": 3,
+        "federation.out": str(tmp_path / "run"),
+    }
+    grid = InProcessGrid(flower.client_app(tmp_path), list(sites.values()), config)
+
+    def silent(message, reply):
+        if message.metadata.message_type == "evaluate":
+            reply.content.pop("totals/1", None)
+        return reply
+
+    grid.change = silent
+    experiment, spec = read_config(config)
+    run = serve(grid, experiment, spec, settings_in(experiment))
+    assert sum(map(sum, run.summary.confusion)) == 24
+    assert any("2 tests went without 'south'" in note for note in run.summary.notes)
+
+    (tmp_path / "west.csv").write_text("x,y,colour,kind\n1,Mrs Smith,red,a\n")
+    config |= {"federation.out": str(tmp_path / "other"), "federation.wait": 0.1, "seed": 2}
+    grid = InProcessGrid(flower.client_app(tmp_path), list(sites.values()), config)
+    experiment, spec = read_config(config)
+    with pytest.raises(UserError, match="its data cannot be loaded, its own log says why") as told:
+        serve(grid, experiment, spec, settings_in(experiment))
+    assert "Smith" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"federation": 3}, "federation is 3 but should be settings"),
+        ({"federation.nodes": 0}, "federation.nodes is 0"),
+        ({"federation.test": "both"}, "federation.test is 'both'"),
+        ({"checkpoint": "every=5"}, "leave it out, it is every=1"),
+    ],
+)
+def test_settings_of_a_federation_are_checked(config, sentence):
+    with pytest.raises(UserError, match=sentence):
+        read_config(config)
+
+
 # Data of one's own
 
 
@@ -293,8 +390,8 @@ def test_a_method_in_an_app_of_ones_own(method, tmp_path):
     result = strategy.start(grid, begin, num_rounds=2, evaluate_fn=central)
     assert result.evaluate_metrics_clientapp.keys() == {1, 2}
     assert len(result.evaluate_metrics_clientapp[2]["class-accuracy"]) == 10
-    assert result.arrays.keys() == begin.keys() or set(result.arrays) == set(begin)
-    assert seen.keys() == {1, 2}
+    assert set(result.arrays) == set(begin) == set(seen[2])
+    assert seen.keys() == {0, 1, 2}
     moved = result.arrays.to_torch_state_dict()
     assert not torch.equal(moved["1.weight"], begin.to_torch_state_dict()["1.weight"])
     assert strategy.result.final.confusion.sum() == sum(

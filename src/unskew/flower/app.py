@@ -32,6 +32,7 @@ from unskew.trial import Faults, Probe, Trial
 from unskew.user_code import find_name, is_code
 
 Config = Mapping[str, Any]
+EVERY_ROUND = "every=1"
 FORM = "form.json"
 """In an app's folder: what the data of all sites look like."""
 OWN_TEST = 0.2
@@ -44,11 +45,21 @@ def read_config(config: Config) -> tuple[Experiment, FederationSpec]:
     settings: dict[str, Any] = {}
     for key, value in config.items():
         put(settings, key.split("."), value)
-    spec = FederationSpec(**settings.pop("federation", {}))
+    table = settings.pop("federation", {})
+    if not isinstance(table, dict):
+        raise UserError(f"federation is {table!r} but should be settings such as federation.nodes.")
+    try:
+        spec = FederationSpec(**table)
+    except UserError as error:
+        raise UserError(f"federation.{error}") from None
     method = settings.get("method")
     if isinstance(method, str):
         settings["method"] = method_table(method)
-    settings.setdefault("checkpoint", "every=1")
+    if settings.setdefault("checkpoint", EVERY_ROUND) != EVERY_ROUND:
+        raise UserError(
+            f"checkpoint is '{settings['checkpoint']}', but what clients keep on other machines goes by "
+            f"every round: leave it out, it is {EVERY_ROUND}."
+        )
     faults = settings.setdefault("faults", {})
     if isinstance(faults, dict):
         faults.setdefault("on_fault", "skip")
@@ -133,8 +144,13 @@ def site_in(experiment: Experiment, config: Config, folder: Path | None, node: i
 
 def _own_site(text: str, experiment: Experiment, config: Config, folder: Path | None) -> Site:
     """A site's own samples, of which some test."""
+    if not text.strip():
+        raise UserError(
+            "data is empty in this node's config: name the samples, such as csv:PATH,label=COLUMN."
+        )
     name = str(config.get("site", "")) or Path(items(named(text)[1] or text)[0].text).stem
     form = None if folder is None or not (folder / FORM).exists() else (folder / FORM).read_text()
+    tests = True
     if is_code(text):
         load_own = find_name(text, "data")
         if not callable(load_own):
@@ -148,18 +164,21 @@ def _own_site(text: str, experiment: Experiment, config: Config, folder: Path | 
     elif form is None:
         data = load(text)
     else:
-        data = _read_like(text, dataset_of_form(form, experiment.data.name), config)
+        data, tests = _read_like(text, dataset_of_form(form, experiment.data.name), config)
     if isinstance(data, Federation):
         return site_of(data, name)
     data = replace(data if form else scaled(data), name=experiment.data.name)
     if experiment.validation == NONE:
-        return site_of(data, name)
-    held = federate(data, "iid", clients=1, seed=experiment.seed, validation=experiment.validation)
-    return replace(part_of(held, [0], [name], known=False), tests=(data.test,))
+        site = site_of(data, name)
+    else:
+        held = federate(data, "iid", clients=1, seed=experiment.seed, validation=experiment.validation)
+        site = replace(part_of(held, [0], [name], known=False), tests=(data.test,))
+    return site if tests else replace(site, tests=(None,))
 
 
-def _read_like(text: str, like: Dataset, config: Config) -> Dataset:
-    """A site's samples in the form that all sites have, a part of each class for testing."""
+def _read_like(text: str, like: Dataset, config: Config) -> tuple[Dataset, bool]:
+    """A site's samples in the form that all sites have, a part of each class for testing; and whether there
+    are any to test on, which a share of 0 or a tiny site leaves none of."""
     share = config.get("test", OWN_TEST)
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
         raise UserError(
@@ -168,9 +187,10 @@ def _read_like(text: str, like: Dataset, config: Config) -> Dataset:
     every = read_validation(text, like)
     train, test = stratified(every.labels.numpy(), float(share), 0)
     splits = [Split(every.inputs[rows], every.labels[rows]) for rows in map(torch.from_numpy, (train, test))]
-    if not len(splits[1]):  # a dataset has a test split, and this site tests nothing
+    tests = len(splits[1]) > 0
+    if not tests:  # a dataset has a test split
         splits[1] = Split(every.inputs[:1], every.labels[:1])
-    return replace(like, train=splits[0], test=splits[1])
+    return replace(like, train=splits[0], test=splits[1]), tests
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor
 
 from unskew import engines
@@ -20,7 +20,7 @@ from unskew.engines.cuda.graphs import Graphs
 from unskew.engines.evaluate import Evaluator
 from unskew.engines.job import Failed, Fit, Job, Task, completed
 from unskew.engines.loop import Loop
-from unskew.errors import UserError
+from unskew.errors import UserError, unknown
 from unskew.flower.form import form_of
 from unskew.flower.memory import NodeMemory, memory_folder
 from unskew.flower.messages import (
@@ -33,7 +33,7 @@ from unskew.flower.messages import (
     remote_failure,
     totals_content,
 )
-from unskew.flower.records import from_record, to_record, unpacked, within
+from unskew.flower.records import FROZEN, from_record, to_record, unpacked, within
 from unskew.flower.replay import MissingError, Reached, reach
 from unskew.flower.settings import AnyMethod, Settings, settings_of
 from unskew.flower.site import Scale, Site, scaled, site_of
@@ -42,30 +42,52 @@ from unskew.program import PassCount
 from unskew.trial import Trial
 from unskew.types import Look, Scope, Server, Tensors, Weights
 
-INITIAL, FROZEN = "initial model of engine {}", "frozen/"
+INITIAL = "initial model of engine {}"
 LoadSite = Callable[[], Site]
+log = logging.getLogger("flwr")
 
 
 def respond(message: Message, context: Context, settings: Settings, load: LoadSite) -> Message:
     """What a node answers to a message. A mistake is told to the server in a sentence."""
     try:
         if ORDER not in message.content.config_records:
-            content = _train_for_strategy(message, context, settings, load())
+            content = _for_strategy(message, context, settings, load())
         else:
-            content = _Node(Order.of(message.content), context, settings, load()).content()
+            content = _Node(Order.of(message.content), context, settings, _loaded(load)).content()
     except MissingError as missing:
         content = RecordDict({MISSING: ConfigRecord({"stage": missing.stage})})
+    except _NoDataError:
+        content = _problem("its data cannot be loaded, its own log says why")
     except UserError as error:
         if ORDER not in message.content.config_records:
             raise
-        content = RecordDict({PROBLEM: ConfigRecord({"sentence": str(error)})})
+        log.error("unskew: %s", error)
+        content = _problem(str(error))
     except Exception as error:
         if ORDER not in message.content.config_records:
             raise
-        logging.getLogger("flwr").exception("unskew: a client failed")
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        content = RecordDict({PROBLEM: ConfigRecord({"sentence": said.removesuffix(": ")})})
+        log.exception("unskew: a client failed")
+        content = _problem(f"{type(error).__name__}, its own log says more")
     return Message(content, reply_to=message)
+
+
+class _NoDataError(Exception):
+    """That a node's data cannot be loaded: what is wrong with them is not for the server."""
+
+
+def _loaded(load: LoadSite) -> Site:
+    try:
+        return load()
+    except Exception as error:
+        if isinstance(error, UserError):
+            log.error("unskew: %s", error)
+        else:
+            log.exception("unskew: the data of this node cannot be loaded")
+        raise _NoDataError from None
+
+
+def _problem(sentence: str) -> RecordDict:
+    return RecordDict({PROBLEM: ConfigRecord({"sentence": sentence})})
 
 
 class _Node:
@@ -90,6 +112,10 @@ class _Node:
     def describe(self) -> RecordDict:
         """Who the clients are and how many samples they have, and what else the server asks for."""
         site, federation = self.site, self.site.federation
+        if "counts" in self.order.share and self.config.get("label_counts") == "never":
+            raise UserError("this node keeps its label counts (label_counts=never in its config).")
+        shared = [*(f"{kind} by class" for kind in self.order.share), "the form of the data"]
+        log.info("unskew: the server is told how many samples there are, and %s", ", ".join(shared))
         told: dict[str, Any] = {
             "names": list(site.names),
             "numbers": list(site.numbers),
@@ -129,6 +155,10 @@ class _Node:
         """What the server is told of a client's training. What the client keeps stays here."""
         client = job.task.client
         if isinstance(outcome, Failed):
+            if outcome.kind == "error":  # which may speak of samples
+                log.error("unskew: client %d failed", client, exc_info=outcome.error)
+                reason = f"{type(outcome.error).__name__}, its node's log says more"
+                outcome = remote_failure(job, "error", reason, outcome.stage)
             return failed_content(outcome)
         local = trial.statistics == "local"
         parts = {
@@ -143,7 +173,7 @@ class _Node:
         kept = any(parts.values())
         if kept:
             at = self.order.clients.index(client)
-            self.memory.keep(client, self.order.version, parts, self.order.versions[at])
+            self.memory.keep(client, self.order.stage, self.order.version, parts, self.order.versions[at])
         return fit_content(client, outcome, send_buffers=trial.statistics == "average", kept=kept)
 
     def ask(self) -> RecordDict:
@@ -168,18 +198,8 @@ class _Node:
         splits = self.site.tests if order.samples == "test" else self.site.validations
         with closing(self._start(trial, 1)) as engine, engine.deterministic():
             for client, place in zip(order.clients, order.places, strict=True):
-                split, C = splits[place], len(trial.federation.dataset.classes)
-                confusion, loss = torch.zeros(C, C, dtype=torch.int64), torch.zeros((), dtype=torch.float64)
-                if split is not None and len(split):
-                    test = Evaluator(
-                        trial.federation.dataset,
-                        engine.local.network,
-                        engine.device,
-                        trial.evaluation.batch_size,
-                        split,
-                    )
-                    totals = test.sum(test.batch_totals(self._sent(), n) for n in range(len(test)))
-                    confusion, loss = totals["confusion"].view(-1, C, C).sum(0).cpu(), totals["loss"].cpu()
+                C = len(trial.federation.dataset.classes)
+                confusion, loss = _test(engine, self._sent(), splits[place], C)
                 content.update(totals_content(client, {"confusion": confusion, "loss": loss}))
         return content
 
@@ -190,22 +210,36 @@ class _Node:
 
     def _reach(self) -> Reached:
         """What clients are asked, under a trial on their own data that the server agrees with."""
-        for name, tensors in self.order.results.items():
-            self.memory.keep_result(name, tensors)
+        self._check_names()
+        for tensors in self.order.results.values():
+            self.memory.keep_result(tensors)
         trial = self.settings.node_trial(self.site.federation, self.order.rounds)
         self.settings.check_agreement(self.order.agreement, trial)
-        return reach(self.settings.program, trial, self.order, self.memory.result)
+        return reach(self.settings.program, trial, self.order, self._find)
+
+    def _check_names(self) -> None:
+        """Refuse to take the place of other clients."""
+        for name, place in zip(self.order.names, self.order.places, strict=True):
+            if place >= len(self.site.names) or self.site.names[place] != name:
+                raise UserError(f"this node has other clients than when the run began: '{name}' is not here.")
+
+    def _find(self, name: str) -> Tensors | None:
+        """What the server has sent of an earlier stage."""
+        digests = dict(zip(self.order.stages, self.order.digests, strict=True))
+        return self.memory.result(digests[name]) if name in digests else None
 
     def _start(self, trial: Trial, clients: int) -> Loop | Pool | Graphs:
         """The engine on this node. Its initial model is the server's where that does not follow from the
         seed."""
         device = str(self.config.get("device", trial.device))
         kind = str(self.config.get("engine", "loop" if clients == 1 else "auto"))
+        if kind not in (known := ("auto", "loop", "pool", "graphs")):
+            raise unknown("engine of this node's config", kind, known)
         engine = engines.start(replace(trial, device=device, engine=kind))
         assert isinstance(engine, Loop | Pool | Graphs)
         if self.order.frozen:
             name = INITIAL.format(self.order.engine)
-            told = self.memory.result(name)
+            told = self._find(name)
             if told is None:
                 raise MissingError(name)
             engine.initial = unpacked(told)
@@ -232,6 +266,18 @@ class _Node:
         return jobs
 
 
+def _test(
+    engine: Loop | Pool | Graphs, sent: Weights, split: Split | None, classes: int
+) -> tuple[Tensor, Tensor]:
+    """What a model answers on some samples, [C, C], and the sum of its losses."""
+    if split is None or not len(split):
+        return torch.zeros(classes, classes, dtype=torch.int64), torch.zeros((), dtype=torch.float64)
+    dataset, size = engine.trial.federation.dataset, engine.trial.evaluation.batch_size
+    test = Evaluator(dataset, engine.local.network, engine.device, size, split)
+    totals = test.sum(test.batch_totals(sent, n) for n in range(len(test)))
+    return totals["confusion"].view(-1, classes, classes).sum(0).cpu(), totals["loss"].cpu()
+
+
 def completed_jobs(jobs: list[Job | Failed]) -> list[Job]:
     """The jobs, where all of them can begin."""
     for job in jobs:
@@ -248,8 +294,8 @@ def _counted(split: Split | None, classes: int) -> Tensor:
 # By a strategy of Flower's own
 
 
-def _train_for_strategy(message: Message, context: Context, settings: Settings, site: Site) -> RecordDict:
-    """Train one client for a strategy that averages, which knows of no method."""
+def _for_strategy(message: Message, context: Context, settings: Settings, site: Site) -> RecordDict:
+    """Train or test one client for a strategy that averages, which knows of no method."""
     method = settings.method
     if not isinstance(method, Method) or method.server != Server():
         raise UserError(
@@ -258,10 +304,17 @@ def _train_for_strategy(message: Message, context: Context, settings: Settings, 
         )
     if len(site.names) != 1:
         raise UserError("a strategy of Flower knows one client at a node: give it the data of one.")
+    if message.metadata.message_type == MessageType.QUERY:
+        raise UserError("this query is none of unskew's: let another function answer it.")
     record, config = next(iter(message.content.array_records.values())), message.content.config_records
     round = next((int(each["server-round"]) for each in config.values() if "server-round" in each), 1) - 1
     arrays = from_record(record)
     trial = settings.make_trial(site.federation)
+    if trial.statistics == "local" or trial.budget.optimizer_state == "kept":
+        raise UserError(
+            "clients keep statistics or an optimiser between rounds, which a strategy of Flower has no place "
+            f"for: use unskew.flower.strategy({settings.name!r}, ...)."
+        )
     number = int(context.node_config.get("partition-id", 0))
     with closing(engines.start(replace(trial, engine="loop"))) as engine:
         own = engine.initial
@@ -270,6 +323,10 @@ def _train_for_strategy(message: Message, context: Context, settings: Settings, 
                 f"the model that was sent lacks '{lacking[0]}': send the state_dict of this model."
             )
         sent = Weights(*({name: arrays[name] for name in part} for part in (own.params, own.buffers)))
+        assert isinstance(engine, Loop)
+        engine.local.network.load_frozen({name: arrays[name] for name in engine.frozen if name in arrays})
+        if message.metadata.message_type == MessageType.EVALUATE:
+            return _tested_for_strategy(engine, sent, site)
         job = Job(Task(number, round, trial.federation.holding(0)))
         job = replace(job, memory=engine.start_memory(method, job.task))
         [fit] = completed(engine.fit(method, sent, {}, [job]))
@@ -281,6 +338,15 @@ def _train_for_strategy(message: Message, context: Context, settings: Settings, 
     trained = arrays | fit.weights.params | fit.weights.buffers
     metrics = MetricRecord({"num-examples": fit.samples, "train-loss": float(fit.loss), "steps": fit.steps})
     return RecordDict({"arrays": to_record(trained), "metrics": metrics})
+
+
+def _tested_for_strategy(engine: Loop, sent: Weights, site: Site) -> RecordDict:
+    """What a model answers on a client's own test samples, as `class_counts` has it, and its mean loss."""
+    C, (split,) = len(site.federation.dataset.classes), site.tests
+    confusion, loss = _test(engine, sent, split, C)
+    samples = int(confusion.sum())
+    told = {"num-examples": samples, "confusion": confusion.flatten().tolist()}
+    return RecordDict({"metrics": MetricRecord({**told, "loss": float(loss) / max(samples, 1)})})
 
 
 # What an app calls

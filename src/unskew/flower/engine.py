@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,16 @@ from unskew.engines.base import Base
 from unskew.engines.evaluate import EvaluationSet
 from unskew.engines.job import Job, Outcome, Pending, Task
 from unskew.errors import UserError
-from unskew.flower.client import FROZEN, INITIAL
+from unskew.flower.client import INITIAL
 from unskew.flower.link import Link, Trouble
+from unskew.flower.memory import digest_of
 from unskew.flower.messages import VERSION, Action, Order, read_fit, read_totals, remote_failure
-from unskew.flower.records import from_record, packed, under
+from unskew.flower.records import FROZEN, from_record, packed, under
 from unskew.flower.settings import Settings
 from unskew.method import Method
 from unskew.metrics import Assessment, ProbabilityScores
 from unskew.program import Keeper, Run, Trained
-from unskew.result import Stage
+from unskew.result import Result, Stage
 from unskew.rounds import OnRound
 from unskew.trial import Trial
 from unskew.types import FORGETFUL, Query, Tensors, View, Weights
@@ -48,6 +49,9 @@ class FederatedRun(Run):
         """The present one."""
         self.results: dict[str, Tensors] = {}
         """What nodes may be sent of stages that have ended: models and values."""
+        self.digests: dict[str, str] = {}
+        self.untested: dict[str, tuple[int, str]] = {}
+        """The clients that were left out of tests: of how many, and why last."""
         self._started = 0
 
     def _start(self, trial: Trial) -> FlowerEngine:
@@ -57,12 +61,25 @@ class FederatedRun(Run):
 
     def train(self, name: str, method: Method, trial: Trial | None = None, **options: Any) -> Trained:
         trained = super().train(name, method, trial, **options)
-        self.results[name] = packed(trained.served)
+        self.offer(name, packed(trained.served) | under(FROZEN, trained.frozen))
         return trained
 
-    def value(self, name: str, make: Any) -> Tensors:
-        self.results[name] = super().value(name, make)
-        return self.results[name]
+    def value(self, name: str, make: Callable[[], Tensors], *, shared: bool = True) -> Tensors:
+        found = super().value(name, make, shared=shared)
+        if shared:
+            self.offer(name, found)
+        return found
+
+    def offer(self, name: str, tensors: Tensors) -> None:
+        """Let nodes ask for these."""
+        self.results[name], self.digests[name] = tensors, digest_of(tensors)
+
+    def result(self, *arguments: Any, notes: Sequence[str] = (), **options: Any) -> Result:
+        told = [
+            f"{times} test{'s' * (times > 1)} went without '{name}', because {why}."
+            for name, (times, why) in self.untested.items()
+        ]
+        return super().result(*arguments, notes=[*notes, *told], **options)
 
     def _stage(self, name: str, *arguments: Any) -> Stage:
         self.stage = name
@@ -79,7 +96,7 @@ class FlowerEngine(Base):
     def __init__(self, trial: Trial, run: FederatedRun, number: int) -> None:
         super().__init__(trial)
         self._run, self._number, self._link = run, number, run.link
-        run.results[INITIAL.format(number)] = packed(self.initial) | under(FROZEN, self.frozen)
+        run.offer(INITIAL.format(number), packed(self.initial) | under(FROZEN, self.frozen))
 
     def start_memory(self, method: Method, task: Task) -> Tensors:
         """Nothing here: what a client keeps stays with it."""
@@ -117,10 +134,13 @@ class FlowerEngine(Base):
         answers, found = self._ask_nodes("ask", jobs, weights, shared), list[Tensors]()
         for job in jobs:
             client, answer = job.task.client, answers[job.task.client]
-            why = answer.reason if isinstance(answer, Trouble) else "its answer cannot be read"
-            if isinstance(answer, RecordDict) and f"answer/{client}" in answer.array_records:
+            try:
+                if isinstance(answer, Trouble):
+                    raise ValueError(answer.reason)
                 found.append(from_record(answer.array_records[f"answer/{client}"]))
                 continue
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                why = str(error) if isinstance(answer, Trouble) else f"its answer cannot be read ({error})"
             raise UserError(
                 f"client {client} ('{self._link.names[client]}') did not answer stage '{self._run.stage}', "
                 f"because {why}: all have to; mend it, and start the run again, which goes on from here."
@@ -163,7 +183,9 @@ class FlowerEngine(Base):
             if not isinstance(told, str) and not np.array_equal(told[0].sum(axis=1), held[client]):
                 told = "it was tested on other samples than it said it has"
             if isinstance(told, str):
-                self._link.say(f"'{self._link.names[client]}' is left out of the test, because {told}")
+                name = self._link.names[client]
+                self._link.say(f"'{name}' is left out of the test, because {told}")
+                self._run.untested[name] = self._run.untested.get(name, (0, ""))[0] + 1, told
                 each.append(np.full(int(held[client].sum()), C))
                 continue
             confusion, loss = told
@@ -207,17 +229,19 @@ class FlowerEngine(Base):
                 rounds=self._run.trial.budget.rounds,
                 clients=tuple(job.task.client for job in mine),
                 places=tuple(self._link.place(job.task.client)[1] for job in mine),
+                names=tuple(self._link.names[job.task.client] for job in mine),
                 versions=tuple(int(job.memory[VERSION]) if VERSION in job.memory else 0 for job in mine),
                 version=self._version(mine[0]),
                 samples=samples,
-                stages=tuple(self._run.results),
+                stages=tuple(self._run.digests),
+                digests=tuple(self._run.digests.values()),
                 frozen=bool(self.frozen) or initial,
                 weights=weights,
                 shared=shared,
             )
             for node, mine in by_node.items()
         }
-        answers = self._link.send(orders, there, self._run.results.__getitem__)
+        answers = self._link.send(orders, there, self._run.results.get)
         return {job.task.client: answers[node] for node, mine in by_node.items() for job in mine}
 
     def _version(self, job: Job) -> int:

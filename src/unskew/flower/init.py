@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import tempfile
@@ -12,14 +13,17 @@ from typing import Any
 
 import tomli_w
 
-from unskew.data.sources import load
-from unskew.errors import UserError
+from unskew.data.partitions import parse_skew
+from unskew.data.sources import OWN, SOURCES, load, spelled
+from unskew.errors import UserError, unknown
 from unskew.experiment import MethodSpec, method_table
 from unskew.experiment import put as put_setting
 from unskew.files import put
 from unskew.flower.app import FORM, read_config
 from unskew.flower.form import form_of
 from unskew.flower.settings import named_method
+from unskew.models import MODELS
+from unskew.notation import joined, named
 from unskew.program import Program
 from unskew.user_code import is_code, split_name
 
@@ -88,6 +92,8 @@ def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, no
     if not name or not name[0].isalpha():
         raise UserError(f"'{folder.name}' is no name for an app: begin with a letter.")
     package = name.replace("-", "_")
+    if importlib.util.find_spec(package) is not None:
+        raise UserError(f"'{folder.name}' is the name of a Python module: choose another for the app.")
     config = {key: ",".join(value) if isinstance(value, list) else value for key, value in settings.items()}
     if like is not None:
         config |= {"data.name": name, "skew.recipe": "natural"}
@@ -96,6 +102,7 @@ def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, no
     method, told = named_method(config["method"])  # mistakes are known before anything is written
     if isinstance(method, Program) and method.one_place:
         raise UserError(f"{told.partition(':')[0]} cannot train across machines, because {method.one_place}.")
+    _check(config, nodes, own_data=like is not None)
     code = _own_code(config)
     read_config(config)
     files = {
@@ -139,7 +146,26 @@ def _own_code(config: dict[str, Any]) -> list[Path]:
     for path in found:
         if not path.is_file():
             raise UserError(f"there is no file {path}: check the path.")
+    names = [path.name for path in found]
+    different = {path.resolve() for path in found}
+    if {"__init__.py", "client_app.py", "server_app.py"} & set(names) or len(different) > len(set(names)):
+        raise UserError(f"{names[0]} is the name of two files of the app: call one of them otherwise.")
     return found
+
+
+def _check(config: Mapping[str, Any], nodes: int, *, own_data: bool) -> None:
+    """Refuse what could not run anywhere."""
+    model, cohort = config.get("model.name", "auto"), config.get("budget.cohort", "all")
+    if not is_code(model) and model != "auto" and model not in MODELS:
+        raise unknown("model", model, MODELS)
+    if cohort != "all" and cohort > nodes:
+        raise UserError(f"--cohort is {cohort} but there are {nodes} nodes: lower it.")
+    if not own_data:
+        parse_skew(config["skew.recipe"])
+        data = config["data.name"]
+        for part in joined(data):
+            if spelled(named(part)[0]) not in {*SOURCES, *OWN}:
+                raise unknown("dataset", part, [*SOURCES, *OWN])
 
 
 def _pyproject(name: str, package: str, config: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 
 from unskew.data.remote import Ints, RemoteClient
 from unskew.errors import UserError
+from unskew.flower.form import dataset_of_form
 from unskew.flower.messages import MISSING, PROBLEM, Order
 from unskew.flower.records import from_record
 from unskew.notation import in_order
@@ -27,6 +28,11 @@ LOST = (3, 4, 5, 8)
 """Flower's codes of errors that say that a message, its answer, a node or its process is gone."""
 MOST_PAUSE = 1.0
 """Seconds between two looks whether something has arrived, at most."""
+DESCRIBE, AGAIN, LATER = 60.0, 3.0, 300.0
+"""Seconds: that a node may take to say what it has, and after which one that could not is asked again, before
+the run and in it."""
+MOST_SAMPLES = 10**9
+"""Of one client; what claims more is a mistake."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +72,18 @@ class Link:
         self.grid, self.timeout, self.say = grid, timeout, say
         self.run = "0" * 32
         self._share = tuple(share)
-        self._nodes: dict[int, Description | None] = {}
-        """What every node that was asked has told; None for those that are no part of this run."""
+        self._nodes: dict[int, Description] = {}
+        """What every node has told."""
+        self._troubled: dict[int, tuple[float, str]] = {}
+        """The nodes that could not say what they have: when they were asked, and why."""
         self.names: list[str] = []
         """The clients, by their numbers."""
         self.numbered = False
         """Whether the nodes know their clients' numbers, as parts of one dataset do."""
+        self._home: dict[str, tuple[int, int]] = {}
+        """The node of each client when the run began, and its place there."""
         self._where: dict[str, tuple[int, int]] = {}
-        """The node of each client, and its place there."""
+        """The same now."""
 
     # Who is there
 
@@ -83,25 +93,29 @@ class Link:
         and the clients."""
         end = time.monotonic() + wait
         while True:
-            self._describe(self._there() - self._nodes.keys())
-            known = [told for told in self._nodes.values() if told is not None]
+            self._describe(
+                self._unknown(self._there(), AGAIN), min(DESCRIBE, max(1.0, end - time.monotonic()))
+            )
+            known = list(self._nodes.values())
             held = {number for told in known for number in told.numbers}
             wanted = max((told.of for told in known), default=0)
             there = len(held) >= wanted if wanted else len(known) >= max(nodes, 1)
             if known and there and len(known) >= nodes:
                 break
             if time.monotonic() > end:
-                need = f"{wanted} clients" if wanted else f"{max(nodes, 1)} nodes"
-                have = f"{len(held)} are" if wanted else f"{len(known)} are"
+                need = f"{wanted} clients" if wanted else f"{nodes} nodes"
+                have = len(held) if wanted else len(known)
+                lower = "skew.clients" if wanted else "federation.nodes"
+                why = "".join(f" (one node: {reason})" for _, reason in [*self._troubled.values()][:1])
                 raise UserError(
-                    f"the run needs {need} and {have} there after {wait:g} s: start the others, or lower "
-                    "federation.nodes."
+                    f"the run needs {need} and {have} are there after {wait:g} s{why}: start the others, or "
+                    f"lower {lower}."
                 )
             time.sleep(MOST_PAUSE)
         return self._number()
 
     def _number(self) -> tuple[str, list[RemoteClient]]:
-        known = {node: told for node, told in self._nodes.items() if told is not None}
+        known = self._nodes
         places = [
             (name, node, place) for node, told in known.items() for place, name in enumerate(told.names)
         ]
@@ -128,7 +142,8 @@ class Link:
         else:
             names = in_order(names)
         self.names, self.numbered = names, bool(number)
-        self._where = {name: (node, place) for name, node, place in places}
+        self._home = {name: (node, place) for name, node, place in places}
+        self._where = dict(self._home)
         forms = Counter(told.form for told in known.values())
         form = forms.most_common(1)[0][0]
         if len(forms) > 1:
@@ -142,7 +157,6 @@ class Link:
     def _client(self, name: str) -> RemoteClient:
         node, place = self._where[name]
         told = self._nodes[node]
-        assert told is not None
         tables = {kind: table[place] for kind, table in told.counts.items()}
         return RemoteClient(
             name,
@@ -152,20 +166,27 @@ class Link:
             validation=tables.get("validation"),
         )
 
-    def _describe(self, nodes: set[int]) -> None:
+    def _unknown(self, there: set[int], again: float) -> set[int]:
+        """The nodes to ask who they are: new ones, and after so many seconds those that could not say it."""
+        now = time.monotonic()
+        waiting = {node for node, (asked, _) in self._troubled.items() if now - asked < again}
+        return there - self._nodes.keys() - waiting
+
+    def _describe(self, nodes: set[int], timeout: float) -> None:
         """Ask nodes who they are."""
         order = Order(action="describe", run=self.run, share=self._share)
-        for node, told in self._exchange(dict.fromkeys(nodes, order)).items():
-            if isinstance(told, Trouble):
-                if told.kind != "lost":  # one that is lost may come back
-                    self._nodes[node] = None
-                self.say(f"node {node} did not say what it has, because {told.reason}")
-                continue
-            try:
-                self._nodes[node] = _description(told)
-            except (KeyError, TypeError, ValueError) as error:
-                self._nodes[node] = None
-                self.say(f"node {node} did not say what it has, because its answer cannot be read ({error})")
+        for node, told in self._exchange(dict.fromkeys(nodes, order), timeout).items():
+            reason = told.reason if isinstance(told, Trouble) else ""
+            if not isinstance(told, Trouble):
+                try:
+                    self._nodes[node] = _description(told, self._share)
+                    self._troubled.pop(node, None)
+                    continue
+                except (KeyError, TypeError, ValueError, UserError) as error:
+                    reason = f"its answer cannot be read ({error})"
+            if self._troubled.get(node, (0.0, ""))[1] != reason:
+                self.say(f"node {node} did not say what it has, because {reason}")
+            self._troubled[node] = time.monotonic(), reason
 
     def _there(self) -> set[int]:
         with _heard():
@@ -174,11 +195,13 @@ class Link:
     def refresh(self) -> set[int]:
         """The nodes that are there. One that has come back under another number takes its clients' places."""
         there = self._there()
-        if new := there - self._nodes.keys():
-            self._describe(new)
-            for node in new:
-                if (told := self._nodes.get(node)) is not None:
-                    self._rejoin(node, told, there)
+        for name, home in self._home.items():
+            if home[0] in there:  # whoever took its place meanwhile
+                self._where[name] = home
+        new = self._unknown(there, LATER)
+        self._describe(new, DESCRIBE)
+        for node in new & self._nodes.keys():
+            self._rejoin(node, self._nodes[node], there)
         return there
 
     def _rejoin(self, node: int, told: Description, there: set[int]) -> None:
@@ -187,10 +210,10 @@ class Link:
                 self.say(f"'{name}' has come after the run began: it takes no part in it")
                 continue
             before, old_place = self._where[name]
-            had = self._nodes.get(before)
+            had = self._nodes[before]
             if before in there:
                 self.say(f"another node calls a client '{name}', whose own node is there: it is left alone")
-            elif had is not None and had.samples[old_place] != told.samples[place]:
+            elif had.samples[old_place] != told.samples[place]:
                 self.say(f"'{name}' has come back with another number of samples: it is left alone")
             else:
                 self._where[name] = node, place
@@ -203,7 +226,7 @@ class Link:
     # What is sent
 
     def send(
-        self, orders: Mapping[int, Order], there: set[int], result: Callable[[str], Tensors]
+        self, orders: Mapping[int, Order], there: set[int], result: Callable[[str], Tensors | None]
     ) -> dict[int, RecordDict | Trouble]:
         """Send an order to each of some nodes, of those that are `there`, and wait for what they answer. A
         node that lacks the result of an earlier stage is sent it with the order once more."""
@@ -214,10 +237,13 @@ class Link:
             again: dict[int, Order] = {}
             for node, answer in self._exchange(left).items():
                 stage = None if isinstance(answer, Trouble) else _missing(answer)
-                if stage is None or stage in left[node].results:
-                    answers[node] = Trouble("error", "it lost what it was sent") if stage else answer
+                found = None if stage is None else result(stage)
+                if stage is None:
+                    answers[node] = answer
+                elif found is None or stage in left[node].results:
+                    answers[node] = Trouble("error", f"it asks for '{stage}', which is not there or was sent")
                 else:
-                    again[node] = replace(left[node], results={**left[node].results, stage: result(stage)})
+                    again[node] = replace(left[node], results={**left[node].results, stage: found})
             left = again
         return answers
 
@@ -225,10 +251,13 @@ class Link:
         """Tell all nodes that the run has ended."""
         there = self.refresh()
         order = Order(action="forget", run=self.run)
-        self._exchange({node: order for node, _ in self._where.values() if node in there})
+        self._exchange({node: order for node, _ in self._where.values() if node in there}, DESCRIBE)
 
-    def _exchange(self, orders: Mapping[int, Order]) -> dict[int, RecordDict | Trouble]:
+    def _exchange(
+        self, orders: Mapping[int, Order], timeout: float | None = None
+    ) -> dict[int, RecordDict | Trouble]:
         """Send orders to nodes, and wait for the answers."""
+        timeout = timeout or self.timeout
         if not orders:
             return {}
         messages = [
@@ -244,7 +273,7 @@ class Link:
         with _heard():
             pushed = zip(orders, self.grid.push_messages(messages), strict=False)
         waiting: dict[str, int] = {name: node for node, name in pushed if name}
-        end, pause = time.monotonic() + self.timeout, 0.05
+        end, pause = time.monotonic() + timeout, 0.05
         while waiting and time.monotonic() < end:
             with _heard():
                 arrived = list(self.grid.pull_messages(list(waiting)))
@@ -257,7 +286,7 @@ class Link:
                 time.sleep(pause)
         for node in orders.keys() - answers.keys():
             sent = node in waiting.values()
-            reason = f"it did not answer within {self.timeout:g} s" if sent else "it could not be reached"
+            reason = f"it did not answer within {timeout:g} s" if sent else "it could not be reached"
             answers[node] = Trouble("lost", reason)
         return answers
 
@@ -295,12 +324,12 @@ def _missing(content: RecordDict) -> str | None:
     return None if told is None else str(told.get("stage", ""))
 
 
-def _description(content: RecordDict) -> Description:
+def _description(content: RecordDict, share: Sequence[str]) -> Description:
     told = content.config_records["site"]
     names, numbers, samples = (tuple(told[name]) for name in ("names", "numbers", "samples"))
     if not names or len(names) != len(samples) or (numbers and len(numbers) != len(names)):
         raise ValueError("its clients have not one name and one number each")
-    if not all(type(each) is int and each >= 0 for each in (*samples, *numbers)):
+    if not all(type(each) is int and 0 <= each <= MOST_SAMPLES for each in (*samples, *numbers)):
         raise ValueError("its numbers are none")
     form, of = told["form"], told["of"]
     if not isinstance(form, str) or type(of) is not int:
@@ -311,7 +340,12 @@ def _description(content: RecordDict) -> Description:
         if "counts" in records
         else {}
     )
+    if counts.keys() != set(share):
+        raise ValueError("its counts are not those that were asked for")
+    expected = len(names), len(dataset_of_form(form, "").classes)
     for table in counts.values():
-        if table.ndim != 2 or len(table) != len(names) or table.dtype.kind != "i" or (table < 0).any():
+        if table.shape != expected or table.dtype.kind != "i":
+            raise ValueError("its counts are none")
+        if (table < 0).any() or table.max(initial=0) > MOST_SAMPLES or table.sum() > MOST_SAMPLES:
             raise ValueError("its counts are none")
     return Description(tuple(map(str, names)), numbers, of, samples, form, counts)

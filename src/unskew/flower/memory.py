@@ -35,7 +35,8 @@ class NodeMemory:
     def recall(self, client: int, version: int) -> dict[str, Tensors] | None:
         """What a client had kept in this version: tensors by name, and of each kind. None where it is not
         there any more."""
-        tensors = self._read(self._folder / str(client) / _file(version))
+        found = next(self._folder.glob(f"{client}/*/{_file(version)}"), None)
+        tensors = None if found is None else self._read(found)
         if tensors is None:
             return None
         kinds: dict[str, Tensors] = {}
@@ -44,24 +45,26 @@ class NodeMemory:
             kinds.setdefault(kind, {})[rest] = value
         return kinds
 
-    def keep(self, client: int, version: int, parts: Mapping[str, Tensors], recalled: int) -> None:
-        """Let a client keep tensors of each kind. The versions before go, but for the last ones and the one
-        that it began from."""
+    def keep(
+        self, client: int, stage: str, version: int, parts: Mapping[str, Tensors], recalled: int
+    ) -> None:
+        """Let a client keep tensors of each kind. Of the same stage's versions before, the last ones and the
+        one that it began from stay; another stage may go on from those of this one."""
         tensors = {f"{kind}/{name}": value for kind, part in parts.items() for name, value in part.items()}
-        folder = self._folder / str(client)
+        folder = self._folder / str(client) / _named(stage)
         self._write(folder / _file(version), tensors)
         others = sorted(folder.glob("*.tensors"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
         for path in others[VERSIONS:]:
             if path.name != _file(recalled):
                 path.unlink(missing_ok=True)
 
-    def result(self, name: str) -> Tensors | None:
-        """What the server has sent of an earlier stage; None where it has not."""
-        return self._read(self._folder / "results" / _named(name))
+    def result(self, digest: str) -> Tensors | None:
+        """What the server has sent of an earlier stage, by its digest; None where it has not."""
+        return self._read(self._folder / "results" / f"{_named(digest)}.tensors")
 
-    def keep_result(self, name: str, tensors: Tensors) -> None:
+    def keep_result(self, tensors: Tensors) -> None:
         """Keep what the server has sent of an earlier stage."""
-        self._write(self._folder / "results" / _named(name), tensors)
+        self._write(self._folder / "results" / f"{_named(digest_of(tensors))}.tensors", tensors)
 
     def forget(self) -> None:
         """The run has ended: remove what its clients have kept, and what of other runs nobody came for."""
@@ -83,6 +86,7 @@ class NodeMemory:
 
     def _write(self, path: Path, tensors: Tensors) -> None:
         try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.parent.mkdir(parents=True, exist_ok=True)
             os.utime(self._folder)
             write_file(path, dump(tensors))
@@ -97,12 +101,19 @@ def _file(version: int) -> str:
     return f"{version:016x}.tensors"
 
 
-def _named(stage: str) -> str:
-    return f"{hashlib.sha256(stage.encode()).hexdigest()[:24]}.tensors"
+def _named(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def digest_of(tensors: Tensors) -> str:
+    """A text that tells tensors from others."""
+    return hashlib.sha256(dump(tensors)).hexdigest()
 
 
 def memory_folder(named: object) -> Path:
     """The folder that a node's config names, or one in Flower's own."""
-    if isinstance(named, str) and named:
+    if named is not None and not (isinstance(named, str) and named):
+        raise UserError(f"memory is {named!r} in this node's config but should be a folder.")
+    if isinstance(named, str):
         return Path(named).expanduser()
     return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "unskew"

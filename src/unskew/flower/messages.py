@@ -59,8 +59,12 @@ class Order:
     version: int = 0
     """What they will have kept."""
     samples: EvaluationSet = "test"
+    names: tuple[str, ...] = ()
+    """What these clients are called."""
     stages: tuple[str, ...] = ()
     """Those that have ended and whose results a node may be sent."""
+    digests: tuple[str, ...] = ()
+    """Of these results: a node may have some of another attempt at the run."""
     share: tuple[str, ...] = ()
     """What is to be told of the data, beside how many samples there are: counts, test, validation."""
     frozen: bool = False
@@ -216,6 +220,6 @@ def read_totals(content: RecordDict, client: int, classes: int) -> tuple[np.ndar
         return f"its answer cannot be read ({error})"
     if confusion.dtype != torch.int64 or confusion.shape != (classes, classes) or bool((confusion < 0).any()):
         return "its confusion matrix is none of these classes"
-    if loss.shape or not loss.is_floating_point():
-        return "its loss is not one number"
+    if loss.shape or not loss.is_floating_point() or not bool(loss.isfinite()):
+        return "its loss is not one finite number"
     return confusion.numpy(), float(loss)

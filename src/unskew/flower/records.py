@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from unskew.errors import UserError
 from unskew.types import Tensors, Weights
 
-PARAMS, BUFFERS = "params/", "buffers/"
+PARAMS, BUFFERS, FROZEN = "params/", "buffers/", "frozen/"
 
 
 def to_record(tensors: Tensors) -> ArrayRecord:

@@ -17,7 +17,7 @@ from unskew.engines import Engine
 from unskew.errors import UserError
 from unskew.faults import DivergedError
 from unskew.flower.messages import Order
-from unskew.flower.records import unpacked
+from unskew.flower.records import FROZEN, unpacked, within
 from unskew.method import Method
 from unskew.models import frozen_tensors
 from unskew.program import Program, Run
@@ -103,8 +103,8 @@ class _Replay(Run):
             raise Reached(trial, query=query)
         return _Withheld(name)
 
-    def value(self, name: str, make: Callable[[], Tensors]) -> Tensors:
-        return _found(name, self._find)
+    def value(self, name: str, make: Callable[[], Tensors], *, shared: bool = True) -> Tensors:
+        return _found(name, self._find) if shared else {}
 
     def repeat(self, name: str, *_: object, **__: object) -> Stage:
         raise _other_program()
@@ -152,8 +152,12 @@ class _Earlier:
         return unpacked(_found(self.stage, self.find))
 
     @property
+    def frozen(self) -> Tensors:
+        return within(FROZEN, _found(self.stage, self.find))
+
+    @property
     def weights(self) -> Weights:
-        return self.served
+        return self.served.with_frozen(self.frozen)
 
 
 class _Withheld(Sequence[Tensors]):

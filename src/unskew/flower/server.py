@@ -20,6 +20,7 @@ from torch import nn
 
 from unskew import record
 from unskew.data.remote import remote_federation
+from unskew.data.validation import parse as parse_validation
 from unskew.engines import FLOWER
 from unskew.errors import UserError
 from unskew.experiment import Experiment, load_data, prepare
@@ -30,12 +31,14 @@ from unskew.flower.link import Link
 from unskew.flower.records import from_record, to_record
 from unskew.flower.settings import AnyMethod, Settings, settings_of
 from unskew.methods import METHODS
+from unskew.models import frozen_tensors
 from unskew.report.read import Run as FinishedRun
 from unskew.result import Result, Round, Stage
 from unskew.runs import free_folder
 from unskew.spec import Spec
 from unskew.sweep import execute
 from unskew.train import train
+from unskew.trial import weights_of
 from unskew.types import ServerState, Weights
 
 
@@ -73,6 +76,8 @@ def what_leaves(settings: Settings, spec: FederationSpec, *, test_at_sites: bool
             told.append(f"{name} also sends {card.sends}.")
     if test_at_sites:
         told.append("each site also sends how its own test samples of each class are answered, as counts.")
+    if any(name not in METHODS for name in settings.method.made) or not settings.method.made:
+        told.append("the method is your own: what its clients report is sent too.")
     if spec.label_counts == "share":
         told.append("label counts are shared, as federation.label_counts asks.")
     return told
@@ -82,10 +87,12 @@ def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: Se
     """Train an experiment across the nodes of a federation, into a run folder. A run that was stopped goes on
     from its last round where its folder is named."""
     test_at_sites, validates = spec.test == "sites", experiment.validation != "none"
-    if experiment.probe.every and test_at_sites:
+    if experiment.probe.every:
+        raise UserError("a probe looks at clients' models one by one, which stay theirs: set probe.every=0.")
+    if isinstance(parse_validation(experiment.validation), str):
         raise UserError(
-            "a probe tests clients' models one by one, which wants test samples at the server: set "
-            "probe.every=0, or federation.test=server."
+            f"validation is '{experiment.validation}', but clients on other machines validate on a share of "
+            "their own samples: give one, such as 0.1."
         )
     asked = {"counts": spec.label_counts == "share", "test": test_at_sites, "validation": validates}
     share = [name for name, wanted in asked.items() if wanted]
@@ -104,7 +111,10 @@ def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: Se
     told = f"{folder.resolve()} {prepared.experiment.identity()} {federation.partition.index_sha256}"
     link.run = hashlib.sha256(told.encode()).hexdigest()[:32]
     make_run = partial(FederatedRun, link=link, settings=settings, test_at_sites=test_at_sites)
-    finished = execute(prepared, folder, LogWatch(prepared.experiment.budget.rounds), make_run=make_run)
+    try:
+        finished = execute(prepared, folder, LogWatch(prepared.experiment.budget.rounds), make_run=make_run)
+    except UserError as error:
+        raise UserError(str(error).replace("with --out", "with federation.out")) from error.__cause__
     link.end()
     for sentence in _outcome(finished):
         log(sentence)
@@ -168,7 +178,7 @@ class UnskewStrategy(Strategy):  # type: ignore[misc]
     ) -> None:
         self._method, self._model, self._conditions = method, model, dict(conditions)
         self._nodes, self._wait = nodes, wait
-        self._settings = settings_of(method, model, **conditions)
+        self._name = settings_of(method, model, **conditions).name
         self.result: Result | None = None
         """What training came to, when it has ended: with every class, as `unskew.train` returns it."""
 
@@ -194,7 +204,10 @@ class UnskewStrategy(Strategy):  # type: ignore[misc]
         for sentence in what_leaves(settings, FederationSpec(), test_at_sites=True):
             log(sentence)
         link.run = secrets.token_hex(16)
-        keeper = _Tells(FlowerResult(), settings.program.base.server.serve, evaluate_fn)
+        serve = settings.program.base.server.serve
+        keeper = _Tells(FlowerResult(), serve, evaluate_fn, trial.build())
+        if evaluate_fn is not None and initial_arrays is not None:
+            keeper.test(0, initial_arrays)
         make_run = partial(FederatedRun, link=link, settings=settings, test_at_sites=True)
         self.result = train(
             trial, settings.method, on_round=keeper.on_round, keeper=keeper, make_run=make_run
@@ -205,7 +218,7 @@ class UnskewStrategy(Strategy):  # type: ignore[misc]
 
     def summary(self) -> None:
         """Say what it trains by."""
-        log(f"method {self._settings.name}")
+        log(f"method {self._name}")
 
     def configure_train(self, *_: object) -> NoReturn:
         """It is never asked: `start` runs the rounds."""
@@ -224,6 +237,8 @@ class _Tells:
     found: FlowerResult
     serve: Callable[[ServerState], Weights]
     evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None
+    network: nn.Module
+    """The run's own model: experts and the like have rounds too."""
 
     def on_round(self, round: Round) -> None:
         told = {"train-loss": round.train_loss, "clients": len(round.trained), "left-out": len(round.faults)}
@@ -242,8 +257,14 @@ class _Tells:
     def after_round(self, name: str, stage: Stage) -> None:
         if self.evaluate is None or not stage.rounds:
             return
-        number, model = stage.rounds[-1].number, self.serve(stage.states[0].server)
-        found = self.evaluate(number, to_record(model.params | model.buffers))
+        model, own = self.serve(stage.states[0].server), weights_of(self.network)
+        if {n: v.shape for n, v in model.params.items()} == {n: v.shape for n, v in own.params.items()}:
+            whole = model.with_frozen(frozen_tensors(self.network))
+            self.test(stage.rounds[-1].number, to_record(whole.params | whole.buffers))
+
+    def test(self, number: int, arrays: ArrayRecord) -> None:
+        """Ask the server's own test."""
+        found = None if self.evaluate is None else self.evaluate(number, arrays)
         if found is not None:
             self.found.evaluate_metrics_serverapp[number] = found
 

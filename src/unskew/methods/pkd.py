@@ -150,20 +150,26 @@ def pkd(
         last = _warmup_rounds(warmup, trial.budget.rounds)
         asked = 0 if given else min(looks, max(last, 1))
         warm, rounds, statistics = warm_up(run, last, looks=asked)
-        weak = WeakGroups([], torch.zeros(trial.federation.clients, 0, dtype=torch.int64))
+        found: Sequence[Group] = ()
+        samples = torch.zeros(trial.federation.clients, 0, dtype=torch.int64)
         if last < trial.budget.rounds:
             sizes = run.ask("samples of the groups", partial(_group_sizes, given)) if given else ()
 
             def find() -> Tensors:
-                if given:
-                    return WeakGroups(given, torch.stack([each["samples"].cpu() for each in sizes])).told(C)
-                return find_groups(statistics, choose).told(C)
+                return told_groups(given or choose(*rates(summed(statistics))), C)
 
-            weak = WeakGroups.of(run.value("weak groups", find))
+            def count() -> Tensors:
+                if given:
+                    return {"samples": torch.stack([each["samples"].cpu() for each in sizes])}
+                return {"samples": group_samples(statistics[-1], found)}
+
+            found = groups_told(run.value("weak groups", find))
+            # What each client holds is for the server alone.
+            samples = run.value("samples of the weak groups", count, shared=False).get("samples", samples)
         body = warm.served if expert_start == "body" else None
         trained = {
-            group: train_expert(run, group, expert_rounds, body, weak.samples[:, place])
-            for place, group in enumerate(weak.groups)
+            group: train_expert(run, group, expert_rounds, body, samples[:, place : place + 1].flatten())
+            for place, group in enumerate(found)
         }
         lessons = {group: expert.answer for group, expert in trained.items() if expert is not None}
         alike = in_one_group(list(lessons), len(trial.federation.dataset.classes), trial.pick_device())
@@ -192,7 +198,7 @@ def pkd(
             taught.weights,
             taught.state,
             [*rounds, *taught.rounds],
-            notes=list(_notes(trial, last, expert_rounds, trained, weak.samples)),
+            notes=list(_notes(trial, last, expert_rounds, trained, samples)),
             traffic=Traffic(up=0, down=len(pupils) * size),
         )
 
@@ -264,40 +270,33 @@ def class_statistics(views: Iterable[View], classes: int) -> Tensor:
     return total
 
 
-@dataclass(frozen=True, eq=False)
-class WeakGroups:
-    """Groups of classes, and how many samples of each group every client has."""
-
-    groups: Sequence[Group]
-    samples: Tensor
-    """[clients, groups]"""
-
-    def told(self, classes: int) -> Tensors:
-        """The same as tensors."""
-        members = torch.zeros(len(self.groups), classes, dtype=torch.bool)
-        for place, group in enumerate(self.groups):
-            members[place, list(group)] = True
-        return {"members": members, "samples": self.samples}
-
-    @classmethod
-    def of(cls, told: Tensors) -> WeakGroups:
-        """What `told` has made tensors of."""
-        groups = [tuple(row.nonzero().flatten().tolist()) for row in told["members"]]
-        return cls(groups, told["samples"])
+def told_groups(groups: Sequence[Group], classes: int) -> Tensors:
+    """Groups of classes as a tensor."""
+    members = torch.zeros(len(groups), classes, dtype=torch.bool)
+    for place, group in enumerate(groups):
+        members[place, list(group)] = True
+    return {"members": members}
 
 
-def find_groups(
-    statistics: Sequence[Sequence[Tensors]], choose: Callable[[Floats, Floats], Sequence[Group]]
-) -> WeakGroups:
-    """The weak groups by what clients have answered, after one round or several."""
-    answers = [[answer["statistics"].cpu() for answer in each] for each in statistics]
-    total = torch.zeros_like(answers[0][0])
-    for statistic in (statistic for each in answers for statistic in each):
+def groups_told(told: Tensors) -> list[Group]:
+    """The groups that `told_groups` made a tensor of."""
+    return [tuple(row.nonzero().flatten().tolist()) for row in told["members"]]
+
+
+def summed(statistics: Sequence[Sequence[Tensors]]) -> Tensor:
+    """The sum of what clients have answered, after one round or several."""
+    each = [answer["statistics"].cpu() for answers in statistics for answer in answers]
+    total = torch.zeros_like(each[0])
+    for statistic in each:
         total += statistic
-    groups = list(choose(*rates(total)))
-    counts = torch.stack([statistic[:, -2] for statistic in answers[-1]]).long()
+    return total
+
+
+def group_samples(answers: Sequence[Tensors], groups: Sequence[Group]) -> Tensor:
+    """How many samples of each group every client has, [clients, groups], by what they have answered."""
+    counts = torch.stack([answer["statistics"].cpu()[:, -2] for answer in answers]).long()
     columns = [counts[:, list(group)].sum(dim=1) for group in groups]
-    return WeakGroups(groups, torch.stack(columns, dim=1) if columns else counts[:, :0])
+    return torch.stack(columns, dim=1) if columns else counts[:, :0]
 
 
 def rates(statistics: Tensor) -> tuple[Floats, Floats]:
@@ -347,6 +346,7 @@ def train_expert(
     except DivergedError:
         return None
     weights = trained.served
+    network.load_frozen(trained.frozen)
     if not all(bool(torch.isfinite(value).all()) for value in weights.params.values()):
         return None
     size = metrics.nbytes(weights.params if trial.statistics == "local" else weights.params | weights.buffers)
