@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from federations import flat
-from unskew import Budget, Faults, Method, Trial, UserError, engines, train
+from unskew import Budget, Checkpoints, Faults, Method, Trial, UserError, engines, train
 from unskew.engines.cpu.pool import available
 from unskew.engines.cuda.graphs import Graphs
 from unskew.faults import DivergedError
@@ -288,6 +288,20 @@ def test_on_fault_stop_stops_at_any(trial, how, engine):
             on_round=told.append,
         )
     assert [round.number for round in told] == [1]
+
+
+def test_a_checkpoint_after_a_fault_can_be_gone_on_from(trial, tmp_path):
+    """Faults of the rounds before come back with it."""
+    method, said = misbehaving(trial, nan_weight, rounds=(0,)), []
+    checkpoints = Checkpoints(tmp_path, trial, "it", every="every=1")
+    whole = train(trial, method, keeper=checkpoints)
+    checkpoints.wait()
+    again = Checkpoints(tmp_path, trial, "it", say=said.append)
+    assert [round.faults for round in again.find("training").stage.rounds] == [
+        round.faults for round in whole.rounds
+    ]
+    assert len(whole.rounds[0].faults) == 1
+    assert not said
 
 
 @pytest.mark.parametrize("engine", ["loop", "graphs"])

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 import torch
@@ -74,6 +74,10 @@ def unpack(kind: Any, value: Any, tensors: Tensors, store: ClientStore, device: 
         return [inner(arguments[0], each) for each in value]
     if origin is tuple:
         return tuple(inner(arguments[0], each) for each in value)
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"there is {value!r} in the place of one of {', '.join(map(str, arguments))}")
+        return value
     if kind is float:
         return float(value)
     if not isinstance(value, kind):
