@@ -154,6 +154,53 @@ def test_a_node_that_is_away_is_waited_for_by_nobody_and_comes_back_with_its_mem
     assert (fault.client, fault.kind, fault.reason) == (2, "lost", "its node is not there")
 
 
+def test_a_node_keeps_its_label_counts_whatever_is_asked_for(tmp_path):
+    settings = HEART | {"federation.label_counts": "share", "federation.wait": 0.1}
+    nodes = [*HOSPITALS[:3], HOSPITALS[3] | {"label_counts": "never"}]
+    with pytest.raises(UserError, match="this node keeps its label counts"):
+        federated(config_of(tmp_path, settings=settings), nodes)
+
+
+def test_the_node_of_a_client_has_its_place_when_it_is_back(tmp_path):
+    config = config_of(tmp_path, settings={"budget.cohort": "all", "budget.rounds": 4})
+    grid = InProcessGrid(flower.client_app(), [{"partition-id": n} for n in range(4)], config)
+    whole, trained_at = dict(grid.nodes), {}
+
+    def change(message, reply):
+        if message.metadata.message_type == "train":
+            round, node = int(message.metadata.group_id), message.metadata.dst_node_id
+            trained_at.setdefault(round, set()).add(node)
+            if node == 103 and round == 1:
+                grid.nodes.pop(100)
+                grid.nodes[666] = whole[100]  # another, by the same name and with as many samples
+            if node == 103 and round == 2:
+                grid.nodes[100] = whole[100]
+        return reply
+
+    grid.change = change
+    experiment, spec = read_config(config)
+    serve(grid, experiment, spec, settings_in(experiment))
+    assert trained_at == {
+        1: {100, 101, 102, 103},
+        2: {666, 101, 102, 103},
+        3: {100, 101, 102, 103},
+        4: {100, 101, 102, 103},
+    }
+
+
+def test_what_clients_keep_is_for_their_node_alone(tmp_path, home):
+    def kill(message, reply):
+        if message.metadata.group_id == "2":
+            raise KilledError
+        return reply
+
+    with pytest.raises(KilledError):
+        federated(config_of(tmp_path, "scaffold"), change=kill)
+    (run,) = (home / "unskew").iterdir()
+    assert run.stat().st_mode & 0o777 == 0o700
+    assert list(run.rglob("*.tensors"))
+
+
 class KilledError(BaseException):
     """The server has ended at once."""
 
