@@ -11,6 +11,7 @@ pytest.importorskip("flwr", reason="Flower has an environment of its own: make t
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 from grids import InProcessGrid
+from PIL import Image
 from test_flower_methods import config_of, federated
 from torch import nn
 
@@ -389,6 +390,40 @@ def test_a_class_that_nobody_else_has_is_named(tmp_path):
     experiment, spec = read_config(config)
     with pytest.raises(UserError, match="2 are there"):
         serve(grid, experiment, spec, settings_in(experiment))
+
+
+def test_folders_of_images_and_functions_are_data_too(tmp_path):
+    generator = np.random.default_rng(0)
+    for site, classes in {"north": "ab", "south": "bc", "sample": "abc"}.items():
+        for kind in classes:
+            (tmp_path / site / kind).mkdir(parents=True)
+            for number in range(10):
+                pixels = generator.integers(0, 60, (8, 8)) + 90 * "abc".index(kind)
+                Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / site / kind / f"{number}.png")
+    (tmp_path / "form.json").write_text(form_of(unskew.load(f"folder:{tmp_path / 'sample'}")))
+    (tmp_path / "west.py").write_text(
+        "import numpy as np, unskew\n\n\ndef load():\n"
+        "    x = np.repeat(np.uint8([0, 90, 180]), 10)[:, None, None] * np.ones((8, 8), np.uint8)\n"
+        "    return unskew.data.from_arrays(x, np.arange(30) // 10, classes=('a', 'b', 'c'))\n"
+    )
+    config = {
+        "data.name": "shades",
+        "model.name": "mlp-small",
+        "budget.rounds": 2,
+        "federation.nodes": 2,
+        "federation.out": str(tmp_path / "run"),
+    }
+    nodes = [{"data": f"folder:{tmp_path / site}"} for site in ("north", "south")]
+    grid = InProcessGrid(flower.client_app(tmp_path), nodes, config)
+    experiment, spec = read_config(config)
+    run = serve(grid, experiment, spec, settings_in(experiment))
+    assert (run.names, run.classes) == (("north", "south"), ("a", "b", "c"))
+    functions = [{"data": f"{tmp_path / 'west.py'}:load", "site": name} for name in ("east", "west")]
+    config |= {"federation.out": str(tmp_path / "other")}
+    grid = InProcessGrid(flower.client_app(), functions, config)
+    experiment, spec = read_config(config)
+    run = serve(grid, experiment, spec, settings_in(experiment))
+    assert [site.samples for site in run.summary.sites.each] == [24, 24]
 
 
 # An app of one's own
