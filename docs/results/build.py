@@ -386,9 +386,7 @@ def _chosen(choice: Choice | None) -> str:
     value = "" if choice.value is None else f" {metrics.plus_minus(choice.value, scale=100)}"
     reference = choice.verdict.reference
     other = "" if reference.plain else f" against `{reference.method.name}` on {reference.network.title}"
-    gain = (
-        "" if choice.difference is None else f", {points(choice.difference)}{other}, {choice.seeds} seeds"
-    )
+    gain = "" if choice.difference is None else f", {points(choice.difference)}{other}, {choice.seeds} seeds"
     if not choice.backed:
         return f"({name}{value}{gain})"
     alike = f"; {len(choice.alike)} alike" if choice.alike else ""
