@@ -2,10 +2,10 @@
 
 python docs/results/collect.py [--shared] RUNS... >> docs/results/raw/NAME.jsonl
 
-With --shared no seconds are kept: the device did other work beside the runs. RUNS are run folders, or
-folders with run folders somewhere in them; of a run folder all is needed but the
-model. Runs that have not ended, those whose lines are in docs/results/raw already, and those of methods,
-networks or data that do not come with unskew are left out: stderr says how many.
+With --shared no seconds are kept: the device did other work beside the runs. RUNS are run folders, or folders
+with run folders somewhere in them; of a run folder all is needed but the model. Runs that have not ended,
+those whose lines are in docs/results/raw already, and those of methods, networks or data that do not come
+with unskew are left out: stderr says how many.
 """
 
 from __future__ import annotations
