@@ -59,10 +59,9 @@ from tests.data import layouts
 import unskew
 from unskew import UserError, tensor_files
 from unskew.cli import main as command_line
-from unskew.cli.options import method_table
 from unskew.data.augment import Augment
 from unskew.data.importers import flbench_dataset
-from unskew.experiment import Experiment, assign, load_data, partition, prepare, read
+from unskew.experiment import Experiment, assign, load_data, method_table, partition, prepare, read
 from unskew.final import final_features
 from unskew.predictions import predict
 from unskew.reading import read as read_runs
