@@ -56,7 +56,8 @@ def net():
     return Trial(federation, "mlp").build()
 
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 
 @client.train()
@@ -101,12 +102,8 @@ def main() -> None:
     os.chdir(folder)
     write_app(folder / "ours", settings, like=None, nodes=2)
     write_app(folder / "stock", settings, like=None, nodes=2)
-    (folder / "stock/stock/client_app.py").write_text(
-        STOCK.replace("client, server", "app, server").replace("@client", "@app")
-    )
-    (folder / "stock/stock/server_app.py").write_text(
-        STOCK.replace("client, server", "client, app").replace("@server", "@app")
-    )
+    for name in ("client", "server"):
+        (folder / f"stock/stock/{name}_app.py").write_text(f"{STOCK}\n\napp = {name}\n")
     found = {}
     local.up(
         folder / "federation", ["", ""], host="127.0.0.1", port=None, names=[], insecure=False, tell=print
