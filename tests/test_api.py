@@ -1,9 +1,13 @@
 """The public names: what is here can be relied on, and a change of it is a decision."""
 
 import importlib
+import importlib.util
+
+import pytest
 
 import unskew
-from unskew import losses
+from unskew import flower, losses
+from unskew.errors import UserError
 
 
 def test_the_package_offers_these_names():
@@ -29,3 +33,10 @@ def test_the_losses_are_these():
         "not_true_distillation", "partial_distillation", "prototype_margin_term", "proximal_term",
         "restricted_cross_entropy", "vacant_distillation",
     }  # fmt: skip
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flwr") is not None, reason="Flower is installed here")
+def test_what_needs_flower_says_so():
+    assert callable(flower.loss)
+    with pytest.raises(UserError, match="Flower is not here: install it"):
+        flower.strategy  # noqa: B018

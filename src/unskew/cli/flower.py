@@ -73,6 +73,9 @@ def init(
     if like is not None and (dataset is not None or skew is not None):
         raise UserError("--like is for sites with data of their own: leave --dataset and --skew out.")
     from unskew.experiment import Experiment
+    from unskew.flower import need_flower
+
+    need_flower()
     from unskew.flower.init import write_app
 
     given = options.settings(

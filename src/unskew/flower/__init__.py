@@ -8,9 +8,10 @@ app of one's own: `train` is what its nodes do, `strategy` is its server. A whol
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from unskew.errors import UserError
 from unskew.flower.evaluation import class_counts, classwise
 from unskew.flower.objective import ClientLoss, loss
 
@@ -42,4 +43,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in LATER:
         raise AttributeError(f"module 'unskew.flower' has no attribute '{name}'")
+    need_flower()
     return getattr(importlib.import_module(f"unskew.flower.{LATER[name]}"), name)
+
+
+def need_flower() -> None:
+    """Say how to install Flower where it is not here."""
+    if importlib.util.find_spec("flwr") is None:
+        raise UserError("Flower is not here: install it with pip install 'unskew[flower]'.")

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -169,10 +169,7 @@ def _check(config: Mapping[str, Any], nodes: int, *, own_data: bool) -> None:
 
 
 def _pyproject(name: str, package: str, config: Mapping[str, Any]) -> str:
-    try:
-        flower = version("flwr")
-    except PackageNotFoundError:
-        raise UserError("Flower is not here: install it with pip install 'unskew[flower]'.") from None
+    flower = version("flwr")
     least = ".".join(flower.split(".")[:2])
     return tomli_w.dumps(
         {
