@@ -1,6 +1,6 @@
 # make demo: from nothing to a class-wise answer.   make test: all tests and checks.
 # make test-flower: the tests on Flower, in an environment of its own, which `make test` runs too.
-# make test-deploy: methods and faults in real federations on this machine, which takes about 15 minutes.
+# make test-deploy: methods and faults in real federations on this machine, which takes 12 to 15 minutes.
 # make test-gpu: what only a CUDA GPU can show.      make bench: races, on a quiet machine.
 # make docs: the documentation as a site, in build/site. make notebook: docs/first-steps.ipynb, executed anew.
 # make lock: constraints.txt anew, with the newest releases of everything but PyTorch.
