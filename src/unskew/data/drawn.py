@@ -73,7 +73,26 @@ def _bytes(samples: Samples) -> int:
     return sum(value.nbytes for value in samples)
 
 
-class DrawnSplit(Split):
+class AbsentSplit(Split):
+    """Samples that are never all here: who wants them whole is told so."""
+
+    @property
+    def drawn(self) -> bool:
+        return True
+
+    @property
+    def inputs(self) -> Tensor:
+        self.whole()
+
+    @property
+    def labels(self) -> Tensor:
+        self.whole()
+
+    def whole(self) -> NoReturn:
+        raise NotImplementedError
+
+
+class DrawnSplit(AbsentSplit):
     """Clients' samples one client after the other, of which only those that are asked for exist. A client's
     are a function of its number alone, whoever else was drawn before."""
 
@@ -96,18 +115,6 @@ class DrawnSplit(Split):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-
-    @property
-    def drawn(self) -> bool:
-        return True
-
-    @property
-    def inputs(self) -> Tensor:
-        self.whole()
-
-    @property
-    def labels(self) -> Tensor:
-        self.whole()
 
     def whole(self) -> NoReturn:
         raise UserError(

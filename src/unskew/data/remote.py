@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.data.dataset import Dataset, Split
-from unskew.data.drawn import Ranges
+from unskew.data.drawn import AbsentSplit, Ranges
 from unskew.data.federation import Federation
 from unskew.data.manifest import Partition
 from unskew.errors import UserError
@@ -22,7 +22,7 @@ from unskew.types import Inputs
 Ints = NDArray[np.int64]
 
 
-class RemoteSplit(Split):
+class RemoteSplit(AbsentSplit):
     """Training samples that stay with their clients."""
 
     def __init__(self, sizes: Ints, names: Sequence[str] = ()) -> None:
@@ -36,24 +36,12 @@ class RemoteSplit(Split):
         return int(self.rows.sizes.sum())
 
     @property
-    def drawn(self) -> bool:
-        return True
-
-    @property
     def names(self) -> tuple[str, ...]:
         return self._names
 
     @property
     def elsewhere(self) -> bool:
         return True
-
-    @property
-    def inputs(self) -> Tensor:
-        self.whole()
-
-    @property
-    def labels(self) -> Tensor:
-        self.whole()
 
     def whole(self) -> NoReturn:
         raise UserError(

@@ -39,12 +39,18 @@ OWN_TEST = 0.2
 """Of a site's samples so many test, where its node's config does not say otherwise."""
 
 
+def tables(config: Config) -> dict[str, Any]:
+    """Settings that stand under their paths, such as budget.rounds, as tables."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        put(found, key.split("."), value)
+    return found
+
+
 def read_config(config: Config) -> tuple[Experiment, FederationSpec]:
     """The experiment in a run config, whose keys are the paths of an experiment file such as budget.rounds,
     and the settings of the federation, which begin with federation."""
-    settings: dict[str, Any] = {}
-    for key, value in config.items():
-        put(settings, key.split("."), value)
+    settings = tables(config)
     table = settings.pop("federation", {})
     if not isinstance(table, dict):
         raise UserError(f"federation is {table!r} but should be settings such as federation.nodes.")

@@ -96,7 +96,8 @@ class FlowerEngine(Base):
     def __init__(self, trial: Trial, run: FederatedRun, number: int) -> None:
         super().__init__(trial)
         self._run, self._number, self._link = run, number, run.link
-        run.offer(INITIAL.format(number), packed(self.initial) | under(FROZEN, self.frozen))
+        if self.frozen or trial.init is not None:  # else it follows from the seed, at every node
+            run.offer(INITIAL.format(number), packed(self.initial) | under(FROZEN, self.frozen))
 
     def start_memory(self, method: Method, task: Task) -> Tensors:
         """Nothing here: what a client keeps stays with it."""
@@ -134,13 +135,14 @@ class FlowerEngine(Base):
         answers, found = self._ask_nodes("ask", jobs, weights, shared), list[Tensors]()
         for job in jobs:
             client, answer = job.task.client, answers[job.task.client]
-            try:
-                if isinstance(answer, Trouble):
-                    raise ValueError(answer.reason)
-                found.append(from_record(answer.array_records[f"answer/{client}"]))
-                continue
-            except (KeyError, TypeError, ValueError, RuntimeError) as error:
-                why = str(error) if isinstance(answer, Trouble) else f"its answer cannot be read ({error})"
+            if isinstance(answer, Trouble):
+                why = answer.reason
+            else:
+                try:
+                    found.append(from_record(answer.array_records[f"answer/{client}"]))
+                    continue
+                except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                    why = f"its answer cannot be read ({error})"
             raise UserError(
                 f"client {client} ('{self._link.names[client]}') did not answer stage '{self._run.stage}', "
                 f"because {why}: all have to; mend it, and start the run again, which goes on from here."

@@ -17,14 +17,12 @@ from unskew.data.partitions import parse_skew
 from unskew.data.sources import OWN, SOURCES, load, spelled
 from unskew.errors import UserError, unknown
 from unskew.experiment import MethodSpec, method_table
-from unskew.experiment import put as put_setting
 from unskew.files import put
-from unskew.flower.app import FORM, read_config
+from unskew.flower.app import FORM, read_config, tables
 from unskew.flower.form import form_of
-from unskew.flower.settings import named_method
+from unskew.flower.settings import named_method, refuse_one_place
 from unskew.models import MODELS
 from unskew.notation import joined, named
-from unskew.program import Program
 from unskew.user_code import is_code, split_name
 
 CLIENT = '''"""A site: its node's config says where its data are."""
@@ -99,9 +97,7 @@ def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, no
         config |= {"data.name": name, "skew.recipe": "natural"}
     at = "server" if like is None else "sites"
     config |= {"federation.nodes": nodes, "federation.test": at, "federation.out": ""}
-    method, told = named_method(config["method"])  # mistakes are known before anything is written
-    if isinstance(method, Program) and method.one_place:
-        raise UserError(f"{told.partition(':')[0]} cannot train across machines, because {method.one_place}.")
+    refuse_one_place(*named_method(config["method"]))  # mistakes are known before anything is written
     _check(config, nodes, own_data=like is not None)
     code = _own_code(config)
     read_config(config)
@@ -192,20 +188,12 @@ def _pyproject(name: str, package: str, config: Mapping[str, Any]) -> str:
                             "serverapp": f"{package}.server_app:app",
                             "clientapp": f"{package}.client_app:app",
                         },
-                        "config": _tables(config),
+                        "config": tables(config),
                     }
                 },
             },
         }
     )
-
-
-def _tables(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their paths as tables."""
-    tables: dict[str, Any] = {}
-    for key, value in config.items():
-        put_setting(tables, key.split("."), value)
-    return tables
 
 
 def _readme(name: str, package: str, method: str, nodes: int, *, own: bool) -> str:

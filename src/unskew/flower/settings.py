@@ -36,11 +36,7 @@ class Settings:
     """The trial of these conditions on a federation: the server's, or a node's own."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.method, Program) and self.method.one_place:
-            raise UserError(
-                f"{self.name.partition(':')[0]} cannot train across machines, because "
-                f"{self.method.one_place}: choose another method."
-            )
+        refuse_one_place(self.method, self.name)
 
     @property
     def program(self) -> Program:
@@ -94,6 +90,15 @@ class Settings:
                     f"{_short(value)}: give both the same settings."
                 )
         raise UserError("the server has other settings than this node: use the same unskew at both.")
+
+
+def refuse_one_place(method: Method | Program, name: str) -> None:
+    """Refuse a method that cannot train across machines."""
+    if isinstance(method, Program) and method.one_place:
+        raise UserError(
+            f"{name.partition(':')[0]} cannot train across machines, because {method.one_place}: choose "
+            "another method."
+        )
 
 
 def _short(value: object) -> str:
