@@ -7,6 +7,7 @@ know nothing of it. Some operators are decomposed on the way, then TorchInductor
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -135,7 +136,9 @@ def _compiling() -> Iterator[None]:
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"torch\._inductor")
+            yield
     except UserError:
         raise
     except Exception as error:  # a compiler's errors are of any kind
