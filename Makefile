@@ -33,9 +33,9 @@ test: $(VENV)/development browser
 tests: $(VENV)/development
 	+$(BIN)/pytest -n 2 --dist worksteal
 
-# Flower's typer warns of what it takes from click.
+# Flower's typer warns of what it takes from click. Each file has its federation: in their order, those that wait most first.
 test-flower: $(FLOWER)/development
-	$(FLOWER)/bin/pytest -n 2 --dist loadfile -p no:cacheprovider -W ignore::DeprecationWarning:typer tests/flower
+	$(FLOWER)/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder -p no:cacheprovider -W ignore::DeprecationWarning:typer tests/flower
 
 # One federation after another: several would share the cores.
 test-deploy: $(FLOWER)/development

@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def machine(device: torch.device) -> record.Machine:
         platform=platform.platform(),
         python=platform.python_version(),
         versions={"unskew": VERSION, **{package: version(package) for package in packages}},
-        unskew_commit=_git_commit(Path(unskew.__file__).parent),
+        unskew_commit=_unskew_commit(),
         working_directory_commit=_git_commit(Path.cwd()),
     )
 
@@ -40,6 +41,12 @@ def _cpu_name() -> str:
     except OSError:
         return platform.processor()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+@cache
+def _unskew_commit() -> str | None:
+    """The commit of what this process has loaded, which stays, whatever becomes of the files."""
+    return _git_commit(Path(unskew.__file__).parent)
 
 
 def _git_commit(folder: Path) -> str | None:
@@ -54,6 +61,8 @@ def _git_commit(folder: Path) -> str | None:
 
     try:
         commit = answer("rev-parse", "HEAD")
+        if commit.returncode:
+            return None
         filters = answer("config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
         for name in filters.stdout.splitlines():
             if "=" in name:  # cannot be given another value
@@ -62,4 +71,4 @@ def _git_commit(folder: Path) -> str | None:
         changed = answer("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "") if commit.returncode == 0 else None
+    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")

@@ -411,8 +411,8 @@ class Trial:
             if isinstance(self.model, str):
                 options = {"norm": self.norm, **self.model_options}
                 make = partial(models.build, self.model, dataset.inputs, classes, **options)
-                _check_room(self.model, make)
-            torch.manual_seed(draw_seed(self.seed, Purpose.INITIAL_WEIGHTS))
+                _check_room(self.model, make, f"{self.model} {dataset.inputs} {classes} {options}")
+            _seed(draw_seed(self.seed, Purpose.INITIAL_WEIGHTS))
             if isinstance(self.model, str):
                 module: nn.Module = make()
             else:
@@ -451,17 +451,33 @@ def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, 
     return Network(name=getattr(maker, "__qualname__", type(maker).__qualname__), own=True, options=options)
 
 
-def _check_room(name: str, make: Callable[[], nn.Module]) -> None:
+def _seed(value: int) -> None:
+    """Seed what a model may draw its initial weights from: a GPU's generator too, where there is one."""
+    # torch.manual_seed leaves a stack trace for every kind of device that is not there, which stays.
+    seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+    seed(value)
+
+
+_sizes: dict[str, float] = {}
+"""The bytes of models, by all that they are made from: to find out takes as long as to make a small one."""
+
+
+def _check_room(name: str, make: Callable[[], nn.Module], made_from: str) -> None:
     """Refuse a model that no memory holds before it is made."""
+    if made_from not in _sizes:
+        _sizes[made_from] = _size_of(make)
+    if COPIES_IN_TRAINING * _sizes[made_from] > machine_memory():
+        raise UserError(f"model '{name}' is larger than the memory of this machine: choose a smaller one.")
+
+
+def _size_of(make: Callable[[], nn.Module]) -> float:
     try:
         with torch.device("meta"):  # its shapes alone
-            size: float = 4 * sum(value.numel() for value in make().parameters())
+            return 4 * sum(value.numel() for value in make().parameters())
     except (RuntimeError, TypeError) as error:  # a number that is no size of a tensor
         if "overflow" not in str(error).lower():
             raise
-        size = math.inf
-    if COPIES_IN_TRAINING * size > machine_memory():
-        raise UserError(f"model '{name}' is larger than the memory of this machine: choose a smaller one.")
+        return math.inf
 
 
 def weights_of(module: nn.Module) -> Weights:

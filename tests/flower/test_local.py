@@ -1,4 +1,5 @@
-"""A federation of Flower's own processes on this machine: started, refused, ended."""
+"""A federation of Flower's own processes on this machine: started, refused, ended, and a run through it.
+tests/deploy has more runs."""
 
 import json
 import os
@@ -16,15 +17,18 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower has an environment of its own: make test-flower")
 
+from deployment import SETTINGS, Deployment, until
+from simulations import assert_same, simulated
 from unskew.errors import UserError
 from unskew.flower import local, processes, security
+from unskew.report.read import read_run
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
     """Two nodes, with TLS and keys."""
     folder = tmp_path_factory.mktemp("federation") / "shared"
-    state = local.up(folder, ['data="csv:a b.csv" batch=8', ""])
+    state = local.up(folder, [f'memory="{folder}/of site 0" batch=8', ""])
     yield state
     local.down(folder)
 
@@ -100,7 +104,8 @@ def test_no_process_reports_updates_or_installs_anything(federation):
 
 def test_nodes_get_their_own_settings(federation):
     first, second = (each.command[each.command.index("--node-config") + 1] for each in federation.nodes)
-    assert first == 'data="csv:a b.csv" batch=8 partition-id=0 num-partitions=2'
+    memory = f"{federation.folder}/of site 0"
+    assert first == f'memory="{memory}" batch=8 partition-id=0 num-partitions=2'
     assert second == "partition-id=1 num-partitions=2"
 
 
@@ -133,6 +138,36 @@ def test_a_folder_that_is_up_is_refused(federation, unskew):
     assert answer.code == 2
     assert "is up already (superlink, node-0, node-1)" in answer.err
     assert all(running for running, _ in states(federation.folder).values())
+
+
+def test_a_run_through_real_processes_gives_the_bits_of_a_simulation(federation, tmp_path, unskew):
+    deployment = Deployment(tmp_path)
+    deployment.place, deployment.state = Path(federation.folder), federation
+    app = deployment.app("sites")
+    started = deployment.begin(app, "run")
+    seen = {
+        name: until(lambda name=name: deployment.environments(name), f"{name} runs")
+        for name in ("flwr-serverapp", "flwr-clientapp")
+    }
+    said = started.end()
+    (told,) = deployment.runs()
+    assert told["status"] == "finished:completed", said
+    assert "unskew: round 2 of 2: 2 of 2 clients" in said
+    assert f"unskew: the run folder is {tmp_path / 'run'}" in said
+    for found in (each for several in seen.values() for each in several):
+        assert found["FLWR_TELEMETRY_ENABLED"] == "0"
+        assert found["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+        assert found["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    for place in (tmp_path, deployment.place):
+        assert not list(place.rglob("runtime-envs"))
+        assert not list(place.rglob("*.tensors"))  # the run has ended: nodes have forgotten it
+
+    run = read_run(tmp_path / "run")
+    assert_same(run, simulated(SETTINGS))
+    assert [line.faults for line in run.rounds] == [None, None]
+    answer = unskew("table", "run")
+    assert answer.code == 0, answer.err
+    assert "scaffold" in answer.out
 
 
 HELD = """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.hashes import TRIALS, hash_of
 
 from federations import flat, statistics_for
 from pools import on_every_engine
@@ -66,19 +67,18 @@ def test_graphs_gives_the_bits_of_the_loop(name, by_loop, monkeypatch):
     assert_same_bits(by_loop, train_by(name, "graphs"))
 
 
-def test_methods_give_the_same_bits_in_fresh_processes():
-    """By one client after another and by four workers, and whatever order Python's sets have. Without names
-    `benchmarks.hashes` tries all of them."""
+def test_methods_give_the_same_bits_in_a_fresh_process():
+    """By one client after another here and by four workers there, and whatever order Python's sets have,
+    which each process draws anew. Without names `benchmarks.hashes` tries all of them."""
     some = ["balancefl", "fedconcat", "moon", "pkd", "scaffold"]
-
-    def start(hash_seed: str, *arguments: str) -> subprocess.Popen[str]:
-        ask = ["--trials", "hard", *arguments, "--methods", *some]
-        root = Path(__file__).parents[2]
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-m", "benchmarks.hashes", *ask]
-        return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
-
-    both = start("1"), start("2", "--engine", "pool", "--workers", "4")
-    first, second = (process.communicate()[0] for process in both)
-    assert first == second
-    assert len(first.splitlines()) == len(some)
+    ask = ["--trials", "hard", "--engine", "pool", "--workers", "4", "--methods", *some]
+    there = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.hashes", *ask],
+        cwd=Path(__file__).parents[2],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    trial = replace(TRIALS["hard"](), engine="loop")
+    here = [f"{name} {hash_of(trial, METHODS[name]())}" for name in some]
+    assert there.communicate()[0].splitlines() == here
