@@ -28,7 +28,7 @@ def on_digits(model: str) -> Trial:
 
 
 TRIALS: dict[str, Callable[[], Trial]] = {
-    "hard": partial(hard_trial, normed_model, epochs=2),
+    "hard": partial(hard_trial, normed_model),
     "mlp": partial(on_digits, "mlp"),
     "resnet8": partial(on_digits, "resnet8"),
 }

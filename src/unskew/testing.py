@@ -237,7 +237,6 @@ def hard_trial(
     *,
     counts: Sequence[Sequence[int]] = HARD_COUNTS,
     full_batch: bool = False,
-    epochs: int = 1,
     engine: str = "loop",
     device: str = "cpu",
     statistics: Statistics = "average",
@@ -262,7 +261,7 @@ def hard_trial(
         tuple(f"class {c}" for c in range(C)),
     )
     clients = [np.flatnonzero(holder == client) for client in range(len(counts))]
-    budget = Budget(rounds=3, epochs=epochs, batch_size=100 if full_batch else 4, lr=0.05)
+    budget = Budget(rounds=3, epochs=1 if full_batch else 2, batch_size=100 if full_batch else 4, lr=0.05)
     partition = partition_of(clients, dataset, recipe="laws")
     if validation is not None:
         partition = hold_out(partition, dataset, validation, seed=1)
