@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from unskew.version import VERSION
 
 def machine(device: torch.device) -> record.Machine:
     """Where this process runs."""
-    packages = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
     return record.Machine(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         command=list(sys.argv),
@@ -28,12 +28,27 @@ def machine(device: torch.device) -> record.Machine:
         cores=os.cpu_count(),
         platform=platform.platform(),
         python=platform.python_version(),
-        versions={"unskew": VERSION, **{package: version(package) for package in packages}},
-        unskew_commit=_git_commit(Path(unskew.__file__).parent),
+        versions=dict(_versions()),
+        unskew_commit=_unskew_commit(),
         working_directory_commit=_git_commit(Path.cwd()),
     )
 
 
+# What was imported stays as it was, however many runs this process has.
+
+
+@cache
+def _versions() -> dict[str, str]:
+    packages = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
+    return {"unskew": VERSION, **{package: version(package) for package in packages}}
+
+
+@cache
+def _unskew_commit() -> str | None:
+    return _git_commit(Path(unskew.__file__).parent)
+
+
+@cache
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -54,6 +69,8 @@ def _git_commit(folder: Path) -> str | None:
 
     try:
         commit = answer("rev-parse", "HEAD")
+        if commit.returncode != 0:
+            return None
         filters = answer("config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
         for name in filters.stdout.splitlines():
             if "=" in name:  # cannot be given another value
@@ -62,4 +79,4 @@ def _git_commit(folder: Path) -> str | None:
         changed = answer("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "") if commit.returncode == 0 else None
+    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")

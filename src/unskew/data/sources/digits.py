@@ -17,7 +17,7 @@ def digits() -> Dataset:
     """1,797 images, grey levels 0..16 scaled to 0..255; every fifth sample of each class is a test sample."""
     path = find_file(_bundled(), "digits.csv.gz")
     try:
-        table = np.loadtxt(read(path).decode().splitlines(), delimiter=",")
+        table = np.loadtxt(read(path).decode().splitlines(), delimiter=",", dtype=np.uint8)
         pixels, labels = table[:, :64].reshape(-1, 1, 8, 8), table[:, 64].astype(np.int64)
     except (ValueError, IndexError) as error:
         raise damaged(path, "is not the table of 64 pixels and a label that scikit-learn ships") from error
