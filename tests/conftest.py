@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import hypothesis
@@ -18,6 +21,19 @@ from unskew.data import Dataset, Federation, federate, load
 # What the tests start hears Ctrl-C, even where they run in the background of a shell, which ignores it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # several test processes share the machine
+
+
+def in_memory(folder: Path, room: int) -> bool:
+    """Whether the tests' folders can be there, where nobody waits for a disk: a run does at each of its
+    files, and so does who removes them. Not where no program could be started: some tests assert that none
+    is."""
+    if not hasattr(os, "ST_NOEXEC") or not os.access(folder, os.W_OK):
+        return False
+    return shutil.disk_usage(folder).free > room and not os.statvfs(folder).f_flag & os.ST_NOEXEC
+
+
+if in_memory(Path("/dev/shm"), room=4 * 2**30):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 # No test fails for being slow, and the same examples are tried on every machine.
 hypothesis.settings.register_profile("unskew", deadline=None, derandomize=True)
