@@ -326,7 +326,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "unskew", "data"],
+        [sys.executable, "-m", "unskew", "--help"],
         cwd=tmp_path,
         stdout=writer,
         stderr=subprocess.PIPE,
