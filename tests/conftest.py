@@ -1,27 +1,50 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
-import torch
 
-from federations import split
-from unskew.cli import main
-from unskew.data import Dataset, Federation, federate, load
+if TYPE_CHECKING:
+    from unskew.data import Dataset, Federation
 
 # What the tests start hears Ctrl-C, even where they run in the background of a shell, which ignores it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-torch.set_num_threads(1)  # several test processes share the machine
 
-# No test fails for being slow, and the same examples are tried on every machine.
-hypothesis.settings.register_profile("unskew", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("unskew")
+
+def in_memory(folder: Path, room: int) -> bool:
+    """Whether the tests' folders can be there, where nobody waits for a disk: a run does at each of its
+    files, and so does who removes them. Not where no program could be started: some tests assert that none
+    is."""
+    if not hasattr(os, "ST_NOEXEC") or not os.access(folder, os.W_OK):
+        return False
+    return shutil.disk_usage(folder).free > room and not os.statvfs(folder).f_flag & os.ST_NOEXEC
+
+
+if in_memory(Path("/dev/shm"), room=4 * 2**30):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption(
+        "numprocesses", None
+    ):  # this process only hands out tests: it needs no PyTorch
+        return
+    import hypothesis
+    import torch
+
+    torch.set_num_threads(1)  # several test processes share the machine
+    # No test fails for being slow, and the same examples are tried on every machine.
+    hypothesis.settings.register_profile("unskew", deadline=None, derandomize=True)
+    hypothesis.settings.load_profile("unskew")
 
 
 def pytest_collection_finish() -> None:
@@ -32,12 +55,17 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def digits() -> Dataset:
+    from unskew.data import load
+
     return load("digits")
 
 
 @pytest.fixture(scope="session")
 def skewed(digits: Dataset) -> Federation:
     """A third of the digits under Dirichlet 0.05: most clients lack most classes."""
+    from federations import split
+    from unskew.data import federate
+
     whole = federate(digits, "dirichlet:0.05", clients=5, seed=1)
     return split(digits, *(rows[::3] for rows in whole.partition.indices))
 
@@ -61,6 +89,8 @@ def unskew(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path
 ) -> Callable[..., Answer]:
     """The command line, in this process and in an empty folder."""
+    from unskew.cli import main
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 

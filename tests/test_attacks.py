@@ -15,6 +15,8 @@ from unskew.engines.cuda.graphs import Graphs
 from unskew.methods import fedlc
 from unskew.types import Weights
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 
 def models(*values: float) -> dict[int, Weights]:
     return {

@@ -19,6 +19,8 @@ from unskew.program import Kept
 from unskew.testing import hard_trial
 from unskew.types import Memory
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 
 @pytest.fixture(scope="module")
 def sites(digits):

@@ -21,6 +21,8 @@ from unskew.cli.usage import COMMANDS
 from unskew.data.sources import SOURCES
 from unskew.methods import METHODS
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 BRIEF = ["--rounds", "2", "--epochs", "1", "--clients", "4"]
 HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -297,6 +299,7 @@ def check_stopped_run(folder: Path) -> None:
 
 
 ENDLESS = ["run", "--rounds", "1000000", "--epochs", "1", "--clients", "3", "--quiet", "--out", "stopped"]
+ENDLESS += ["--engine", "pool"]
 
 
 def test_ctrl_c_keeps_the_rounds_that_were_finished(tmp_path, monkeypatch):
@@ -323,7 +326,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "unskew", "data"],
+        [sys.executable, "-m", "unskew", "--help"],
         cwd=tmp_path,
         stdout=writer,
         stderr=subprocess.PIPE,

@@ -15,6 +15,8 @@ from unskew import client_tensors
 from unskew.client_tensors import ClientStore, ClientTensors
 from unskew.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 CPU = torch.device("cpu")
 
 

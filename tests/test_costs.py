@@ -22,6 +22,8 @@ from unskew.methods.assemble import assemble
 from unskew.program import Program
 from unskew.types import Server
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 TEST = 99.0
 """What the first feature of every test sample is, and of no training sample."""
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 ROOT = Path(__file__).parents[1]
 PAGES = [
     "README.md",

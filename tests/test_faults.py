@@ -23,6 +23,8 @@ from unskew.methods import METHODS
 from unskew.rounds import begin, sample_cohort, step
 from unskew.types import Memory, Server
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 ENGINES = ["loop", "graphs", pytest.param("pool", marks=pytest.mark.skipif(not available(), reason="Linux"))]
 BAD = 3
 BUDGET = Budget(rounds=3, epochs=1, batch_size=64, lr=0.05, lr_decay=0.5)

@@ -35,6 +35,8 @@ from unskew.data.importers import flbench_dataset
 from unskew.final import final_features
 from unskew.reading import read
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 SOURCE = Path(__file__).parents[1] / "src" / "unskew"
 TOUCH = "touch owned"
 

@@ -20,6 +20,8 @@ from unskew import loggers
 from unskew.cli import main
 from unskew.loggers import LOGGERS, flatten, tags
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 NAMES = ["tensorboard", "mlflow", "wandb"]
 CLASSES = [".", "T-shirt/top", "[red] `x` | <b>", "naïve 类"]
 TAGS = ["_", "T-shirt_top", "_red_ _x_ _ _b_", "naïve 类"]

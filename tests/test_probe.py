@@ -20,6 +20,8 @@ from unskew.engines.ray.payload import pack, unpack
 from unskew.rounds import begin, sample_cohort
 from unskew.types import Server
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 BUDGET = Budget(rounds=3, epochs=1, lr=0.1)
 
 

@@ -20,7 +20,7 @@ def run(unskew, *arguments):
 
 def test_fashion_mnist_learns_and_repeats_bit_for_bit(unskew):
     command = ["--dataset", "fashion-mnist", "--skew", "dirichlet:0.5", "--clients", "40", "--cohort", "4"]
-    command += ["--model", "lenet5", "--rounds", "6", "--epochs", "1", "--lr", "0.05"]
+    command += ["--model", "mlp-small", "--rounds", "6", "--epochs", "1", "--lr", "0.05"]
     command += ["--set", "evaluation.every=6"]
     first, again = run(unskew, *command), run(unskew, *command)
     assert first["weights_sha256"] == again["weights_sha256"]

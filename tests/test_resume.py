@@ -27,12 +27,17 @@ from unskew.methods import METHODS
 from unskew.runs import RunFolder
 from unskew.testing import hard_trial, normed_model
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks"),
+    pytest.mark.usefixtures("no_workers"),
+]
 
 BRIEF = (
     "--dataset", "digits", "--skew", "dirichlet:0.3", "--clients", "4", "--rounds", "4", "--epochs", "1",
     "--model", "logistic", "--quiet",
 )  # fmt: skip
+POOL = ("--engine", "pool")
+"""Of what is stopped or killed, with its workers; the rest runs without."""
 
 
 class StoppedError(Exception):
@@ -194,7 +199,7 @@ def wait_for(path: Path, lines: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_the_round_and_says_how_to_go_on(number, unskew, tmp_path):
     long = [*BRIEF, "--rounds", "40", "--method", "scaffold"]
-    child = kills.fork(["run", *long, "--out", "run"], tmp_path / "log")  # in this folder: unskew went there
+    child = kills.fork(["run", *long, *POOL, "--out", "run"], tmp_path / "log")  # here: unskew went there
     wait_for(tmp_path / "run/rounds.jsonl", 2)
     os.kill(child, number)
     assert end(child) == 130
@@ -350,7 +355,7 @@ def test_a_checkpoint_of_another_experiment_is_not_used(tmp_path):
 def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(unskew, tmp_path):
     ask = " ".join([*BRIEF, "--method", "scaffold", "--model", "mlp-small", "--checkpoint", "every=1"])
     room = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
-    child = kills.fork(["run", *ask.split(), "--out", "run"], tmp_path / "log", room)
+    child = kills.fork(["run", *ask.split(), *POOL, "--out", "run"], tmp_path / "log", room)
     assert end(child) == 2
     said = (tmp_path / "log").read_text()
     assert said.count("\n") == 1
@@ -361,7 +366,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(unskew, tmp_
 
 
 def test_a_second_run_in_the_folder_is_refused_and_a_lock_left_behind_is_not(unskew, tmp_path):
-    child = kills.fork(["run", *BRIEF, "--rounds", "100000", "--out", "run"], tmp_path / "log")
+    child = kills.fork(["run", *BRIEF, *POOL, "--rounds", "100000", "--out", "run"], tmp_path / "log")
     wait_for(tmp_path / "run/rounds.jsonl", 1)
     for command in (["run", *BRIEF, "--rounds", "100000", "--out", "run"], ["resume", "run"]):
         answer = unskew(*command)
@@ -395,7 +400,7 @@ def test_one_process_does_not_write_to_a_folder_twice(tmp_path):
 
 def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
     ask = ["compare", "fedavg", "fedprox:mu=0.1", *BRIEF, "--rounds", "12", "--seeds", "1,2"]
-    child = kills.fork([*ask, "--out", "broken", "--checkpoint", "every=1"], tmp_path / "log")
+    child = kills.fork([*ask, *POOL, "--out", "broken", "--checkpoint", "every=1"], tmp_path / "log")
     wait_for(tmp_path / "broken/fedprox-mu=0.1-seed1/rounds.jsonl", 2)
     os.kill(child, signal.SIGKILL)
     end(child)

@@ -22,6 +22,8 @@ from unskew.testing import normed_model
 from unskew.trial import Evaluation
 from unskew.types import Weights
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 RUN = ["--rounds", "1", "--epochs", "1", "--model", "mlp-small", "--skew", "natural", "--quiet", "--json"]
 
 

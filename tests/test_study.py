@@ -10,6 +10,8 @@ import pytest
 from unskew.report.conditions import by_condition
 from unskew.report.read import read_runs
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 BRIEF = ("--rounds", "2", "--epochs", "1", "--clients", "4", "--quiet")
 TWO = ("--vary", "skew=dirichlet:0.05", "--vary", "skew=iid")
 

@@ -26,6 +26,8 @@ from rich.console import Console
 from unskew.cli import main
 from unskew.cli.show import Grid
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 BRIEF = ["--epochs", "1", "--clients", "3", "--skew", "dirichlet:0.1"]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 STYLE = re.compile(r"\x1b\[[0-9;]*m")

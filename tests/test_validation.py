@@ -33,6 +33,8 @@ from unskew.result import Choice, Round
 from unskew.runs import RunFolder
 from unskew.testing import hard_trial, normed_model
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 UNSTEADY = (
     "--dataset", "digits", "--skew", "dirichlet:0.05", "--clients", "4", "--rounds", "10", "--epochs", "1",
     "--lr", "0.3", "--model", "logistic", "--engine", "loop", "--quiet", "--validation", "0.15",

@@ -20,7 +20,6 @@ from unskew.version import VERSION
 
 def machine(device: torch.device) -> record.Machine:
     """Where this process runs."""
-    packages = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
     return record.Machine(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         command=list(sys.argv),
@@ -29,24 +28,33 @@ def machine(device: torch.device) -> record.Machine:
         cores=os.cpu_count(),
         platform=platform.platform(),
         python=platform.python_version(),
-        versions={"unskew": VERSION, **{package: version(package) for package in packages}},
+        versions=dict(_versions()),
         unskew_commit=_unskew_commit(),
         working_directory_commit=_git_commit(Path.cwd()),
     )
 
 
+# What was imported stays as it was, however many runs this process has.
+
+
+@cache
+def _versions() -> dict[str, str]:
+    packages = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
+    return {"unskew": VERSION, **{package: version(package) for package in packages}}
+
+
+@cache
+def _unskew_commit() -> str | None:
+    return _git_commit(Path(unskew.__file__).parent)
+
+
+@cache
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-
-
-@cache
-def _unskew_commit() -> str | None:
-    """The commit of what this process has loaded, which stays, whatever becomes of the files."""
-    return _git_commit(Path(unskew.__file__).parent)
 
 
 def _git_commit(folder: Path) -> str | None:
@@ -61,7 +69,7 @@ def _git_commit(folder: Path) -> str | None:
 
     try:
         commit = answer("rev-parse", "HEAD")
-        if commit.returncode:
+        if commit.returncode != 0:
             return None
         filters = answer("config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
         for name in filters.stdout.splitlines():

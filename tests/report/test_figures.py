@@ -33,6 +33,8 @@ from unskew.report.measures import MEASURES, series
 from unskew.report.page import page_data
 from unskew.report.read import by_method, read_runs
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 LONG = [f"class {index} with a rather long name" for index in range(100)]
 PLAIN = ("partition", "curves", "extremes", "heatmap", "confusion", "predictions", "features", "updates")
 

@@ -176,6 +176,10 @@ def test_what_cannot_be_done_is_said_in_one_sentence(unskew, write_run, argument
 # In a browser
 
 
+CALM = {"reduced_motion": "reduce"}
+"""The page jumps to a section. While it scrolls there smoothly its menu moves, away from under a click."""
+
+
 @pytest.fixture
 def open_page(chromium, tmp_path):
     """Opens the page about runs from disk. What it complains of or asks the network for fails the test."""
@@ -184,7 +188,7 @@ def open_page(chromium, tmp_path):
     def show(runs: list[Run], width: int = 1280, link: str = "", **options):
         file = tmp_path / f"page{len(contexts)}.html"
         write_page(runs, file)
-        context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
+        context = chromium.new_context(viewport={"width": width, "height": 900}, **CALM, **options)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: trouble.append(message.text))
@@ -218,7 +222,7 @@ def opened(chromium, two_methods, tmp_path_factory):
     """One page for many tests: to open it takes longer than most of them."""
     file, trouble = tmp_path_factory.mktemp("page") / "page.html", []
     write_page(two_methods, file)
-    context = chromium.new_context(viewport={"width": 1280, "height": 900}, has_touch=True)
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, has_touch=True, **CALM)
     page = context.new_page()
     page.on("console", lambda message: trouble.append(message.text))
     page.on("pageerror", lambda error: trouble.append(str(error)))

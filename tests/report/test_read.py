@@ -13,6 +13,8 @@ from unskew.reading import read
 from unskew.record import plain
 from unskew.report.read import by_method, read_run, read_runs
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 
 def test_a_run_is_what_its_folder_holds(write_run):
     path = write_run(method="fedprox", options={"mu": 0.1}, seed=3, rounds=7, every=2, probe=3)

@@ -19,6 +19,8 @@ from unskew.report.read import by_method
 from unskew.report.table import tabulate
 from unskew.report.table_text import to_csv, to_latex, to_markdown
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 TEN = ["fedavg", "fedprox", "fedlc", "fedntd", "fedlmd", "fedvls", "feddyn", "scaffold", "moon", "fedrs"]
 MEASURES = {"last": "accuracy", "worst_class": "worst", "majority": "majority", "vacant": "vacant"}
 

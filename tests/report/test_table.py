@@ -28,6 +28,8 @@ from unskew.report.skew_words import skew_in_words
 from unskew.report.table import COLUMNS, MethodTable, tabulate
 from unskew.report.table_text import to_csv, to_latex, to_markdown
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 
 @pytest.fixture
 def make(write_run):

@@ -82,7 +82,9 @@ def printed(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     def styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with _style():
             figure = draw(*args, **kwargs)
-            figure.draw_without_rendering()  # places all text while the style holds
+            engine = figure.get_layout_engine()
+            assert engine is not None
+            engine.execute(figure)  # places all text while the style holds
             return figure
 
     return styled
@@ -121,11 +123,13 @@ def save(figure: Figure, path: Path) -> None:
 
 def blank(width: float, height: float, title: str = "") -> Figure:
     """An empty figure of this size in inches, that lays itself out."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     title = wrap(title, width - 0.2, NORMAL)
     extra = (title.count("\n") + 1) * 0.16 if title else 0.0
     figure = Figure(figsize=(width, min(height + extra, TALLEST)), layout="constrained")
+    FigureCanvasAgg(figure)  # keeps a renderer, with the sizes of texts: else each question makes one
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.set(w_pad=0.03, h_pad=0.03)  # type: ignore[call-arg]  # of the constrained engine
