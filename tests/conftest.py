@@ -9,15 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
+import torch
 
-if TYPE_CHECKING:
-    from unskew.data import Dataset, Federation
+from federations import split
+from unskew.cli import main
+from unskew.data import Dataset, Federation, federate, load
 
 # What the tests start hears Ctrl-C, even where they run in the background of a shell, which ignores it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+torch.set_num_threads(1)  # several test processes share the machine
 
 
 def in_memory(folder: Path, room: int) -> bool:
@@ -32,19 +35,9 @@ def in_memory(folder: Path, room: int) -> bool:
 if in_memory(Path("/dev/shm"), room=4 * 2**30):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    if session.config.getoption(
-        "numprocesses", None
-    ):  # this process only hands out tests: it needs no PyTorch
-        return
-    import hypothesis
-    import torch
-
-    torch.set_num_threads(1)  # several test processes share the machine
-    # No test fails for being slow, and the same examples are tried on every machine.
-    hypothesis.settings.register_profile("unskew", deadline=None, derandomize=True)
-    hypothesis.settings.load_profile("unskew")
+# No test fails for being slow, and the same examples are tried on every machine.
+hypothesis.settings.register_profile("unskew", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("unskew")
 
 
 def pytest_collection_finish() -> None:
@@ -55,17 +48,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def digits() -> Dataset:
-    from unskew.data import load
-
     return load("digits")
 
 
 @pytest.fixture(scope="session")
 def skewed(digits: Dataset) -> Federation:
     """A third of the digits under Dirichlet 0.05: most clients lack most classes."""
-    from federations import split
-    from unskew.data import federate
-
     whole = federate(digits, "dirichlet:0.05", clients=5, seed=1)
     return split(digits, *(rows[::3] for rows in whole.partition.indices))
 
@@ -89,8 +77,6 @@ def unskew(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path
 ) -> Callable[..., Answer]:
     """The command line, in this process and in an empty folder."""
-    from unskew.cli import main
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
