@@ -257,6 +257,18 @@ def test_only_what_the_seeds_back_is_chosen():
     assert told.choose("worst").backed is False
 
 
+def test_of_many_others_one_may_be_below_by_chance():
+    best = method("fedlc", seeds(0.800, 0.801, 0.802))
+    near = method("fedlmd", seeds(0.782, 0.788, 0.780))
+    few = verdict.in_setting(setting(network(PLAIN, best, near))).choose("accuracy")
+    assert few.best
+    assert not few.alike
+    same = [method(f"fedlc:tau={0.1 * n}", seeds(0.800, 0.799, 0.803)) for n in range(1, 9)]
+    many = verdict.in_setting(setting(network(PLAIN, best, near, *same))).choose("accuracy")
+    assert not many.best
+    assert near in [other.method for other in many.alike]
+
+
 def test_differences_are_over_the_seeds_that_both_have():
     more = replace(MEASURED, networks=[network(method("fedavg", seeds(0.3, 0.3, 0.3, 0.3, 0.9)), GOOD)])
     found = verdict.in_setting(more).difference("fedlc", "accuracy")

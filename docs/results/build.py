@@ -277,8 +277,8 @@ same server, and are in the tables of the settings.
 
 SHORT = """Of every method on every network, the first of those that are above FedAvg (on the first
 network of the setting that has it) beyond chance. Where none is, the one with the highest mean stands in
-brackets. *Alike* counts the others that it is not above beyond chance. Where FedAvg was not measured, the
-difference says to what it is."""
+brackets. *Alike* counts the others that it is not above beyond chance, corrected for being so many. Where
+FedAvg was not measured, the difference says to what it is."""
 
 ADDING = """## How to add to it
 

@@ -9,7 +9,6 @@ from functools import cached_property
 from unskew import metrics
 from unskew.advice.evidence import GOALS, MethodResult, NetworkResult, Setting
 from unskew.metrics import Difference
-from unskew.metrics.reference import is_above
 from unskew.report.answer import REFERENCE, Answer, Standing, compare_values
 
 
@@ -128,14 +127,19 @@ class Choice:
 
     @cached_property
     def alike(self) -> list[Candidate]:
-        """The others that it is not above beyond chance, by paired tests at 5 %, the highest first."""
+        """The others that it is not above beyond chance, by paired tests after Holm's correction over all of
+        them, the highest first; none where it is above all at once."""
+        if self.verdict.answer is None or self.best:
+            return []
         others = [self.verdict.candidates[name] for name in self.verdict.ranked(self.measure)]
+        others = [other for other in others if other != self.candidate]
+        mine = _seeds(self.candidate.method, self.measure)
+        pairs = [metrics.compare(mine, _seeds(other.method, self.measure)) for other in others]
+        adjusted = metrics.holm([None if pair is None else pair.t_test for pair in pairs])
         return [
             other
-            for other in others
-            if self.verdict.answer is not None
-            and other != self.candidate
-            and not is_above(_seeds(self.candidate.method, self.measure), _seeds(other.method, self.measure))
+            for other, pair, p in zip(others, pairs, adjusted, strict=True)
+            if pair is None or p is None or pair.difference <= 0 or p > metrics.LEVEL
         ]
 
     @property
