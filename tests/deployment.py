@@ -91,11 +91,12 @@ class Started:
 
 
 class Deployment:
-    """A SuperLink and two SuperNodes with TLS and keys, in a folder; apps and runs lie beside them."""
+    """A SuperLink and two SuperNodes with TLS and keys, in a folder; apps and runs lie beside them. With
+    `state` those that are up already, wherever they are."""
 
-    def __init__(self, folder):
-        self.folder, self.place = folder, folder / "federation"
-        self.state = None
+    def __init__(self, folder, state=None):
+        self.folder, self.state = folder, state
+        self.place = Path(state.folder) if state else folder / "federation"
         self.begun = 0
 
     def __enter__(self):

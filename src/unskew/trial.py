@@ -26,7 +26,7 @@ from unskew.notation import items
 from unskew.parts.architecture import Told
 from unskew.parts.optimizers import OptimizerChoice
 from unskew.parts.schedules import Schedule
-from unskew.randomness import Purpose, draw_seed
+from unskew.randomness import Purpose, draw_seed, seed_torch
 from unskew.record import Network
 from unskew.spec import Spec
 from unskew.types import Optimizer, Weights
@@ -411,8 +411,9 @@ class Trial:
             if isinstance(self.model, str):
                 options = {"norm": self.norm, **self.model_options}
                 make = partial(models.build, self.model, dataset.inputs, classes, **options)
-                _check_room(self.model, make, f"{self.model} {dataset.inputs} {classes} {options}")
-            _seed(draw_seed(self.seed, Purpose.INITIAL_WEIGHTS))
+                _check_room(self.model, make)
+            gpu = torch.cuda.is_available()  # a model of one's own may draw there
+            seed_torch(draw_seed(self.seed, Purpose.INITIAL_WEIGHTS), torch.device("cuda" if gpu else "cpu"))
             if isinstance(self.model, str):
                 module: nn.Module = make()
             else:
@@ -451,33 +452,17 @@ def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, 
     return Network(name=getattr(maker, "__qualname__", type(maker).__qualname__), own=True, options=options)
 
 
-def _seed(value: int) -> None:
-    """Seed what a model may draw its initial weights from: a GPU's generator too, where there is one."""
-    # torch.manual_seed leaves a stack trace for every kind of device that is not there, which stays.
-    seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
-    seed(value)
-
-
-_sizes: dict[str, float] = {}
-"""The bytes of models, by all that they are made from: to find out takes as long as to make a small one."""
-
-
-def _check_room(name: str, make: Callable[[], nn.Module], made_from: str) -> None:
+def _check_room(name: str, make: Callable[[], nn.Module]) -> None:
     """Refuse a model that no memory holds before it is made."""
-    if made_from not in _sizes:
-        _sizes[made_from] = _size_of(make)
-    if COPIES_IN_TRAINING * _sizes[made_from] > machine_memory():
-        raise UserError(f"model '{name}' is larger than the memory of this machine: choose a smaller one.")
-
-
-def _size_of(make: Callable[[], nn.Module]) -> float:
     try:
         with torch.device("meta"):  # its shapes alone
-            return 4 * sum(value.numel() for value in make().parameters())
+            size: float = 4 * sum(value.numel() for value in make().parameters())
     except (RuntimeError, TypeError) as error:  # a number that is no size of a tensor
         if "overflow" not in str(error).lower():
             raise
-        return math.inf
+        size = math.inf
+    if COPIES_IN_TRAINING * size > machine_memory():
+        raise UserError(f"model '{name}' is larger than the memory of this machine: choose a smaller one.")
 
 
 def weights_of(module: nn.Module) -> Weights:

@@ -141,8 +141,7 @@ def test_a_folder_that_is_up_is_refused(federation, unskew):
 
 
 def test_a_run_through_real_processes_gives_the_bits_of_a_simulation(federation, tmp_path, unskew):
-    deployment = Deployment(tmp_path)
-    deployment.place, deployment.state = Path(federation.folder), federation
+    deployment = Deployment(tmp_path, federation)
     app = deployment.app("sites")
     started = deployment.begin(app, "run")
     seen = {

@@ -131,15 +131,13 @@ class Choice:
         them, the highest first; none where it is above all at once."""
         if self.verdict.answer is None or self.best:
             return []
-        others = [self.verdict.candidates[name] for name in self.verdict.ranked(self.measure)]
-        others = [other for other in others if other != self.candidate]
-        mine = _seeds(self.candidate.method, self.measure)
-        pairs = [metrics.compare(mine, _seeds(other.method, self.measure)) for other in others]
-        adjusted = metrics.holm([None if pair is None else pair.t_test for pair in pairs])
+        ranked = {name: self.verdict.candidates[name] for name in self.verdict.ranked(self.measure)}
+        values = {name: {self.measure: _seeds(each.method, self.measure)} for name, each in ranked.items()}
+        against = metrics.against_reference(values, self.candidate.name)
         return [
-            other
-            for other, pair, p in zip(others, pairs, adjusted, strict=True)
-            if pair is None or p is None or pair.difference <= 0 or p > metrics.LEVEL
+            ranked[name]
+            for name, told in against.items()
+            if not ((pair := told[self.measure]) and pair.settled and pair.difference < 0)
         ]
 
     @property

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from unskew.engines.job import Fit, Job, Task
 from unskew.engines.network import Network
-from unskew.engines.numerics import seed
 from unskew.engines.samples import Samples
 from unskew.method import Method
 from unskew.method_checks import checked_factor, kept_and_reported, named_tensors
-from unskew.randomness import Purpose, draw_seed
+from unskew.randomness import Purpose, draw_seed, seed_torch
 from unskew.transfer import upload
 from unskew.trial import Trial
 from unskew.types import End, Params, Query, Scope, Tensors, View, Weights
@@ -85,7 +84,7 @@ class Clients:
         """A client's answer to a question about its data. Its random numbers are not those of its
         training."""
         task = job.task
-        seed(draw_seed(self.trial.seed, Purpose.QUERY, task.round, task.client), self.device)
+        seed_torch(draw_seed(self.trial.seed, Purpose.QUERY, task.round, task.client), self.device)
         with torch.no_grad():
             return query(self._scope(job, sent, shared), partial(self.look, task))
 

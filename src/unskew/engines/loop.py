@@ -11,10 +11,10 @@ from torch import Tensor
 from unskew.engines.base import Base
 from unskew.engines.job import Failed, Job, Outcome, Task
 from unskew.engines.network import Network
-from unskew.engines.numerics import seed
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.parts.optimizers import corrected
+from unskew.randomness import seed_torch
 from unskew.record import ClientStage
 from unskew.trial import Trial
 from unskew.types import Gradient, Optimizer, Params, Scope, Tensors, View, Weights
@@ -44,7 +44,7 @@ class Loop(Base):
         budget, task = self.trial.budget, job.task
         stage: ClientStage = "prepare"
         try:
-            seed(self.local.clients.seed(task), self.device)
+            seed_torch(self.local.clients.seed(task), self.device)
             start = self.local.clients.prepare(method, anchor, shared, job)
             lrs = self.local.clients.lrs(method, task, self.local.samples.steps(task))
             now = start.scope.anchor.clone()

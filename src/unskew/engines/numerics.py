@@ -28,16 +28,6 @@ def deterministic(device: torch.device, threads: int, *, tf32: bool = False) -> 
         torch.set_num_threads(before)
 
 
-def seed(value: int, device: torch.device) -> None:
-    """Seed what draws without a generator of its own."""
-    if device.type == "cpu":
-        # torch.manual_seed also leaves a note, with a stack trace, for every kind of device that is not
-        # there: 0.7 ms, a tenth of a small client's round.
-        torch.default_generator.manual_seed(value)
-    else:
-        torch.manual_seed(value)
-
-
 @contextmanager
 def kernels(
     *, tf32: bool, choice: Literal["deterministic", "default", "fastest"] = "deterministic"

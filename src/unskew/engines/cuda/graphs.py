@@ -23,10 +23,10 @@ from unskew.engines.cuda.slots import MOST_SLOTS, Slots
 from unskew.engines.cuda.streams import random_state, stream_on
 from unskew.engines.evaluate import EvaluationSet
 from unskew.engines.job import Failed, Fit, Job, Outcome, Pending, Task
-from unskew.engines.numerics import seed
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment
+from unskew.randomness import seed_torch
 from unskew.trial import Trial
 from unskew.types import FORGETFUL, Tensors, Weights
 
@@ -112,7 +112,7 @@ class Graphs(Base):
             draws = method.memory.prepare is not FORGETFUL.prepare or bool(method.corrections)
             try:
                 if draws:
-                    seed(drawn, self.device)
+                    seed_torch(drawn, self.device)
                 start = self.local.clients.prepare(method, anchor, shared, job)
             except UserError:
                 raise
