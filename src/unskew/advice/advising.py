@@ -116,7 +116,7 @@ class Advice:
         if choice.verdict.answer is None:
             return (
                 f"Nothing is backed: {where} {name} has the highest {TITLES[self.by]}, with "
-                f"{'one seed' if seeds == 1 else f'{seeds} seeds'}, which back no claim."
+                f"{'one seed, which backs' if seeds == 1 else f'{seeds} seeds, which back'} no claim."
             )
         found = choice.difference
         if found is None:
