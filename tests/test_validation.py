@@ -372,14 +372,12 @@ def test_stopping_needs_something_to_validate_on(skewed):
 # From the command line
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A run that chose a round and stopped."""
-    return tmp_path_factory.mktemp("runs") / "run"
+STOPPING = (*UNSTEADY, "--stop", "patience=2,metric=macro-f1")
 
 
-def test_a_run_tells_what_it_chose(unskew, folder):
-    answer = unskew("run", *UNSTEADY, "--stop", "patience=2,metric=macro-f1", "--out", str(folder))
+def test_a_run_tells_what_it_chose(unskew, tmp_path):
+    folder = tmp_path / "run"
+    answer = unskew("run", *STOPPING, "--out", str(folder))
     assert answer.code == 0
     summary = json.loads((folder / "summary.json").read_text())
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
@@ -409,8 +407,9 @@ def test_a_run_tells_what_it_chose(unskew, folder):
     assert all(torch.equal(value, saved[name]) for name, value in again.weights.params.items())
 
 
-def test_a_killed_run_stops_where_the_whole_one_did(unskew, folder, tmp_path, monkeypatch):
-    broken, append = tmp_path / "broken", RunFolder.append
+def test_a_killed_run_stops_where_the_whole_one_did(unskew, tmp_path, monkeypatch):
+    whole, broken, append = tmp_path / "whole", tmp_path / "broken", RunFolder.append
+    assert unskew("run", *STOPPING, "--out", str(whole)).code == 0
 
     def die(self, round):
         if round.number == 3:
@@ -419,13 +418,12 @@ def test_a_killed_run_stops_where_the_whole_one_did(unskew, folder, tmp_path, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "append", die)
-        ask = ("--stop", "patience=2,metric=macro-f1", "--checkpoint", "every=1", "--out", str(broken))
-        assert unskew("run", *UNSTEADY, *ask).code == 130
+        assert unskew("run", *STOPPING, "--checkpoint", "every=1", "--out", str(broken)).code == 130
     assert unskew("resume", str(broken), "--quiet").code == 0
-    one, other = (json.loads((each / "summary.json").read_text()) for each in (folder, broken))
+    one, other = (json.loads((each / "summary.json").read_text()) for each in (whole, broken))
     for key in ("weights_sha256", "validation", "accuracy", "probabilities", "rounds", "confusion"):
         assert one[key] == other[key]
-    assert (folder / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
+    assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
 
 
 def test_methods_that_stop_at_different_rounds_are_compared(unskew, tmp_path):
