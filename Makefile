@@ -18,7 +18,9 @@ TORCH := 2.13.0
 # Python compiles a module when it is first imported: half of an installation's time was for modules that never are.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile
 
-.PHONY: demo test tests test-flower test-deploy test-gpu check docs notebook browser bench bench-peers gallery format lock clean
+TWO_AT_ONCE := --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+.PHONY: demo test environments tests test-flower test-deploy test-gpu check docs notebook browser bench bench-peers gallery format lock clean
 
 demo: $(VENV)/library
 	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls steady --dataset digits --skew dirichlet:0.05 \
@@ -26,9 +28,12 @@ demo: $(VENV)/library
 
 # The checks and the docs run beside the tests: alone, each leaves a core idle now and then. What they say comes in one piece
 # where make can do that; the tests tell as they go, for which the + stands. Flower's come last: two Rays may meet.
-test: $(VENV)/development browser
-	$(MAKE) --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) tests check docs
+test: environments
+	$(MAKE) $(TWO_AT_ONCE) tests check docs
 	$(MAKE) test-flower
+
+environments:
+	$(MAKE) $(TWO_AT_ONCE) $(VENV)/development $(FLOWER)/development browser
 
 tests: $(VENV)/development
 	+$(BIN)/pytest -n 2 --dist worksteal
