@@ -1,4 +1,5 @@
 # make demo: from nothing to a class-wise answer.   make test: all tests and checks.
+# make environments: all that the tests need, without running them.
 # make test-flower: the tests on Flower, in an environment of its own, which `make test` runs too.
 # make test-deploy: methods and faults in real federations on this machine, which takes 12 to 15 minutes.
 # make test-gpu: what only a CUDA GPU can show.      make bench: races, on a quiet machine.

@@ -137,10 +137,10 @@ def best_of(values: Mapping[str, Seeds]) -> str | None:
         if pair is not None and pair.difference > 0:
             best = name
     others = [name for name in names if name != best]
-    return best if all(is_above(values[best], values[name]) for name in others) else None
+    return best if all(_is_above(values[best], values[name]) for name in others) else None
 
 
-def is_above(first: Seeds, second: Seeds) -> bool:
+def _is_above(first: Seeds, second: Seeds) -> bool:
     """Whether one method is higher than another by a paired t-test at 5 % on the seeds that both have; never
     with fewer than three."""
     pair = compare(first, second)
