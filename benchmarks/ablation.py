@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, median, quantiles
 
@@ -145,6 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ablation", description=__doc__)
     parser.add_argument("cell", choices=gpu_cells)
     parser.add_argument("--rounds", type=int, default=12, help="of each run; the first is not counted")
+    parser.add_argument("--epochs", type=int, help="of a client in a round, in the place of the cell's")
     parser.add_argument("--repeats", type=int, default=2, help="how often each variant runs")
     parser.add_argument("--method", nargs="+", default=["fedvls"])
     parser.add_argument("--precision", nargs="+", default=["bf16"], choices=["fp32", "tf32", "bf16"])
@@ -165,6 +166,8 @@ def main() -> None:
                 pass
         require(torch.cuda.is_available(), "fast=true is for a CUDA GPU, and there is none: run this on one.")
         cell = CELLS[options.cell]
+        if options.epochs:
+            cell = replace(cell, budget=cell.budget.model_copy(update={"epochs": options.epochs}))
         data, notes = dataset(cell.data, options.data)
         print(*notes, sep="\n", file=sys.stderr)
         federation = federate(data, cell.skew, clients=cell.clients, seed=cell.skew_seed)
