@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, max_pool2d
-from torch.nn.grad import conv2d_input
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from federations import flat
@@ -191,16 +190,6 @@ def plain_depthwise(images, weights, kernel, stride, size, flipped):
     return conv2d(seen, weight, stride=stride, groups=len(weight)).permute(0, 2, 3, 1).contiguous()
 
 
-def plain_input_gradient(grad, weights, kernel, stride, padding, size):
-    weight = weights.t().reshape(-1, 1, *kernel).to(grad.dtype)
-    height, width = ((size[n] + 2 * padding[n] - kernel[n]) // stride[n] + 1 for n in range(2))
-    top, left = depthwise_ops.gradient_padding(kernel, stride, padding)
-    inner = grad.permute(0, 3, 1, 2)[:, :, top : top + height, left : left + width]
-    shape = (len(grad), len(weight), *size)
-    images = conv2d_input(shape, weight, inner, stride, padding, groups=len(weight))
-    return images.permute(0, 2, 3, 1).contiguous()
-
-
 def plain_weight_gradient(images, grad, parts, start, stride, size):
     def pixels(of, top, left, stride):
         rows, columns = (stride[n] * (size[n] - 1) + 1 for n in range(2))
@@ -215,7 +204,6 @@ def plain_weight_gradient(images, grad, parts, start, stride, size):
 def test_gpu_operators_are_called_with_what_gives_the_same_gradients(monkeypatch):
     """With plain PyTorch in the place of their Triton kernels, which tests on a GPU hold to the same."""
     depthwise_ops.depthwise.register_kernel("cpu")(plain_depthwise)
-    depthwise_ops.depthwise_input_gradient.register_kernel("cpu")(plain_input_gradient)
     depthwise_ops.weight_gradient_in_parts.register_kernel("cpu")(plain_weight_gradient)
     monkeypatch.setattr(depthwise, "on_gpu", lambda _: True)
     generator = torch.Generator().manual_seed(1)

@@ -17,7 +17,6 @@ from unskew.engines.cuda.compile.context import Context, materialise, output_siz
 from unskew.engines.cuda.compile.depthwise_ops import (
     ceil_div,
     depthwise,
-    depthwise_input_gradient,
     depthwise_weight_gradient,
     gradient_padding,
 )
@@ -98,9 +97,6 @@ def _input_gradient(
     if set(stride) == {1}:
         return _convolve(context, padded_grad, weight, stride, size, flipped=True)
     weights, kernel = _by_tap(context, weight), list(weight.shape[2:])
-    if _has_kernel(context, padded_grad, "triton_input_gradient"):
-        y: Tensor = depthwise_input_gradient(padded_grad, weights, kernel, stride, padding, size)
-        return y.permute(0, 3, 1, 2)
     before = gradient_padding(kernel, stride, padding)
     strides = [ceil_div(size[n], stride[n]) for n in range(2)]
 

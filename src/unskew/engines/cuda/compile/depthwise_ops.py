@@ -44,39 +44,11 @@ def _(
     return images.new_empty(images.shape[0], *size, images.shape[3])
 
 
-@torch.library.custom_op("unskew::depthwise_input_gradient", mutates_args=(), device_types="cuda")
-def depthwise_input_gradient(
-    grad: Tensor, weights: Tensor, kernel: list[int], stride: list[int], padding: list[int], size: list[int]
-) -> Tensor:
-    """Return the gradient of a convolution's images, of this size, from that of its output, which is padded
-    as `gradient_padding` says."""
-    from unskew.engines.cuda.compile import triton_kernels
-
-    (N, HP, WP, C), (H, W) = grad.shape, size
-    out = grad.new_empty(N, H, W, C)
-    strides = N * ceil_div(H, stride[0]) * ceil_div(W, stride[1])
-    full = C % BLOCK_CHANNELS == 0 and strides % BLOCK == 0
-    with torch.cuda.device(grad.device):
-        triton_kernels.depthwise_input_gradient[(ceil_div(strides, BLOCK) * ceil_div(C, BLOCK_CHANNELS),)](
-            grad, weights, out, strides,
-            H, W, HP, WP, *gradient_padding(kernel, stride, padding), *kernel, *stride, *padding, C,
-            full, BLOCK, BLOCK_CHANNELS, num_warps=WARPS,
-        )  # fmt: skip
-    return out
-
-
-@depthwise_input_gradient.register_fake
-def _(
-    grad: Tensor, weights: Tensor, kernel: list[int], stride: list[int], padding: list[int], size: list[int]
-) -> Tensor:
-    return grad.new_empty(grad.shape[0], *size, grad.shape[3])
-
-
 def depthwise_weight_gradient(
     images: Tensor, grad: Tensor, start: list[int], stride: list[int], size: list[int]
 ) -> Tensor:
-    """Return the gradient of 3×3 weights, [9, C], from the same padded gradient, whose pixels begin at
-    `start`."""
+    """Return the gradient of 3×3 weights, [9, C], from that of the output, which is padded as
+    `gradient_padding` says and begins at `start`."""
     # An argument of the operator, because PyTorch's cache of compiled steps outlives this constant.
     parts = max(1, WEIGHT_PROGRAMS // ceil_div(images.shape[3], BLOCK_CHANNELS))
     sums: Tensor = weight_gradient_in_parts(images, grad, parts, start, stride, size)

@@ -2,8 +2,8 @@
 
 This is imported only where there is a GPU: Triton comes with PyTorch's CUDA builds. In all of these, H and W
 are the size of what a program counts its pixels in, HP and WP that of padded images, HG and WG that of a
-padded gradient, whose pixels begin at TOP and LEFT; K is for kernels, S for strides, P for padding, C for
-channels. FULL says that neither pixels nor channels are left over, so that no load needs a mask.
+padded gradient, whose pixels begin at TOP and LEFT; K is for kernels, S for strides, C for channels. FULL
+says that neither pixels nor channels are left over, so that no load needs a mask.
 """
 # mypy: ignore-errors
 
@@ -54,44 +54,6 @@ def depthwise(
     tl.store(target + C, sum1.to(out.dtype.element_ty), mask & (x + 1 < W)[:, None])
     tl.store(target + 2 * C, sum2.to(out.dtype.element_ty), mask & (x + 2 < W)[:, None])
     tl.store(target + 3 * C, sum3.to(out.dtype.element_ty), mask & (x + 3 < W)[:, None])
-
-
-@triton.jit
-def depthwise_input_gradient(
-    grad, weights, out, strides,
-    H: tl.constexpr, W: tl.constexpr,
-    HG: tl.constexpr, WG: tl.constexpr, TOP: tl.constexpr, LEFT: tl.constexpr,
-    KH: tl.constexpr, KW: tl.constexpr,
-    SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr,
-    C: tl.constexpr,
-    FULL: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """Compute the gradient of some channels of some input pixels. The SH × SW pixels that a stride passes are
-    computed together: which weights read each of them is known when this is compiled."""
-    blocks: tl.constexpr = (C + CHANNELS - 1) // CHANNELS
-    strides_down: tl.constexpr = (H + SH - 1) // SH
-    strides_across: tl.constexpr = (W + SW - 1) // SW
-    channels = tl.program_id(0) % blocks * CHANNELS + tl.arange(0, CHANNELS)
-    stride = tl.program_id(0) // blocks * PIXELS + tl.arange(0, PIXELS)
-    line, x = stride // strides_across, stride % strides_across
-    n, y = line // strides_down, line % strides_down
-    channel_mask = channels < C
-    mask = (stride < strides)[:, None] & channel_mask[None, :]
-    source = grad + (((n * HG + TOP + y) * WG + LEFT + x) * C)[:, None] + channels[None, :]
-    target = out + (((n * H + y * SH) * W + x * SW) * C)[:, None] + channels[None, :]
-    for p in tl.static_range(SH):
-        for q in tl.static_range(SW):
-            total = tl.zeros([PIXELS, CHANNELS], tl.float32)
-            for row in tl.static_range(KH):
-                for column in tl.static_range(KW):
-                    if (p + PH - row) % SH == 0 and (q + PW - column) % SW == 0:
-                        place = source + ((p + PH - row) // SH * WG + (q + PW - column) // SW) * C
-                        total += _load(place, mask, FULL) * _weight(
-                            weights, row, column, channels, channel_mask, KH, KW, C, False
-                        )
-            inside = mask & (y * SH + p < H)[:, None] & (x * SW + q < W)[:, None]
-            tl.store(target + (p * W + q) * C, total.to(out.dtype.element_ty), inside)
 
 
 @triton.jit
