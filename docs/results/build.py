@@ -27,7 +27,7 @@ from unskew.methods.assemble import assemble
 from unskew.metrics import Difference
 from unskew.notation import flatten, write_parts
 from unskew.record import is_tunable
-from unskew.report.answer import TITLES, claims, join, points, signed
+from unskew.report.answer import REFERENCE, TITLES, claims, join, points, signed
 from unskew.report.read import conditions_of
 from unskew.types import Server
 
@@ -180,10 +180,9 @@ def _network(group: Sequence[tuple[Line, Line]], conditions: Mapping[str, Any]) 
         f"model.{key}": value for key, value in model.items() if key != "name" and value != defaults.get(key)
     }
     methods: dict[str, dict[int, tuple[Line, Line]]] = {}
-    for line, told in sorted(
-        group, key=lambda each: each[0]["started"]
-    ):  # of a seed that is there twice, the later
-        methods.setdefault(_text(told["method"]), {})[told["seed"]] = (line, told)
+    # Of a seed that ran twice the first counts: what has been reported does not change by chance.
+    for line, told in sorted(group, key=lambda each: each[0]["started"]):
+        methods.setdefault(_text(told["method"]), {}).setdefault(told["seed"], (line, told))
     found = [_method(seeds, conditions) for seeds in methods.values()]
     return NetworkResult(
         title=", ".join(filter(None, (model["name"], evidence.told(changed)))),
@@ -270,9 +269,10 @@ EQUAL = """## Which gains are left under equal conditions
 A paper gives its loss one network and one server. Here the same loss stands beside FedAvg on the same
 network and with the same server (`ema`, `fedavgm`, `fedacg` and whatever else changes the server), so that
 only what happens at the clients differs. In each cell: its gain in accuracy over FedAvg as published (first
-network, plain server) → its gain beside the strongest FedAvg that it was measured with, both in points. All
-networks and servers stand under each setting. Methods whose loss and server are one have no FedAvg with the
-same server, and are in the tables of the settings.
+network, plain server) → its gain beside the strongest FedAvg that it was measured with, both in points. A
+network and server with which FedAvg falls below FedAvg as published do not count: beside it, any loss gains.
+All networks and servers stand under each setting. Methods whose loss and server are one have no FedAvg with
+the same server, and are in the tables of the settings.
 """
 
 SHORT = """Of every method on every network, the first of those that are above FedAvg (on the first
@@ -414,12 +414,13 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
             words.append(
                 f"- `{client}`: as published a gain can be claimed in {len(claimed)} of {len(pairs)} "
                 f"settings, {signed(before)} points on average; beside the strongest FedAvg in {len(left)} "
-                f"of these {len(claimed)}, {signed(after)} on average."
+                f"of {len(claimed)}, {signed(after)} on average."
             )
-    itself = [f"{_plain(found[0])} → {_plain(_strongest(found))}" for _, found in several]
-    where: dict[str, list[str]] = {}
+    itself, where = [], dict[str, list[str]]()
     for setting, found in several:
-        where.setdefault(_conditions(_strongest(found), found), []).append(setting.title)
+        network, fedavg = _strongest_fedavg(setting)
+        itself.append(f"{_plain(found[0])} → {_percent(fedavg, 'accuracy')}")
+        where.setdefault(_conditions(network, fedavg.server), []).append(setting.title)
     words += [
         f"- FedAvg itself is strongest with {conditions}: {'; '.join(titles)}."
         for conditions, titles in where.items()
@@ -440,18 +441,35 @@ def _as_published(found: Sequence[Equal]) -> dict[str, Difference]:
 
 def _beside_the_strongest(client: str, found: Sequence[Equal]) -> Difference | None:
     """A method's gain where FedAvg is strongest, of what it was measured with beside plain averaging on the
-    network as published."""
-    others = [each for each in found if client in each.gains and (each.server or each.network.changed)]
-    return _strongest(others).gains[client] if others else None
+    network as published; None where FedAvg is nowhere stronger than with that."""
+    measured = [each for each in found if client in each.gains]
+    strongest = max(measured, key=_accuracy, default=None)
+    if strongest is None or not (strongest.server or strongest.network.changed):
+        return None
+    return strongest.gains[client]
 
 
-def _strongest(found: Sequence[Equal]) -> Equal:
-    """The conditions under which FedAvg has the highest accuracy."""
-    return max(found, key=lambda each: each.verdict.reference.method.mean("accuracy") or 0.0)
+def _accuracy(equal: Equal) -> float:
+    """FedAvg's accuracy there."""
+    return equal.verdict.reference.method.mean("accuracy") or 0.0
+
+
+def _strongest_fedavg(setting: Setting) -> tuple[NetworkResult, MethodResult]:
+    """The network and server with which FedAvg has the highest accuracy, other methods measured there or
+    not."""
+    return max(
+        (
+            (network, method)
+            for network in setting.networks
+            for method in network.methods
+            if method.client == REFERENCE and not method.own_server and len(method.seeds) >= metrics.FEWEST
+        ),
+        key=lambda each: each[1].mean("accuracy") or 0.0,
+    )
 
 
 def _plain(equal: Equal) -> str:
-    """FedAvg's accuracy there."""
+    """FedAvg's accuracy there, in percent."""
     return _percent(equal.verdict.reference.method, "accuracy")
 
 
@@ -476,7 +494,11 @@ def _equal(found: Sequence[Equal]) -> list[str]:
         [f"`{client}`", *(_gain(each.gains.get(client)) for each in found)]
         for client in sorted(clients, key=lambda client: -_first(client, found))
     ]
-    heads = ["accuracy against FedAvg with the same", *(_conditions(each, found) for each in found)]
+    several = len({each.network.title for each in found}) > 1
+    heads = [
+        "accuracy against FedAvg with the same",
+        *(_conditions(each.network if several else None, each.server) for each in found),
+    ]
     return ["Under equal conditions:", table(heads, [["FedAvg itself", *map(_plain, found)], *rows])]
 
 
@@ -484,10 +506,9 @@ def _first(client: str, found: Sequence[Equal]) -> float:
     return next(each.gains[client].difference for each in found if client in each.gains)
 
 
-def _conditions(equal: Equal, found: Sequence[Equal]) -> str:
-    network = equal.network.title if len({each.network.title for each in found}) > 1 else ""
-    server = f"`{equal.server}`" if equal.server else "plain server"
-    return ", ".join(filter(None, (network, server)))
+def _conditions(network: NetworkResult | None, server: str) -> str:
+    words = [network.title] if network else []
+    return ", ".join([*words, f"`{server}`" if server else "plain server"])
 
 
 def _gain(found: Difference | None) -> str:
