@@ -23,7 +23,7 @@ import numpy as np
 
 from unskew import metrics
 from unskew.errors import UserError, unknown
-from unskew.record import Json, Probe, Round, Summary, plain
+from unskew.record import Json, ProbeRecord, RoundRecord, Summary, plain
 
 Setting = bool | int | float | str
 
@@ -199,7 +199,7 @@ class Log:
         if error is not None:
             self.end(None)
 
-    def round(self, line: Round, probe: Probe | None = None) -> None:
+    def round(self, line: RoundRecord, probe: ProbeRecord | None = None) -> None:
         """A line of rounds.jsonl, and of probes.jsonl where the round was probed."""
         if self._loggers:
             values = flatten(plain(line), None if probe is None else plain(probe), self._classes)

@@ -77,7 +77,7 @@ class Watcher(Protocol):
     def skip(self, rounds: int, /) -> None:
         """A run has ended so many rounds early."""
 
-    def __call__(self, line: record.Round, probe: record.Probe | None, /) -> None:
+    def __call__(self, line: record.RoundRecord, probe: record.ProbeRecord | None, /) -> None:
         """A round, as it stands in rounds.jsonl and probes.jsonl."""
 
 

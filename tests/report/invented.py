@@ -111,7 +111,7 @@ def made(
         samples=21,
         train_loss=1.0,
         seconds=0.5,
-        traffic=record.Traffic(1000, 1000),
+        traffic=record.TrafficRecord(1000, 1000),
         tallies={},
         accuracy=accuracy,
         loss=None,

@@ -129,7 +129,7 @@ def test_a_mean_over_fewer_than_ten_rounds_is_called_what_it_is():
 
 def test_what_was_spent_has_all_stages_and_ends_at_the_sums_of_the_run():
     run = made(rounds=3)  # a second and a half, 6000 bytes and 3 U in its rounds
-    staged = replace(run.summary, seconds=4.0, traffic=record.Traffic(5000, 5000), cost=10.0)
+    staged = replace(run.summary, seconds=4.0, traffic=record.TrafficRecord(5000, 5000), cost=10.0)
     data = page_data([replace(run, summary=staged)])
     assert data["blocks"][0]["rows"][0]["seconds"] == 4
     spent = data["runs"][0]["spent"]

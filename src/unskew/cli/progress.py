@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 from unskew.cli.show import GROUPS, percent
-from unskew.record import FAULTS_TOLD, Probe, Round, TestedRound
+from unskew.record import FAULTS_TOLD, ProbeRecord, RoundRecord, TestedRound
 
 PERIOD = 10
 """Seconds between two plain lines."""
@@ -106,7 +106,7 @@ class Watch:
         for note in notes if not self._quiet else ():
             self._print(f"note: {note}")
 
-    def __call__(self, line: Round, probe: Probe | None = None) -> None:
+    def __call__(self, line: RoundRecord, probe: ProbeRecord | None = None) -> None:
         """A round, as rounds.jsonl and probes.jsonl have it."""
         self._done += 1
         self._tell_faults(line)
@@ -135,7 +135,7 @@ class Watch:
         if rounds and not (self._live or self._quiet or self._table):
             self._print_line(self._numbers)
 
-    def _tell_faults(self, line: Round) -> None:
+    def _tell_faults(self, line: RoundRecord) -> None:
         """The first clients that rounds of this run go on without, and then that there are more."""
         for fault in line.faults or ():
             self._faults += 1

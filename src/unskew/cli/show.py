@@ -21,7 +21,7 @@ from unskew import metrics
 from unskew.comparison import SPREAD, site_statistics, summary_of
 from unskew.metrics import Difference
 from unskew.notation import span
-from unskew.record import Json, Site, Summary, SweepTime, Time
+from unskew.record import Json, SiteRecord, Summary, SweepTime, Time
 from unskew.report.answer import TITLES, Answer, points, verdict
 from unskew.report.measures import mean_title
 from unskew.report.read import Run
@@ -255,7 +255,7 @@ def site_grid(summary: Summary) -> Grid | None:
         shown = lowest[:SITES_SHOWN]
         title += f"; here the {SITES_SHOWN} with the lowest accuracy"
 
-    def row(site: Site) -> list[str]:
+    def row(site: SiteRecord) -> list[str]:
         worst = "-"
         if site.worst_class is not None:
             accuracy = percent(site.class_accuracy[site.worst_class])

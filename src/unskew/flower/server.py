@@ -154,7 +154,7 @@ class LogWatch:
     def skip(self, rounds: int) -> None:
         pass
 
-    def __call__(self, line: record.Round, probe: record.Probe | None) -> None:
+    def __call__(self, line: record.RoundRecord, probe: record.ProbeRecord | None) -> None:
         told = [f"round {line.round} of {self._rounds}: {len(line.trained)} of {len(line.cohort)} clients"]
         if line.train_loss is not None:
             told.append(f"loss {line.train_loss:.4f}")

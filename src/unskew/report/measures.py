@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from unskew.errors import UserError, unknown
-from unskew.record import Client, Probe, Round, TestedRound
+from unskew.record import Client, ProbeRecord, RoundRecord, TestedRound
 from unskew.report.read import Run, same_classes
 
-Of = Callable[[Round | Probe], float | None]
+Of = Callable[[RoundRecord | ProbeRecord], float | None]
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ def _tested(of: Callable[[TestedRound], float | None]) -> Of:
     return lambda line: of(line) if isinstance(line, TestedRound) else None
 
 
-def _probed(of: Callable[[Probe], float | None]) -> Of:
-    return lambda line: of(line) if isinstance(line, Probe) else None
+def _probed(of: Callable[[ProbeRecord], float | None]) -> Of:
+    return lambda line: of(line) if isinstance(line, ProbeRecord) else None
 
 
 def _class(index: int) -> Of:
     return _tested(lambda line: line.class_accuracy[index])
 
 
-def _train_loss(line: Round | Probe) -> float | None:
-    return line.train_loss if isinstance(line, Round) else None
+def _train_loss(line: RoundRecord | ProbeRecord) -> float | None:
+    return line.train_loss if isinstance(line, RoundRecord) else None
 
 
 def _over_clients(of: Callable[[Client], float | None]) -> Of:
-    def mean(probe: Probe) -> float | None:
+    def mean(probe: ProbeRecord) -> float | None:
         values = [value for client in probe.clients if (value := of(client)) is not None]
         return float(np.mean(values)) if values else None
 
@@ -143,7 +143,7 @@ def series(run: Run, measure: Measure) -> dict[int, float]:
     """The measure by round, where it is known; at least one value, or a UserError says why there is none."""
     if measure.probed and not run.probes:
         raise no_probe(run, measure.title)
-    lines: Sequence[Round | Probe] = run.probes if measure.probed else run.rounds
+    lines: Sequence[RoundRecord | ProbeRecord] = run.probes if measure.probed else run.rounds
     values = {line.round: measure.of(line) for line in lines}
     known = {round: value for round, value in values.items() if value is not None}
     if known:

@@ -44,9 +44,9 @@ class Run:
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
     """Label counts, [N, C]; where clients were drawn when they were needed, of the first ones only."""
-    rounds: list[record.Round]
+    rounds: list[record.RoundRecord]
     """The whole lines of rounds.jsonl, in order: grows while the run is under way."""
-    probes: list[record.Probe]
+    probes: list[record.ProbeRecord]
     """The whole lines of probes.jsonl; empty where probing is off."""
     summary: record.Summary | None
     """None while the run is under way, and where it was stopped."""
@@ -307,7 +307,7 @@ def _text(path: Path) -> str:
         raise _damaged(path, "it is not text") from None
 
 
-def _toml(path: Path) -> record.Experiment:
+def _toml(path: Path) -> record.ExperimentRecord:
     try:
         settings = tomllib.loads(_text(path))
         list(flatten(settings))  # tables in tables without end are known here

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from unskew import metrics
-from unskew.record import Json, Probe, Round, Stages
+from unskew.record import Json, ProbeRecord, RoundRecord, StagesRecord
 from unskew.report.answer import GROUPS
 from unskew.report.measures import MEASURES
 from unskew.report.read import Run
@@ -45,7 +45,7 @@ def curves(run: Run, keep: int, keep_sites: int) -> dict[str, Json]:
     sites likewise. The rounds stand apart: under `all` where a measure is of every round, `tested`,
     `probed`, `by_class` or `by_site`."""
     some, of_sites = every(run.tested, keep), every(run.tested, keep_sites)
-    lines: dict[str, Sequence[Round | Probe]] = {
+    lines: dict[str, Sequence[RoundRecord | ProbeRecord]] = {
         "all": run.rounds,
         "tested": run.tested,
         "probed": run.probes,
@@ -149,7 +149,7 @@ def probe_values(run: Run) -> int:
     )
 
 
-def _models(probe: Probe) -> Mapping[str, list[list[float | None]]]:
+def _models(probe: ProbeRecord) -> Mapping[str, list[list[float | None]]]:
     """Class accuracies around the local updates: of every client, or once where all have the model in
     common."""
     told = {}
@@ -160,7 +160,7 @@ def _models(probe: Probe) -> Mapping[str, list[list[float | None]]]:
     return told
 
 
-def probed(probe: Probe) -> dict[str, Json]:
+def probed(probe: ProbeRecord) -> dict[str, Json]:
     """The clients of a probed round, one value or list for each; a model that all have in common once, its
     class accuracies in hundredths of a percent."""
     clients = probe.clients
@@ -173,7 +173,7 @@ def probed(probe: Probe) -> dict[str, Json]:
     return told
 
 
-def _stages(stages: Stages | None) -> Json:
+def _stages(stages: StagesRecord | None) -> Json:
     if stages is None:
         return None
     return [number(value) for value in (stages.before, stages.after, stages.aggregated)]

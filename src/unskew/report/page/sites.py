@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from unskew import metrics
-from unskew.record import Json, Number, Site, SiteSpread
+from unskew.record import Json, Number, SiteRecord, SiteSpread
 from unskew.report.page.runs import number
 from unskew.report.read import Run
 
@@ -97,7 +97,7 @@ def _accuracies(run: Run) -> dict[str, Number]:
     return (spread.accuracy or {}) if spread else {}
 
 
-def _each(run: Run) -> list[Site]:
+def _each(run: Run) -> list[SiteRecord]:
     return run.summary.sites.each if run.summary and run.summary.sites else []
 
 
