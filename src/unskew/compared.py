@@ -129,7 +129,7 @@ def _cells(told: Answer, *, differences: bool) -> list[list[str]]:
     return lines
 
 
-def _value(found: metrics.Summary | None) -> str:
+def _value(found: metrics.SeedsSummary | None) -> str:
     return "–" if found is None else metrics.plus_minus(found, scale=100)
 
 

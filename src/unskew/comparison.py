@@ -9,7 +9,7 @@ from typing import Any
 
 from unskew import metrics, record
 from unskew.experiment import Experiment
-from unskew.metrics import Summary
+from unskew.metrics import SeedsSummary
 from unskew.record import Json
 from unskew.report.answer import Answer, answer
 from unskew.report.measures import MEASURES, series
@@ -167,7 +167,7 @@ def _speed_up(finished: Mapping[str, Mapping[int, Run]], reference: str) -> dict
     return told
 
 
-def _told(found: Summary | None) -> Json:
+def _told(found: SeedsSummary | None) -> Json:
     if found is None:
         return None
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(found).items()}

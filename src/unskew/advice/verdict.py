@@ -43,7 +43,7 @@ class Verdict:
         """Where the candidates stand that have enough seeds."""
         return {each.name: each for each in self.answer.standings} if self.answer else {}
 
-    def value(self, name: str, measure: str) -> metrics.Summary | None:
+    def value(self, name: str, measure: str) -> metrics.SeedsSummary | None:
         """A candidate over its seeds; None where nothing is known."""
         return over_seeds(self.candidates[name].method, measure)
 
@@ -100,7 +100,7 @@ class Choice:
         return self.verdict.difference(self.candidate.name, self.measure)
 
     @property
-    def value(self) -> metrics.Summary | None:
+    def value(self) -> metrics.SeedsSummary | None:
         """Over its seeds."""
         return self.verdict.value(self.candidate.name, self.measure)
 
@@ -151,7 +151,7 @@ class Choice:
         ]
 
 
-def over_seeds(method: MethodResult, measure: str) -> metrics.Summary | None:
+def over_seeds(method: MethodResult, measure: str) -> metrics.SeedsSummary | None:
     """A measure of a method over all its seeds."""
     return metrics.over_seeds(_seeds(method, measure).values(), bounds=metrics.SHARE)
 

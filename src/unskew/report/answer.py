@@ -82,7 +82,7 @@ class Standing:
     """A method in a comparison."""
 
     name: str
-    values: Mapping[str, metrics.Summary | None]
+    values: Mapping[str, metrics.SeedsSummary | None]
     """By measure, over the seeds that are compared."""
     differences: Mapping[str, Difference | None]
     """By measure, against the reference; empty for the reference itself."""
@@ -372,7 +372,7 @@ def _where(run: Run) -> str:
     return f"On {run.data} split by {run.skew} over {run.clients} clients{some}"
 
 
-def _percent(value: metrics.Summary | None) -> str:
+def _percent(value: metrics.SeedsSummary | None) -> str:
     """Mean ± standard deviation; empty where there is no value."""
     return "" if value is None else f"{metrics.plus_minus(value, scale=100)} %"
 

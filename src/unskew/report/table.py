@@ -11,7 +11,7 @@ from typing import Literal
 
 from unskew import metrics
 from unskew.errors import UserError, unknown
-from unskew.metrics import Difference, Summary
+from unskew.metrics import Difference, SeedsSummary
 from unskew.notation import span, write_value
 from unskew.report.answer import Answer, Moment, answer, best_backed, choose_reference, told_of
 from unskew.report.conditions import Condition, by_condition, in_common
@@ -62,7 +62,7 @@ COMPARED = {"worst_class": "worst", "majority": "majority", "minority": "minorit
 
 @dataclass(frozen=True)
 class TableCell:
-    value: Summary | None
+    value: SeedsSummary | None
     """None where it does not exist, or not for all seeds."""
     seeds: tuple[int, int]
     """For how many seeds it exists, of how many."""
@@ -308,7 +308,7 @@ def _cell(column: Column, values: Sequence[float | None], mark: Mark) -> TableCe
     return TableCell(whole, (known, len(values)), _write(whole, column) if whole else NONE + partly, mark)
 
 
-def _write(value: Summary, column: Column) -> str:
+def _write(value: SeedsSummary, column: Column) -> str:
     if column.counted and not value.std:
         value = replace(value, std=None)
     return metrics.plus_minus(value, scale=column.scale, digits=column.digits)

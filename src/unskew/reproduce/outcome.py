@@ -110,7 +110,7 @@ class Outcome:
         """The values but for runs that never got there."""
         return [value for value in self.measured.get(measure, ()) if math.isfinite(value)]
 
-    def over_seeds(self, measure: str) -> metrics.Summary | None:
+    def over_seeds(self, measure: str) -> metrics.SeedsSummary | None:
         """Over the seeds that got there; None where none did."""
         return metrics.over_seeds(self.reached(measure))
 
