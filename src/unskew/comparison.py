@@ -13,7 +13,7 @@ from unskew.metrics import SeedsSummary
 from unskew.record import Json
 from unskew.report.answer import Answer, answer
 from unskew.report.measures import MEASURES, series
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 Measure = Callable[[record.Summary], float | None]
 
@@ -27,7 +27,7 @@ PROBABILITIES = {"brier": (0.0, 2.0), "log_loss": POSITIVE}
 def comparison(
     experiment: Experiment,
     seeds: Sequence[int],
-    finished: Mapping[str, Mapping[int, Run]],
+    finished: Mapping[str, Mapping[int, SavedRun]],
     failed: Sequence[record.FailedRun] = (),
     reference: str | None = None,
 ) -> tuple[dict[str, Any], Answer | None]:
@@ -75,13 +75,13 @@ def answer_json(told: Answer) -> dict[str, Any]:
     }
 
 
-def summary_of(run: Run) -> record.Summary:
+def summary_of(run: SavedRun) -> record.Summary:
     """The summary of a run that is finished."""
     assert run.summary is not None
     return run.summary
 
 
-def statistics(runs: Sequence[Run]) -> Json:
+def statistics(runs: Sequence[SavedRun]) -> Json:
     """Mean, standard deviation (n-1) and 95% confidence interval over the runs of several seeds."""
     summaries = [summary_of(run) for run in runs]
 
@@ -147,7 +147,7 @@ def _probability(name: str) -> Measure:
     return lambda summary: getattr(summary.probabilities, name, None)
 
 
-def _speed_up(finished: Mapping[str, Mapping[int, Run]], reference: str) -> dict[str, Json]:
+def _speed_up(finished: Mapping[str, Mapping[int, SavedRun]], reference: str) -> dict[str, Json]:
     """Of every method, by seed: the reference's best accuracy, the round that reaches it, and how many times
     sooner than the reference that is."""
     theirs = {seed: series(run, ACCURACY) for seed, run in finished[reference].items()}

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from unskew.errors import UserError
 from unskew.reading import read_begun, read_tested
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 from unskew.result import Result
 
 Source = str | Path | Result
@@ -20,7 +20,7 @@ Sources = Source | Iterable[Source] | Mapping[str, Source | Iterable[Source]]
 
 
 @contextmanager
-def gathered(sources: Sources, *, failed: bool = False) -> Iterator[list[Run]]:
+def gathered(sources: Sources, *, failed: bool = False) -> Iterator[list[SavedRun]]:
     """The runs, as long as they are needed: results become run folders for that time. Those that were given
     under a name have it as their label. With `failed`, also runs that failed before their first test."""
     named = sources if isinstance(sources, Mapping) else {"": sources}
@@ -38,7 +38,7 @@ def gathered(sources: Sources, *, failed: bool = False) -> Iterator[list[Run]]:
         yield _called(runs, names) if isinstance(sources, Mapping) else runs
 
 
-def _called(runs: list[Run], names: Mapping[Path, str]) -> list[Run]:
+def _called(runs: list[SavedRun], names: Mapping[Path, str]) -> list[SavedRun]:
     """The runs with the names that were given to them as labels."""
     labels: dict[str, str] = {}
     found = []

@@ -17,7 +17,7 @@ from unskew.errors import unknown
 from unskew.final import draw_tsne
 from unskew.gather import Sources, gathered
 from unskew.report import figures
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,7 +135,7 @@ def experts(runs: Sources, *, width: Width = None, title: str | None = None) -> 
     """What a method counts in every round, such as how often PKD's experts are asked. Methods that count
     nothing are left out."""
 
-    def draw(found: Sequence[Run], *, width: float | None, title: str | None) -> Figure:
+    def draw(found: Sequence[SavedRun], *, width: float | None, title: str | None) -> Figure:
         return figures.experts(figures.counting(found), width=width, title=title)
 
     return _draw(draw, runs, width=width, title=title)

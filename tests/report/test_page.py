@@ -15,7 +15,7 @@ from invented import made
 from unskew import record
 from unskew.report.answer import TITLES, answer, points, verdict
 from unskew.report.page import page_data, render, write_page
-from unskew.report.read import Run, by_method, read_run, read_runs
+from unskew.report.read import SavedRun, by_method, read_run, read_runs
 from unskew.report.table import tabulate
 from unskew.report.table_text import to_csv, to_markdown
 
@@ -185,7 +185,7 @@ def open_page(chromium, tmp_path):
     """Opens the page about runs from disk. What it complains of or asks the network for fails the test."""
     contexts, trouble, asked = [], [], []
 
-    def show(runs: list[Run], width: int = 1280, link: str = "", **options):
+    def show(runs: list[SavedRun], width: int = 1280, link: str = "", **options):
         file = tmp_path / f"page{len(contexts)}.html"
         write_page(runs, file)
         context = chromium.new_context(viewport={"width": width, "height": 900}, **CALM, **options)
@@ -209,7 +209,7 @@ def open_page(chromium, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def two_methods(write_at, tmp_path_factory) -> list[Run]:
+def two_methods(write_at, tmp_path_factory) -> list[SavedRun]:
     folder = tmp_path_factory.mktemp("two")
     for method in ("fedavg", "fedvls"):
         for seed in (1, 2):
@@ -281,7 +281,7 @@ def saved(page, button: str) -> tuple[str, bytes]:
     return found.value.suggested_filename, Path(found.value.path()).read_bytes()
 
 
-def mean_of(runs: list[Run], label: str, value) -> list[float]:
+def mean_of(runs: list[SavedRun], label: str, value) -> list[float]:
     each = [[100 * value(line) for line in run.rounds] for run in runs if run.label == label]
     return np.mean(each, axis=0).tolist()
 

@@ -37,7 +37,7 @@ from unskew.methods import METHODS
 from unskew.notation import flatten
 from unskew.reading import method_labels
 from unskew.record import FailedRun, Failure, SweepTime, is_tunable, to_json
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 from unskew.report.table import CONDITION, tabulate
 from unskew.runs import FINISHED, claim, differing_keys, free_folder, write_whole
 from unskew.study import ConditionResult, Study, StudyCell, combinations, compare_json, failed_before
@@ -239,7 +239,7 @@ def _conclude(
     folder: Path,
     study: Study,
     planned: list[SweepRun],
-    ends: list[Run | Failure],
+    ends: list[SavedRun | Failure],
     ran: set[Path],
     clock: Clock,
     *,

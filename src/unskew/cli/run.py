@@ -26,7 +26,7 @@ from unskew.clock import Clock, process_age
 from unskew.comparison import summary_of
 from unskew.experiment import Experiment, method_table
 from unskew.record import Summary, to_json
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 from unskew.report.skew_words import skew_in_words
 from unskew.runs import free_folder, time_of
 from unskew.sweep import execute
@@ -118,7 +118,7 @@ def run(
     answer(finished, settings, clock, json=json, quiet=quiet)
 
 
-def answer(run: Run, settings: Experiment, clock: Clock, *, json: bool, quiet: bool) -> None:
+def answer(run: SavedRun, settings: Experiment, clock: Clock, *, json: bool, quiet: bool) -> None:
     """Show a finished run."""
     summary = summary_of(run)
     if json:
@@ -132,7 +132,7 @@ def answer(run: Run, settings: Experiment, clock: Clock, *, json: bool, quiet: b
         say_next(report_command(run.path))
 
 
-def _show(settings: Experiment, run: Run, summary: Summary) -> None:
+def _show(settings: Experiment, run: SavedRun, summary: Summary) -> None:
     label, screen = settings.method.brief(), console()
     screen.print(settings.title() + f", seed {settings.seed}")
     screen.print(f"{skew_in_words(run)}\n")

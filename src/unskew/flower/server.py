@@ -32,7 +32,7 @@ from unskew.flower.records import from_record, to_record
 from unskew.flower.settings import AnyMethod, Settings, settings_of
 from unskew.methods import METHODS
 from unskew.models import frozen_tensors
-from unskew.report.read import Run as FinishedRun
+from unskew.report.read import SavedRun as FinishedRun
 from unskew.result import Result, Round, Stage
 from unskew.runs import free_folder
 from unskew.spec import Spec

@@ -19,9 +19,9 @@ from urllib.parse import parse_qs, urlsplit
 from unskew.errors import UserError
 from unskew.record import Json
 from unskew.report.page import page_data, policy, render
-from unskew.report.read import Run, coming
+from unskew.report.read import SavedRun, coming
 
-Read = Callable[[Sequence[Path]], list[Run]]
+Read = Callable[[Sequence[Path]], list[SavedRun]]
 
 
 class Watch:

@@ -16,7 +16,7 @@ from unskew.notation import span, write_value
 from unskew.report.answer import Answer, Moment, answer, best_backed, choose_reference, told_of
 from unskew.report.conditions import Condition, by_condition, in_common
 from unskew.report.measures import MEASURES, Measure, find, mean_of, series
-from unskew.report.read import Run, hyperparameters, settings
+from unskew.report.read import SavedRun, hyperparameters, settings
 from unskew.report.skew_words import skew_in_words
 
 Mark = Literal["best", "above", "below", ""]
@@ -138,12 +138,12 @@ class _Filled:
     reference: str
     when: Moment | None
     """None where no round was tested in all runs: each is then at its own end, and nothing is marked."""
-    shown: Mapping[str, Sequence[Run]]
+    shown: Mapping[str, Sequence[SavedRun]]
     """By method, the runs that are in its cells."""
 
 
 def tabulate(
-    runs: Sequence[Run],
+    runs: Sequence[SavedRun],
     *,
     metric: str = "accuracy",
     target: float | None = None,
@@ -190,7 +190,7 @@ def tabulate(
 # Values
 
 
-def _columns(names: Sequence[str], runs: Sequence[Run], *, chose: bool, alone: bool) -> list[Column]:
+def _columns(names: Sequence[str], runs: Sequence[SavedRun], *, chose: bool, alone: bool) -> list[Column]:
     """The measures that are asked for."""
     known = {column.name: column for column in ((BY_VALIDATION,) if chose else ()) + COLUMNS}
     if not names:
@@ -244,13 +244,13 @@ def _fill(
     return _Filled(condition, cells, told, against, when, methods)
 
 
-def _series(run: Run, measure: Measure, when: Moment | None) -> dict[int, float]:
+def _series(run: SavedRun, measure: Measure, when: Moment | None) -> dict[int, float]:
     """A measure by round, as far as runs are compared."""
     return (when or Moment(None)).series(run, measure)
 
 
 def _values(
-    runs: Sequence[Run],
+    runs: Sequence[SavedRun],
     columns: Sequence[Column],
     measure: Measure,
     first: Mapping[int, Mapping[int, float]],
@@ -267,13 +267,13 @@ def _values(
     }
 
 
-def _final(run: Run, measure: Measure, when: Moment | None) -> float | None:
+def _final(run: SavedRun, measure: Measure, when: Moment | None) -> float | None:
     """Of the model that is compared."""
     return (when or Moment(None)).value(run, measure)
 
 
 def _numbers(
-    run: Run,
+    run: SavedRun,
     measure: Measure,
     first: Mapping[int, Mapping[int, float]],
     target: float | None,
@@ -325,7 +325,7 @@ def _marks(
     values: Values,
     told: Answer,
     measure: Measure,
-    methods: Mapping[str, Sequence[Run]],
+    methods: Mapping[str, Sequence[SavedRun]],
 ) -> dict[tuple[str, str], Mark]:
     """By method and column: what `answer` claims. Measures that it does not compare and that were asked for
     are tested likewise, all of them as one family. Other columns have no mark: best by test was chosen on the
@@ -462,7 +462,7 @@ def _places(filled: Sequence[_Filled], columns: Sequence[Column], axes: Sequence
                 yield _Place(method, condition.short or condition.title, rest, told, column, cell)
 
 
-def _asked(run: Run) -> dict[str, object]:
+def _asked(run: SavedRun) -> dict[str, object]:
     """The settings of a run and the hyperparameters of its method, which may be rows or columns."""
     return settings(run) | {key: value for key, value in hyperparameters(run).items() if key != "method.name"}
 

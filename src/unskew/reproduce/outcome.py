@@ -15,7 +15,7 @@ from typing import Any
 from unskew import metrics, record
 from unskew.record import Json
 from unskew.report.measures import MEASURES, series
-from unskew.report.read import Run, read_run
+from unskew.report.read import SavedRun, read_run
 from unskew.reproduce.published import PERCENT, Cell, Published, Reading, Settings, Table, experiment
 
 BASELINE = "fedavg"
@@ -98,7 +98,7 @@ class Outcome:
     cell: Cell
     reading: str
     """As which it is read: paper, as-coded, or both where they are one experiment."""
-    runs: tuple[Run, ...]
+    runs: tuple[SavedRun, ...]
     """Its finished runs, by seed."""
     measured: Mapping[str, tuple[float, ...]]
     """By measure, over the runs that have it, in the unit of the print; infinite where a run never reached
@@ -155,7 +155,7 @@ def outcomes(
             if mine is cell and run_stem(version.experiment(mine, other, 1)) == stem
         ]
         runs = _finished(stem, out, version)
-        others: dict[int, Run] = {}
+        others: dict[int, SavedRun] = {}
         against = first.get((cell.column, BASELINE))
         if "speed_up" in table.measures and against is not None and runs:
             theirs = run_stem(version.experiment(against, reading, 1))
@@ -172,13 +172,13 @@ def outcomes(
     return told
 
 
-def _finished(stem: str, out: Path, version: Version) -> tuple[Run, ...]:
+def _finished(stem: str, out: Path, version: Version) -> tuple[SavedRun, ...]:
     folders = (out / version.folder).glob(f"{stem}-seed*/summary.json")
     runs = [read_run(path.parent) for path in folders]
     return tuple(sorted(runs, key=lambda run: run.seed))
 
 
-def measure(name: str, run: Run, statistic: str, baseline: Run | None = None) -> float | None:
+def measure(name: str, run: SavedRun, statistic: str, baseline: SavedRun | None = None) -> float | None:
     """A measure of a table, of a finished run, in the unit of the print. Accuracies are those that the table
     reports; the best, the worst class and domains are of that same round. None where it is not known, and
     infinite where a run never reached what is to be reached."""
@@ -204,7 +204,7 @@ def measure(name: str, run: Run, statistic: str, baseline: Run | None = None) ->
     return None if value is None else 100 * value
 
 
-def _line(run: Run, statistic: str) -> record.TestedRound | None:
+def _line(run: SavedRun, statistic: str) -> record.TestedRound | None:
     """The round that a statistic chooses."""
     tested = list(run.tested)
     if not tested:
@@ -221,7 +221,7 @@ def _domain(line: record.TestedRound, which: str) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _cost(target: float, run: Run) -> float | None:
+def _cost(target: float, run: SavedRun) -> float | None:
     """As PKD counts it: a round is 1, experts count by the samples of their groups, in the round after the
     warm-up, and later by the samples that they are asked about. None where the groups are not known."""
     assert run.summary is not None

@@ -26,7 +26,7 @@ from unskew.report.figures.style import (
 )
 from unskew.report.figures.words import heading
 from unskew.report.looks import Look, looks
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 from unskew.report.table import NONE
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ GREY = "#444444"
 
 @printed
 def forest(
-    runs: Sequence[Run],
+    runs: Sequence[SavedRun],
     *,
     reference: str | None = None,
     width: float | None = None,

@@ -32,7 +32,7 @@ from unskew.report.figures.style import (
     wrap,
 )
 from unskew.report.figures.words import heading
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ SMALLEST, CELL = 0.2, 0.28
 most."""
 
 
-def partition(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
+def partition(runs: Sequence[SavedRun], *, width: float | None = None, title: str | None = None) -> Figure:
     """The partitions of these runs: one panel for each that differs, with its seed."""
     if not all(len(run.counts) for run in runs):
         raise UserError(

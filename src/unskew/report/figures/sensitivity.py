@@ -29,20 +29,20 @@ from unskew.report.figures.style import (
 from unskew.report.figures.words import heading
 from unskew.report.looks import Look, looks
 from unskew.report.measures import Measure, final_value, find, series
-from unskew.report.read import Run, hyperparameters, settings
+from unskew.report.read import SavedRun, hyperparameters, settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Setting = object
-Lines = dict[str, dict[Setting, list[Run]]]
+Lines = dict[str, dict[Setting, list[SavedRun]]]
 """By name, the runs at each value of the setting."""
 
 
 @printed
 def sensitivity(
-    runs: Sequence[Run],
+    runs: Sequence[SavedRun],
     *,
     over: Sequence[str] = (),
     metric: str = "accuracy",
@@ -98,10 +98,10 @@ def _varying(flat: Sequence[Mapping[str, Setting]]) -> list[str]:
     return sorted(varying, key=lambda key: not key.startswith("method."))  # the method's own first
 
 
-def _lines(key: str, runs: Sequence[Run], flat: Sequence[Mapping[str, Setting]]) -> Lines:
+def _lines(key: str, runs: Sequence[SavedRun], flat: Sequence[Mapping[str, Setting]]) -> Lines:
     """Runs that agree in all but this setting, and the seed; and those of methods that have no such setting,
     under the same conditions."""
-    groups: dict[str, tuple[dict[str, Setting], dict[Setting, list[Run]]]] = {}
+    groups: dict[str, tuple[dict[str, Setting], dict[Setting, list[SavedRun]]]] = {}
     for run, mine in zip(runs, flat, strict=True):
         rest = {name: value for name, value in mine.items() if name != key}
         value = str(mine[key]) if isinstance(mine.get(key), list) else mine.get(key)
@@ -163,7 +163,7 @@ def _panel(
     axes.set_xlabel(fit(label, inches, 8))
 
 
-def _last(run: Run, measure: Measure) -> float:
+def _last(run: SavedRun, measure: Measure) -> float:
     known = series(run, measure)  # or it says why there is none
     value = final_value(run, measure)
     return known[max(known)] if value is None else value
