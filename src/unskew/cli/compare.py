@@ -11,7 +11,7 @@ import typer
 
 from unskew import metrics
 from unskew.cli import options
-from unskew.cli.progress import Watch
+from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import Cells, Loaded, set_up
 from unskew.cli.show import (
     compared_sites,
@@ -224,7 +224,7 @@ def finish(
         study.agree_on_plan(folder, found, planned)
         left = [run for run in planned if not is_finished(run.folder)]
         rounds = sum(run.prepared.experiment.budget.rounds for run in left)
-        with Watch(rounds, cells=len(left), quiet=quiet, table=table) as watch:
+        with ProgressDisplay(rounds, cells=len(left), quiet=quiet, table=table) as watch:
             clock.mark("set-up")
             try:
                 ends = sweep(planned, watch, loggers)

@@ -56,7 +56,7 @@ class Bar(Progress):
         yield self.numbers
 
 
-class Watch:
+class ProgressDisplay:
     """Sees the rounds of `cells` runs, of `rounds` rounds together."""
 
     def __init__(self, rounds: int, *, cells: int = 1, quiet: bool = False, table: bool = False) -> None:
@@ -83,7 +83,7 @@ class Watch:
         self._headed = False
         self._faults = 0
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ProgressDisplay:
         self._bar.start()
         return self
 

@@ -13,7 +13,7 @@ import tomli_w
 import typer
 
 from unskew.cli import options
-from unskew.cli.progress import Watch
+from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import Cells, set_up
 from unskew.cli.show import Grid, console, say
 from unskew.clock import Clock, process_age
@@ -230,7 +230,7 @@ def _time(pace: Pace, settings: Sequence[Mapping[str, Any]]) -> str:
     return f"about {outcomes.duration(seconds)}, going by runs in the same folder."
 
 
-class _Estimating(Watch):
+class _Estimating(ProgressDisplay):
     """Says how long the rest will take as soon as that can be told."""
 
     def __init__(self, rounds: int, prepared: Cells, folder: Path, *, quiet: bool) -> None:

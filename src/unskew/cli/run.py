@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from unskew.cli import options
-from unskew.cli.progress import Watch
+from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import set_up
 from unskew.cli.show import (
     class_table,
@@ -111,7 +111,7 @@ def run(
     [(_, prepared)] = set_up([("", spec)], clock, quiet=quiet)
     settings = prepared.experiment
     label = settings.method.brief()
-    with Watch(settings.budget.rounds, quiet=quiet, table=table) as watch:
+    with ProgressDisplay(settings.budget.rounds, quiet=quiet, table=table) as watch:
         watch.label(f"{label} seed {settings.seed}")
         folder = out or free_folder("-".join(settings.words()))
         finished = execute(prepared, folder, watch, loggers, clock)
