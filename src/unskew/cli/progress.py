@@ -57,7 +57,7 @@ class Bar(Progress):
 
 
 class ProgressDisplay:
-    """Sees the rounds of `cells` runs, of `rounds` rounds together."""
+    """Shows on the terminal how far `cells` runs have come, which have `rounds` rounds together."""
 
     def __init__(self, rounds: int, *, cells: int = 1, quiet: bool = False, table: bool = False) -> None:
         self._rounds, self._cells, self._quiet, self._table = rounds, cells, quiet, table

@@ -90,8 +90,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Head:
-    """Of a column of cells."""
+class ColumnHeader:
+    """What stands above a column of cells."""
 
     group: str
     """What columns beside it have in common, such as a condition; empty where there is nothing."""
@@ -113,7 +113,7 @@ class MethodTable:
     """What all of it is about, in one line."""
     heads: tuple[str, ...]
     """What the rows are of, such as method."""
-    columns: tuple[Head, ...]
+    columns: tuple[ColumnHeader, ...]
     rows: tuple[Row, ...]
     footnotes: tuple[str, ...]
     """What a reader has to know, one sentence each."""
@@ -393,8 +393,8 @@ def _tested(
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a cell belongs: what it is of, by the names of axes."""
+class _PlacedCell:
+    """A cell, and where it belongs: what it is of, by the names of axes."""
 
     method: str
     condition: str
@@ -407,7 +407,7 @@ class _Place:
 
 def _lay_out(
     filled: Sequence[_Filled], columns: Sequence[Column], rows: str, beside: str
-) -> tuple[tuple[str, ...], tuple[Head, ...], tuple[Row, ...]]:
+) -> tuple[tuple[str, ...], tuple[ColumnHeader, ...], tuple[Row, ...]]:
     if rows == beside:
         raise UserError(f"--rows and --columns are both {rows}: choose two different ones.")
     axes = {
@@ -415,11 +415,11 @@ def _lay_out(
     }
     places = list(_places(filled, columns, list(axes.values())))
 
-    def of(axis: str, place: _Place) -> str:
+    def of(axis: str, place: _PlacedCell) -> str:
         plain = {METHOD: place.method, CONDITION: place.condition, MEASURE: place.column.title}
         return plain[axis] if axis in plain else place.settings[axes[axis]]
 
-    before: list[tuple[str, Callable[[_Place], str]]] = []
+    before: list[tuple[str, Callable[[_PlacedCell], str]]] = []
     if CONDITION not in (rows, beside) and any(place.rest for place in places):
         before.append((CONDITION, lambda place: place.rest))
     before.append((rows, lambda place: of(rows, place)))
@@ -428,18 +428,20 @@ def _lay_out(
 
     several = len(columns) > 1 and MEASURE not in (rows, beside)
 
-    def head(place: _Place) -> Head:
+    def head(place: _PlacedCell) -> ColumnHeader:
         if beside == MEASURE:
-            return Head("", place.column.title, place.column.name)
+            return ColumnHeader("", place.column.title, place.column.name)
         told = of(beside, place)
         return (
-            Head(told, place.column.title, f"{told} {place.column.name}") if several else Head("", told, told)
+            ColumnHeader(told, place.column.title, f"{told} {place.column.name}")
+            if several
+            else ColumnHeader("", told, told)
         )
 
     # Of what the groups have in common, measures stand side by side.
     groups = list(dict.fromkeys(head(place).group for place in places))
     heads = sorted(dict.fromkeys(map(head, places)), key=lambda each: groups.index(each.group))
-    found: dict[tuple[str, ...], dict[Head, TableCell]] = {}
+    found: dict[tuple[str, ...], dict[ColumnHeader, TableCell]] = {}
     for place in places:
         found.setdefault(tuple(key(place) for _, key in before), {})[head(place)] = place.cell
     keys = list(found)
@@ -450,7 +452,9 @@ def _lay_out(
     return tuple(name for name, _ in before), tuple(heads), laid
 
 
-def _places(filled: Sequence[_Filled], columns: Sequence[Column], axes: Sequence[str]) -> Iterable[_Place]:
+def _places(
+    filled: Sequence[_Filled], columns: Sequence[Column], axes: Sequence[str]
+) -> Iterable[_PlacedCell]:
     for each in filled:
         condition = each.condition
         rest = ", ".join(text for key, text in condition.differs.items() if key not in axes)
@@ -459,7 +463,7 @@ def _places(filled: Sequence[_Filled], columns: Sequence[Column], axes: Sequence
             told = {axis: write_value(asked.get(axis, NONE)) for axis in axes}
             method = _without(name, [axis for axis in axes if axis.startswith("method.")])
             for column, cell in zip(columns, cells, strict=True):
-                yield _Place(method, condition.short or condition.title, rest, told, column, cell)
+                yield _PlacedCell(method, condition.short or condition.title, rest, told, column, cell)
 
 
 def _asked(run: SavedRun) -> dict[str, object]:

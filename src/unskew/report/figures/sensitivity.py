@@ -27,7 +27,7 @@ from unskew.report.figures.style import (
     text_width,
 )
 from unskew.report.figures.words import heading
-from unskew.report.looks import Look, looks
+from unskew.report.looks import PlotStyle, looks
 from unskew.report.measures import Measure, final_value, find, series
 from unskew.report.read import SavedRun, hyperparameters, settings
 
@@ -129,7 +129,7 @@ def _panel(
     key: str,
     lines: Lines,
     measure: Measure,
-    seen: Mapping[str, Look],
+    seen: Mapping[str, PlotStyle],
     inches: float,
 ) -> None:
     values = list(dict.fromkeys(value for each in lines.values() for value in each if value is not None))
