@@ -32,7 +32,7 @@ TEXT = "text"
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class NamedSamples:
     """Samples of a file or folder, as the model's `core` reads them."""
 
     names: list[str]
@@ -45,7 +45,7 @@ class Reading:
 
     called: str
     """What a sample is called by: row, file or sample."""
-    parts: Iterator[Samples]
+    parts: Iterator[NamedSamples]
     notes: list[str] = field(default_factory=list)
 
 
@@ -146,14 +146,14 @@ def _images(model: TrainedModel, path: Path) -> Reading:
     if not files:
         raise UserError(f"{path} holds no images: give another folder.")
 
-    def read() -> Iterator[Samples]:
+    def read() -> Iterator[NamedSamples]:
         resized = 0
         for start in range(0, len(files), READ_AT_ONCE):
             part = files[start : start + READ_AT_ONCE]
             resized += sum(not has_size(file, (width, height)) for file in part)
             images = read_images(part, channels, (width, height))
             below = [file.relative_to(path).as_posix() if path.is_dir() else file.name for file in part]
-            yield Samples(below, torch.from_numpy(images))
+            yield NamedSamples(below, torch.from_numpy(images))
         if resized:
             told.notes.append(
                 f"{resized} of {len(files)} images were resized to {width}x{height}, the size that the model "
@@ -177,7 +177,7 @@ def _arrays(model: TrainedModel, path: Path) -> Reading:
             inputs = model.preprocess(arrays[name])
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    return Reading("sample", iter([Samples([str(at) for at in range(len(inputs))], inputs)]))
+    return Reading("sample", iter([NamedSamples([str(at) for at in range(len(inputs))], inputs)]))
 
 
 def _table(model: TrainedModel, path: Path) -> Reading:
@@ -204,7 +204,7 @@ def _table(model: TrainedModel, path: Path) -> Reading:
         if others:
             named = f"of {shortened(sorted(others))}" if rows.sites is not None else "that name no site"
             notes.append(f"rows {named} are scaled by themselves: what is said of one depends on the others.")
-    samples = Samples([str(line) for line in rows.lines], model.features_of(rows))
+    samples = NamedSamples([str(line) for line in rows.lines], model.features_of(rows))
     return Reading("row", iter([samples]), notes)
 
 
@@ -222,4 +222,4 @@ def _texts(model: TrainedModel, path: Path) -> Reading:
     else:
         texts, lines = read_texts(path, model.words.columns, TEXT)
         rows = [str(line) for line in lines]
-    return Reading("row", iter([Samples(rows, model.preprocess(texts))]))
+    return Reading("row", iter([NamedSamples(rows, model.preprocess(texts))]))

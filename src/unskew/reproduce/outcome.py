@@ -16,7 +16,7 @@ from unskew import metrics, record
 from unskew.record import Json
 from unskew.report.measures import MEASURES, series
 from unskew.report.read import SavedRun, read_run
-from unskew.reproduce.published import PERCENT, Cell, Published, Reading, Settings, Table, experiment
+from unskew.reproduce.published import PERCENT, Cell, Published, PublishedTable, Reading, Settings, experiment
 
 BASELINE = "fedavg"
 """The row that speed-ups are told against."""
@@ -138,7 +138,7 @@ class Outcome:
 
 
 def outcomes(
-    table: Table, wanted: Iterable[tuple[Cell, Reading]], out: Path, version: Version
+    table: PublishedTable, wanted: Iterable[tuple[Cell, Reading]], out: Path, version: Version
 ) -> list[Outcome]:
     """What the finished runs in a folder came to, of every seed there is."""
     told, seen = [], set()
@@ -245,7 +245,7 @@ def _cost(target: float, run: SavedRun) -> float | None:
     return math.inf if spent is None else spent
 
 
-def to_json(table: Table, told: Sequence[Outcome], version: Version) -> dict[str, Json]:
+def to_json(table: PublishedTable, told: Sequence[Outcome], version: Version) -> dict[str, Json]:
     """For programs. Numbers are in the unit of the print."""
     return {
         "table": table.id,
@@ -266,7 +266,7 @@ def to_json(table: Table, told: Sequence[Outcome], version: Version) -> dict[str
     }
 
 
-def _cell_json(table: Table, told: Outcome) -> dict[str, Json]:
+def _cell_json(table: PublishedTable, told: Outcome) -> dict[str, Json]:
     summaries = [run.summary for run in told.runs if run.summary is not None]
     return {
         "cell": told.cell.id,
@@ -306,7 +306,9 @@ def _percent(value: float | None) -> float | None:
     return None if value is None else 100 * value
 
 
-def rows_of(table: Table, told: Sequence[Outcome], version: Version) -> tuple[list[str], list[list[str]]]:
+def rows_of(
+    table: PublishedTable, told: Sequence[Outcome], version: Version
+) -> tuple[list[str], list[list[str]]]:
     """The heads and the rows of the table that is shown: published, ours, difference, reading. Where a best
     round is reported, which was chosen on the test set, the mean of the last ten stands beside it."""
     several = len(table.measures) > 1
@@ -335,7 +337,7 @@ def rows_of(table: Table, told: Sequence[Outcome], version: Version) -> tuple[li
     return heads, rows
 
 
-def caption(table: Table, version: Version) -> list[str]:
+def caption(table: PublishedTable, version: Version) -> list[str]:
     """What stands above the numbers."""
     unit = "in %" if any(name.startswith(PERCENT) for name in table.measures) else ""
     lines = [f"{table.id}: {table.title}", f"published: {table.reports}" + f" ({unit})" * bool(unit)]
@@ -345,7 +347,7 @@ def caption(table: Table, version: Version) -> list[str]:
     return lines
 
 
-def to_markdown(table: Table, told: Sequence[Outcome], version: Version) -> str:
+def to_markdown(table: PublishedTable, told: Sequence[Outcome], version: Version) -> str:
     """As a page that can be kept beside the runs."""
     heads, rows = rows_of(table, told, version)
     first, *rest = caption(table, version)

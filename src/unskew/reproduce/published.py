@@ -155,7 +155,7 @@ class Cell:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class PublishedTable:
     """A table or a figure of a paper."""
 
     id: str
@@ -186,7 +186,7 @@ class Paper:
     name: str
     title: str
     reference: str
-    tables: tuple[Table, ...]
+    tables: tuple[PublishedTable, ...]
 
 
 @cache
@@ -195,12 +195,12 @@ def papers() -> dict[str, Paper]:
     return {name: _paper(name) for name in PAPERS}
 
 
-def tables() -> dict[str, Table]:
+def tables() -> dict[str, PublishedTable]:
     """All tables and figures by their ids."""
     return {table.id: table for paper in papers().values() for table in paper.tables}
 
 
-def find_table(name: str) -> Table:
+def find_table(name: str) -> PublishedTable:
     """The table of an id such as fedlmd:table3."""
     known = tables()
     if name not in known:
@@ -215,7 +215,7 @@ def find_table(name: str) -> Table:
     return known[name]
 
 
-def cells(table: Table, pattern: str = "*") -> list[Cell]:
+def cells(table: PublishedTable, pattern: str = "*") -> list[Cell]:
     """The cells of a table whose ids match a pattern such as cifar10/dirichlet:0.05/*, or one of several with
     spaces between."""
     wanted = pattern.split()
@@ -259,7 +259,7 @@ def experiment(
     return whole
 
 
-def check_reading(cell: Cell | Table, reading: str | None) -> Reading:
+def check_reading(cell: Cell | PublishedTable, reading: str | None) -> Reading:
     """The reading asked for, or the first; a UserError where the paper has no such reading."""
     if reading is None:
         return cell.readings[0]
@@ -268,7 +268,7 @@ def check_reading(cell: Cell | Table, reading: str | None) -> Reading:
             return known
     if reading not in READINGS:
         raise unknown("reading", reading, READINGS)
-    name = cell.id if isinstance(cell, Table) else cell.table
+    name = cell.id if isinstance(cell, PublishedTable) else cell.table
     raise UserError(f"{name} has the reading {cell.readings[0]} alone: no code was released with the paper.")
 
 
@@ -336,7 +336,7 @@ def _table(
     shared: _Layer,
     columns: Mapping[str, _Column],
     rows: Mapping[str, _Row],
-) -> Table:
+) -> PublishedTable:
     names = list(dict.fromkeys([*(row for each in table.values.values() for row in each), *table.rows]))
     for row, of in table.same_numbers.items():
         names.insert(names.index(of) + 1, row)
@@ -365,7 +365,7 @@ def _table(
                     _layers=layers,
                 )
             )
-    return Table(
+    return PublishedTable(
         id=f"{paper}:{table.id}",
         title=table.title,
         reports=table.reports,
