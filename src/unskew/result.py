@@ -89,7 +89,7 @@ class Stage:
     """The model of the round that validation chooses, so far; None where nothing validates."""
 
 
-class Choice:
+class BestRound:
     """Which of the rounds of a stage validation chooses, told of them one after another, and when there were
     enough of them."""
 

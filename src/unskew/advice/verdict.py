@@ -69,7 +69,7 @@ class Verdict:
         known = {name: value for name, value in heights.items() if value is not None}
         return sorted(known, key=lambda name: -known[name])
 
-    def choose(self, measure: str) -> Choice | None:
+    def choose(self, measure: str) -> ChosenCandidate | None:
         """The first of those that are above the reference beyond chance; where there is none, the first of
         all. None where nothing is known by this measure."""
         ranked = self.ranked(measure)
@@ -81,11 +81,11 @@ class Verdict:
         if not ranked:
             return None
         name = backed[0] if backed else ranked[0]
-        return Choice(self, measure, self.candidates[name], name in backed)
+        return ChosenCandidate(self, measure, self.candidates[name], name in backed)
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenCandidate:
     """The candidate to take by one measure."""
 
     verdict: Verdict

@@ -26,7 +26,7 @@ AnyMethod = str | Method | Program
 
 
 @dataclass(frozen=True, eq=False)
-class Settings:
+class FlowerSettings:
     """A method, and the conditions under which clients train by it."""
 
     method: Method | Program
@@ -108,7 +108,7 @@ def _short(value: object) -> str:
 
 def settings_of(
     method: AnyMethod, model: str | nn.Module | Callable[[], nn.Module], **conditions: Any
-) -> Settings:
+) -> FlowerSettings:
     """Settings that are given in Python: a method by its name or as such, a model, and whatever else
     `unskew.Trial` takes, such as a budget."""
     found, name = named_method(method)
@@ -116,7 +116,7 @@ def settings_of(
     def make_trial(federation: Federation) -> Trial:
         return Trial(federation, model, **conditions)
 
-    return Settings(found, name, make_trial)
+    return FlowerSettings(found, name, make_trial)
 
 
 def named_method(method: AnyMethod | MethodSpec) -> tuple[Method | Program, str]:
