@@ -15,7 +15,7 @@ from unskew.report.answer import Answer, answer
 from unskew.report.measures import MEASURES, series
 from unskew.report.read import SavedRun
 
-Measure = Callable[[record.Summary], float | None]
+SummaryMeasure = Callable[[record.Summary], float | None]
 
 
 POSITIVE = (0.0, math.inf)
@@ -85,7 +85,7 @@ def statistics(runs: Sequence[SavedRun]) -> Json:
     """Mean, standard deviation (n-1) and 95% confidence interval over the runs of several seeds."""
     summaries = [summary_of(run) for run in runs]
 
-    def over(measure: Measure, bounds: tuple[float, float] = metrics.SHARE) -> Json:
+    def over(measure: SummaryMeasure, bounds: tuple[float, float] = metrics.SHARE) -> Json:
         return _told(metrics.over_seeds([measure(summary) for summary in summaries], bounds=bounds))
 
     return {
@@ -143,7 +143,7 @@ def site_statistics(summaries: Sequence[record.Summary]) -> dict[str, Json] | No
     return told
 
 
-def _probability(name: str) -> Measure:
+def _probability(name: str) -> SummaryMeasure:
     return lambda summary: getattr(summary.probabilities, name, None)
 
 

@@ -13,14 +13,14 @@ from unskew.reading import read_begun, read_tested
 from unskew.report.read import SavedRun
 from unskew.result import Result
 
-Source = str | Path | Result
+RunSource = str | Path | Result
 """A run folder, a folder of run folders as compare writes it, or what `unskew.train` returned."""
-Sources = Source | Iterable[Source] | Mapping[str, Source | Iterable[Source]]
+RunSources = RunSource | Iterable[RunSource] | Mapping[str, RunSource | Iterable[RunSource]]
 """One or several of these, or several under names of one's own, such as {"fedavg": [first, second]}."""
 
 
 @contextmanager
-def gathered(sources: Sources, *, failed: bool = False) -> Iterator[list[SavedRun]]:
+def gathered(sources: RunSources, *, failed: bool = False) -> Iterator[list[SavedRun]]:
     """The runs, as long as they are needed: results become run folders for that time. Those that were given
     under a name have it as their label. With `failed`, also runs that failed before their first test."""
     named = sources if isinstance(sources, Mapping) else {"": sources}
@@ -52,11 +52,11 @@ def _called(runs: list[SavedRun], names: Mapping[Path, str]) -> list[SavedRun]:
     return found
 
 
-def _several(given: Source | Iterable[Source]) -> list[Source]:
+def _several(given: RunSource | Iterable[RunSource]) -> list[RunSource]:
     return [given] if isinstance(given, str | Path | Result) else list(given)
 
 
-def _folder(source: Source, folder: Path) -> Path:
+def _folder(source: RunSource, folder: Path) -> Path:
     if isinstance(source, Result):
         return source.save(folder)
     if isinstance(source, str | Path):

@@ -42,7 +42,7 @@ class Wish:
     sort: bool = False
 
 
-Option = Literal["metric", "client", "round", "over", "classes", "data", "against", "reference", "sort"]
+FigureOption = Literal["metric", "client", "round", "over", "classes", "data", "against", "reference", "sort"]
 Draw = Callable[[Sequence[SavedRun], Wish], "Figure"]
 
 
@@ -50,7 +50,7 @@ Draw = Callable[[Sequence[SavedRun], Wish], "Figure"]
 class FigureType:
     line: str
     draw: Draw
-    options: tuple[Option, ...] = ()
+    options: tuple[FigureOption, ...] = ()
     """Those it takes beside --width and --title."""
 
 
@@ -192,7 +192,7 @@ def figure(
         _list()
         raise unknown("figure", name, FIGURES)
     kind, path = FIGURES[name], out or Path(f"{name}.png")
-    given: dict[Option, object] = {
+    given: dict[FigureOption, object] = {
         "metric": metric, "client": client, "round": round, "over": over, "classes": classes, "data": data,
         "against": against, "reference": reference, "sort": sort,
     }  # fmt: skip

@@ -23,7 +23,7 @@ from unskew.experiment import Experiment
 from unskew.record import Failure, Json, to_json
 from unskew.reproduce import Cell, PublishedTable, Reading, cells, find_table, papers
 from unskew.reproduce import outcome as outcomes
-from unskew.reproduce.outcome import Outcome, Pace, Version, run_folder, run_stem
+from unskew.reproduce.outcome import CellOutcome, Pace, Version, run_folder, run_stem
 from unskew.reproduce.published import check_reading
 from unskew.runs import write_whole
 from unskew.sweep import SweepRun, is_finished, sweep
@@ -290,7 +290,7 @@ def _keep(table: PublishedTable, out: Path, version: Version) -> None:
 
 
 def _show(
-    table: PublishedTable, told: Sequence[Outcome], version: Version, left_out: Mapping[str, str]
+    table: PublishedTable, told: Sequence[CellOutcome], version: Version, left_out: Mapping[str, str]
 ) -> None:
     screen = console()
     for line in outcomes.caption(table, version):

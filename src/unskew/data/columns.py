@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from unskew.errors import UserError
 from unskew.notation import in_order
 
-Cell = float | str
+CellValue = float | str
 """A number where the file has one, else its text."""
 Missing = Literal["refuse", "fill", "column"]
 Scale = Literal["all", "site", "none"]
@@ -40,7 +40,7 @@ FEWEST_ROWS = 10
 FILL_IT = "put a value there, or give missing=fill or missing=column"
 
 
-def cell_of(text: str) -> Cell:
+def cell_of(text: str) -> CellValue:
     text = text.strip()
     try:
         number = float(text)
@@ -49,11 +49,11 @@ def cell_of(text: str) -> Cell:
     return text if math.isnan(number) else number
 
 
-def is_missing(cell: Cell) -> bool:
+def is_missing(cell: CellValue) -> bool:
     return isinstance(cell, str) and cell.lower() in MISSING
 
 
-def category_of(cell: Cell) -> str:
+def category_of(cell: CellValue) -> str:
     """The category that a cell names: 1 and 1.0 are the same."""
     return cell if isinstance(cell, str) else repr(cell).removesuffix(".0")
 
@@ -63,7 +63,7 @@ class Rows:
     """Rows of one file or several, and where each stands."""
 
     columns: tuple[str, ...]
-    cells: list[list[Cell]]
+    cells: list[list[CellValue]]
     files: list[Path]
     lines: list[int]
     sites: list[str] | None = None
@@ -78,7 +78,7 @@ class Rows:
         sites = None if self.sites is None else [self.sites[i] for i in at]
         return Rows(self.columns, cells, files, [self.lines[i] for i in at], sites)
 
-    def column(self, name: str) -> list[Cell]:
+    def column(self, name: str) -> list[CellValue]:
         at = self.columns.index(name)
         return [row[at] for row in self.cells]
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from unskew.data.bounded import check_regular
-from unskew.data.columns import Cell, Columns, Missing, Rows, Scale, cell_of, is_missing, learn
+from unskew.data.columns import CellValue, Columns, Missing, Rows, Scale, cell_of, is_missing, learn
 from unskew.data.dataset import Dataset
 from unskew.data.own import distinct_names, from_arrays, number_owners, shortened, stratified
 from unskew.data.parquet import is_parquet, parquet_header, parquet_rows
@@ -421,7 +421,7 @@ def aligned(table: Table, first: Table) -> Table:
             f"alone): add it, or leave it out with drop={apart[0]}."
         )
     order = [mine.index(name) for name in theirs]
-    cells: list[list[Cell]] = [[row[at] for at in order] for row in table.rows.cells]
+    cells: list[list[CellValue]] = [[row[at] for at in order] for row in table.rows.cells]
     return replace(table, rows=replace(table.rows, columns=theirs, cells=cells))
 
 

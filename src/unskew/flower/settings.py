@@ -16,7 +16,7 @@ from unskew.errors import UserError
 from unskew.experiment import MethodSpec, method_table
 from unskew.method import OWN, Method
 from unskew.methods.assemble import assemble
-from unskew.methods.card import Option
+from unskew.methods.card import OptionValue
 from unskew.notation import write_parts
 from unskew.program import Program
 from unskew.train import in_one_stage
@@ -132,7 +132,7 @@ def named_method(method: AnyMethod | MethodSpec) -> tuple[Method | Program, str]
             f"method is of type {type(method).__name__}: give its name, such as 'fedvls', or call its "
             "function."
         )
-    parts: Mapping[str, Mapping[str, Option]] = method.made or (
+    parts: Mapping[str, Mapping[str, OptionValue]] = method.made or (
         {"fedavg": {}} if method == Method() else {OWN: {}}
     )
     return method, write_parts(parts)

@@ -16,7 +16,15 @@ from unskew import metrics, record
 from unskew.record import Json
 from unskew.report.measures import MEASURES, series
 from unskew.report.read import SavedRun, read_run
-from unskew.reproduce.published import PERCENT, Cell, Published, PublishedTable, Reading, Settings, experiment
+from unskew.reproduce.published import (
+    PERCENT,
+    Cell,
+    ExperimentSettings,
+    Published,
+    PublishedTable,
+    Reading,
+    experiment,
+)
 
 BASELINE = "fedavg"
 """The row that speed-ups are told against."""
@@ -68,7 +76,7 @@ class Version:
         smaller = f"a smaller version, with {' and '.join(parts)}" if parts else ""
         return ", ".join(filter(None, (smaller, *self._computed())))
 
-    def experiment(self, cell: Cell, reading: Reading, seed: int) -> Settings:
+    def experiment(self, cell: Cell, reading: Reading, seed: int) -> ExperimentSettings:
         """The experiment of a cell in this version."""
         whole = experiment(cell, reading, seed, rounds=self.rounds, fraction=self.fraction)
         if self.precision != "fp32":
@@ -76,7 +84,7 @@ class Version:
         return {**whole, "fast": True} if self.fast else whole
 
 
-def run_stem(settings: Settings) -> str:
+def run_stem(settings: ExperimentSettings) -> str:
     """What the folders of an experiment's seeds begin with: the same for cells of several tables that are one
     experiment, so that it runs once."""
     without = {key: value for key, value in settings.items() if key != "seed"}
@@ -86,13 +94,13 @@ def run_stem(settings: Settings) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.=_]+', '-', words)}-{digest}"
 
 
-def run_folder(out: Path, version: Version, settings: Settings) -> Path:
+def run_folder(out: Path, version: Version, settings: ExperimentSettings) -> Path:
     """Where the run of an experiment is, in the folder of all that is reproduced."""
     return out / version.folder / f"{run_stem(settings)}-seed{settings['seed']}"
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class CellOutcome:
     """An experiment of a cell, beside what is printed."""
 
     cell: Cell
@@ -139,7 +147,7 @@ class Outcome:
 
 def outcomes(
     table: PublishedTable, wanted: Iterable[tuple[Cell, Reading]], out: Path, version: Version
-) -> list[Outcome]:
+) -> list[CellOutcome]:
     """What the finished runs in a folder came to, of every seed there is."""
     told, seen = [], set()
     first = {(cell.column, cell.row): cell for cell in table.cells}
@@ -168,7 +176,7 @@ def outcomes(
             )
             for name in table.measures
         }
-        told.append(Outcome(cell, ", ".join(readings), runs, values, version.smaller))
+        told.append(CellOutcome(cell, ", ".join(readings), runs, values, version.smaller))
     return told
 
 
@@ -245,7 +253,7 @@ def _cost(target: float, run: SavedRun) -> float | None:
     return math.inf if spent is None else spent
 
 
-def to_json(table: PublishedTable, told: Sequence[Outcome], version: Version) -> dict[str, Json]:
+def to_json(table: PublishedTable, told: Sequence[CellOutcome], version: Version) -> dict[str, Json]:
     """For programs. Numbers are in the unit of the print."""
     return {
         "table": table.id,
@@ -266,7 +274,7 @@ def to_json(table: PublishedTable, told: Sequence[Outcome], version: Version) ->
     }
 
 
-def _cell_json(table: PublishedTable, told: Outcome) -> dict[str, Json]:
+def _cell_json(table: PublishedTable, told: CellOutcome) -> dict[str, Json]:
     summaries = [run.summary for run in told.runs if run.summary is not None]
     return {
         "cell": told.cell.id,
@@ -307,7 +315,7 @@ def _percent(value: float | None) -> float | None:
 
 
 def rows_of(
-    table: PublishedTable, told: Sequence[Outcome], version: Version
+    table: PublishedTable, told: Sequence[CellOutcome], version: Version
 ) -> tuple[list[str], list[list[str]]]:
     """The heads and the rows of the table that is shown: published, ours, difference, reading. Where a best
     round is reported, which was chosen on the test set, the mean of the last ten stands beside it."""
@@ -347,7 +355,7 @@ def caption(table: PublishedTable, version: Version) -> list[str]:
     return lines
 
 
-def to_markdown(table: PublishedTable, told: Sequence[Outcome], version: Version) -> str:
+def to_markdown(table: PublishedTable, told: Sequence[CellOutcome], version: Version) -> str:
     """As a page that can be kept beside the runs."""
     heads, rows = rows_of(table, told, version)
     first, *rest = caption(table, version)
@@ -360,7 +368,7 @@ def to_markdown(table: PublishedTable, told: Sequence[Outcome], version: Version
     return "\n".join(lines) + "\n"
 
 
-def assumptions(told: Iterable[Outcome]) -> list[str]:
+def assumptions(told: Iterable[CellOutcome]) -> list[str]:
     """What had to be chosen for these cells, each once."""
     return list(dict.fromkeys(each for one in told for each in one.cell.assumed))
 

@@ -24,7 +24,7 @@ Reading = Literal["paper", "as-coded"]
 READINGS: tuple[Reading, ...] = ("paper", "as-coded")
 PAPERS = ("fedlmd", "fedvls", "feded", "fedlc", "pkd")
 Statistic = Literal["best_by_test", "last", "mean_last_10"]
-Settings = dict[str, Any]
+ExperimentSettings = dict[str, Any]
 """Tables of an experiment file. In the method's, `parts` has the names and each part a table of its own."""
 
 PERCENT = ("accuracy", "max_class", "min_class", "domain")
@@ -38,16 +38,16 @@ class _Strict(BaseModel):
 class _Layer(_Strict):
     """Settings, and those of each reading on top."""
 
-    data: Settings = {}
-    skew: Settings = {}
-    model: Settings = {}
-    method: Settings = {}
-    budget: Settings = {}
-    probe: Settings = {}
-    paper: Settings = {}
-    as_coded: Settings = Field(default={}, alias="as-coded")
+    data: ExperimentSettings = {}
+    skew: ExperimentSettings = {}
+    model: ExperimentSettings = {}
+    method: ExperimentSettings = {}
+    budget: ExperimentSettings = {}
+    probe: ExperimentSettings = {}
+    paper: ExperimentSettings = {}
+    as_coded: ExperimentSettings = Field(default={}, alias="as-coded")
 
-    def under(self, reading: Reading) -> list[Settings]:
+    def under(self, reading: Reading) -> list[ExperimentSettings]:
         tables = ("data", "skew", "model", "method", "budget", "probe")
         plain = {name: getattr(self, name) for name in tables}
         return [plain, self.paper if reading == "paper" else self.as_coded]
@@ -59,7 +59,7 @@ class _Column(_Layer):
 
 
 class _Row(_Layer):
-    at: dict[str, Settings] = {}
+    at: dict[str, ExperimentSettings] = {}
     """Other settings under a column, and under those whose names go on from it."""
     same_as: str = ""
     """The row that this one is another name of."""
@@ -143,7 +143,7 @@ class Cell:
     """Why it cannot be run; empty where it can."""
     assumed: tuple[str, ...]
     """What is not printed and had to be chosen."""
-    _layers: Mapping[Reading, Sequence[Settings]] = field(default_factory=dict, repr=False)
+    _layers: Mapping[Reading, Sequence[ExperimentSettings]] = field(default_factory=dict, repr=False)
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -228,12 +228,12 @@ def cells(table: PublishedTable, pattern: str = "*") -> list[Cell]:
     return found
 
 
-def settings(cell: Cell, reading: Reading | None = None) -> Settings:
+def settings(cell: Cell, reading: Reading | None = None) -> ExperimentSettings:
     """The settings of a cell's experiment, without a seed: the tables of an experiment file."""
     if cell.not_runnable:
         raise UserError(f"{cell.table} {cell.id} cannot be run: {cell.not_runnable}.")
     reading = check_reading(cell, reading)
-    whole: Settings = {}
+    whole: ExperimentSettings = {}
     for layer in cell._layers[reading]:
         _merge(whole, layer)
     whole["method"] = _method(whole.get("method", {}))
@@ -247,7 +247,7 @@ def experiment(
     *,
     rounds: int | None = None,
     fraction: float | None = None,
-) -> Settings:
+) -> ExperimentSettings:
     """The experiment file of a cell, as a dictionary: `Experiment(**experiment(cell))` is the experiment.
     With `rounds` or a `fraction` of the data, a smaller version of it."""
     whole = {"seed": seed, **settings(cell, reading)}
@@ -272,7 +272,7 @@ def check_reading(cell: Cell | PublishedTable, reading: str | None) -> Reading:
     raise UserError(f"{name} has the reading {cell.readings[0]} alone: no code was released with the paper.")
 
 
-def _fit(method: Settings, rounds: int) -> None:
+def _fit(method: ExperimentSettings, rounds: int) -> None:
     """Let the stages of a method fit into fewer rounds than it was published with."""
     for key in ("warmup", "encoder_rounds"):
         if isinstance(method.get(key), int) and method[key] >= rounds:
@@ -297,14 +297,14 @@ def _scaled(recipe: str, fraction: float) -> str:
     return "+".join(told)
 
 
-def _method(table: Mapping[str, Any]) -> Settings:
+def _method(table: Mapping[str, Any]) -> ExperimentSettings:
     """The [method] table of an experiment file."""
     parts = table["parts"]
     options = {part: dict(table.get(part, {})) for part in parts}
     return {"name": "+".join(parts), **(options[parts[0]] if len(parts) == 1 else options)}
 
 
-def _merge(under: Settings, over: Mapping[str, Any]) -> None:
+def _merge(under: ExperimentSettings, over: Mapping[str, Any]) -> None:
     """Put settings over others, table by table."""
     for key, value in over.items():
         if isinstance(value, Mapping) and isinstance(under.get(key), dict):
@@ -348,7 +348,7 @@ def _table(
             given = rows.get(name, _Row())
             if given.same_as:
                 given = rows[given.same_as]
-            layers: dict[Reading, list[Settings]] = {}
+            layers: dict[Reading, list[ExperimentSettings]] = {}
             for reading in readings if not table.not_runnable else ():
                 layers[reading] = [*shared.under(reading), *table.settings.under(reading)]
                 layers[reading] += [*_of_column(column, columns, reading), *_of_row(given, column, reading)]
@@ -381,14 +381,14 @@ def _table(
     )
 
 
-def _of_column(name: str, columns: Mapping[str, _Column], reading: Reading) -> Iterator[Settings]:
+def _of_column(name: str, columns: Mapping[str, _Column], reading: Reading) -> Iterator[ExperimentSettings]:
     column = columns[name]
     if column.base:
         yield from _of_column(column.base, columns, reading)
     yield from column.under(reading)
 
 
-def _of_row(row: _Row, column: str, reading: Reading) -> Iterable[Settings]:
+def _of_row(row: _Row, column: str, reading: Reading) -> Iterable[ExperimentSettings]:
     plain, read = row.under(reading)
     at = [over for name, over in row.at.items() if column == name or column.startswith(f"{name}/")]
     return [plain, *at, read]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from unskew.data.columns import Cell, InputColumn, Scale
+from unskew.data.columns import CellValue, InputColumn, Scale
 from unskew.data.dataset import Dataset
 from unskew.data.sources.files import read
 from unskew.data.tables import ColumnRoles, Table, chosen, dataset_of, owned
@@ -76,7 +76,7 @@ def _hospital(name: str, file: str, task: str) -> Table:
     lines = csv.reader(read(path).decode().splitlines())
     table = owned(chosen(path, COLUMNS, enumerate(lines, 1), ColumnRoles("num", None, (), ())), name)
     never = {COLUMNS.index(each) for each in NEVER_ZERO}
-    cells: list[list[Cell]] = [
+    cells: list[list[CellValue]] = [
         ["?" if at in never and cell == 0 else cell for at, cell in enumerate(row)]
         for row in table.rows.cells
     ]

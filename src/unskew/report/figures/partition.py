@@ -84,12 +84,12 @@ def draw_partition(
     return _draw([("", counts, tuple(classes), tuple(clients))], title, width)
 
 
-Part = tuple[str, Counts, tuple[str, ...], tuple[str, ...]]
+PartitionPanel = tuple[str, Counts, tuple[str, ...], tuple[str, ...]]
 """A title, label counts, the classes, and what the clients are called."""
 
 
 @printed
-def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
+def _draw(parts: Sequence[PartitionPanel], title: str, width: float | None) -> Figure:
     clients = max(counts.shape[0] for _, counts, _, _ in parts)
     C = max(counts.shape[1] for _, counts, _, _ in parts)
     names = [distinct(classes, 1.3) for _, _, classes, _ in parts]
