@@ -9,7 +9,7 @@ from unskew.record import is_tunable
 from unskew.report.read import SavedRun, by_method, settings
 
 TOLD = ("data.name", "skew.recipe", "skew.clients", "budget.cohort", "model.name")
-"""Settings that `Run.conditions` tells."""
+"""Settings that `SavedRun.conditions` tells."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ def by_condition(runs: Sequence[SavedRun]) -> list[Condition]:
 
 
 def in_common(runs: Sequence[SavedRun]) -> str:
-    """The parts of `Run.conditions` that are the same for all runs, in one line."""
+    """The parts of `SavedRun.conditions` that are the same for all runs, in one line."""
     parts = [_parts(run) for run in runs]
     return ", ".join(parts[0][key] for key in TOLD if len({each[key] for each in parts}) == 1)
 
@@ -78,15 +78,15 @@ def letter(number: int) -> str:
 
 
 def _parts(run: SavedRun) -> dict[str, str]:
-    """What `Run.conditions` tells, by setting."""
+    """What `SavedRun.conditions` tells, by setting."""
     cohort = run.experiment["budget"]["cohort"]
     some = "all in a round" if cohort == "all" else f"{cohort} per round"
     return dict(zip(TOLD, (run.data, run.skew, f"{run.clients} clients", some, run.model), strict=True))
 
 
 def _further(firsts: Sequence[SavedRun]) -> list[dict[str, str]]:
-    """What differs among conditions beside what `Run.conditions` tells, such as "lr 0.1". What comes with
-    another model would be told twice."""
+    """What differs among conditions beside what `SavedRun.conditions` tells, such as "lr 0.1". What comes
+    with another model would be told twice."""
     each = [settings(run) for run in firsts]
     models = [run.experiment["model"]["name"] for run in firsts]
 
