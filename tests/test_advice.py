@@ -17,7 +17,7 @@ import unskew as package
 from unskew.advice import evidence, verdict
 from unskew.advice.advising import advise_on
 from unskew.advice.counts import read_counts
-from unskew.advice.evidence import MethodResult, NetworkResult, Seed, Setting
+from unskew.advice.evidence import MethodResult, NetworkResult, SeedResult, Setting
 from unskew.advice.facts import contrasts, measure
 from unskew.cli import main
 from unskew.errors import UserError
@@ -39,7 +39,7 @@ COUNTS = np.array([[50, 50, 0, 0], [0, 50, 50, 0], [0, 0, 50, 50], [50, 0, 0, 50
 
 def seeds(*accuracies, worst=0.1, work=10.0):
     return {
-        number: Seed(
+        number: SeedResult(
             accuracy=value, worst=worst, vacant=value, last=value, traffic=100, work=work, seconds=1.0
         )
         for number, value in enumerate(accuracies, 1)

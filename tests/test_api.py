@@ -1,7 +1,12 @@
-"""The public names: what is here can be relied on, and a change of it is a decision."""
+"""The public names: what is here can be relied on, and a change of it is a decision. Names of classes, public
+or not, stand for one thing each."""
 
+import ast
 import importlib
 import importlib.util
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +38,34 @@ def test_the_losses_are_these():
         "not_true_distillation", "partial_distillation", "prototype_margin_term", "proximal_term",
         "restricted_cross_entropy", "vacant_distillation",
     }  # fmt: skip
+
+
+def type_aliases(module: ast.Module) -> Iterator[str]:
+    """The types that a module gives a name, such as Floats; not the parameters of commands, which are
+    Annotated and called as their flags."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and not ast.unparse(node.value).startswith("Annotated["):
+            yield from (each.id for each in node.targets if isinstance(each, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation):
+            yield ast.unparse(node.target)
+
+
+def test_no_class_shares_its_name_with_a_type_of_another_module():
+    folder = Path(unskew.__file__).parent
+    classes, aliases = defaultdict(set), defaultdict(set)
+    for path in folder.rglob("*.py"):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        where = ".".join(["unskew", *path.relative_to(folder).with_suffix("").parts])
+        for node in module.body:
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].add(where)
+        for name in type_aliases(module):
+            aliases[name].add(where)
+    assert "Trial" in classes
+    assert "Outcome" in aliases
+    homes = {name: sorted(where | aliases[name]) for name, where in classes.items()}
+    shared = [f"{name}: {' and '.join(where)}" for name, where in sorted(homes.items()) if len(where) > 1]
+    assert not shared, "\n".join(["one name stands for several things, rename all but one of each:", *shared])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("flwr") is not None, reason="Flower is installed here")

@@ -29,7 +29,7 @@ from unskew.experiment import Experiment, load_data, prepare, read
 from unskew.metrics import Assessment
 from unskew.program import Program
 from unskew.report.read import read_run
-from unskew.result import Choice, Round
+from unskew.result import BestRound, Round
 from unskew.runs import RunFolder
 from unskew.testing import hard_trial, normed_model
 
@@ -125,7 +125,7 @@ def told(number: int, right: float) -> Round:
     ],
 )
 def test_patience_counts_rounds_since_the_last_better_one(stop, values, chosen, stopped):
-    choice, ended = Choice(stop), None
+    choice, ended = BestRound(stop), None
     for number, value in enumerate(values, 1):
         choice.add(told(number, value))
         if choice.over:
@@ -135,7 +135,7 @@ def test_patience_counts_rounds_since_the_last_better_one(stop, values, chosen, 
 
 
 def test_patience_counts_rounds_also_where_not_all_are_validated():
-    choice = Choice(Stop(patience=4))
+    choice = BestRound(Stop(patience=4))
     for number, value in ((2, 0.5), (4, 0.4), (5, None), (6, 0.4)):
         round = told(number, value or 0.0)
         choice.add(round if value is not None else replace(round, validation=None))
@@ -144,13 +144,13 @@ def test_patience_counts_rounds_also_where_not_all_are_validated():
 
 
 def test_a_round_that_is_not_a_number_is_never_chosen():
-    choice = Choice(Stop(metric="loss", patience=3))
+    choice = BestRound(Stop(metric="loss", patience=3))
     for number, loss in enumerate((math.nan, 0.5, math.nan), 1):
         given = told(number, 0.5)
         assert not choice.over
         choice.add(replace(given, validation=replace(given.validation, loss=loss)))
     assert choice.round == 2
-    never = Choice(Stop(metric="loss", patience=2))
+    never = BestRound(Stop(metric="loss", patience=2))
     for number in (1, 2, 3):
         given = told(number, 0.5)
         never.add(replace(given, validation=replace(given.validation, loss=math.nan)))

@@ -18,9 +18,9 @@ from typing import Any
 
 from unskew import metrics, models
 from unskew.advice import evidence, verdict
-from unskew.advice.evidence import MethodResult, NetworkResult, Seed, Setting
+from unskew.advice.evidence import MethodResult, NetworkResult, SeedResult, Setting
 from unskew.advice.facts import SkewFacts, mean_of
-from unskew.advice.verdict import Candidate, Choice, Equal, Verdict
+from unskew.advice.verdict import Candidate, ChosenCandidate, Equal, Verdict
 from unskew.experiment import Experiment, MethodSpec, brief_skew
 from unskew.method import Method, plain_loss
 from unskew.methods.assemble import assemble
@@ -206,9 +206,9 @@ def _method(seeds: Mapping[int, tuple[Line, Line]], conditions: Mapping[str, Any
     )
 
 
-def _seed(line: Line) -> Seed:
+def _seed(line: Line) -> SeedResult:
     measured = {name: line["last_rounds"][name] for name in evidence.GOALS}
-    return Seed(
+    return SeedResult(
         **measured,
         last=line["accuracy"].get("best_by_validation", line["accuracy"]["last"]),
         traffic=line["traffic"]["up"] + line["traffic"]["down"],
@@ -377,7 +377,7 @@ def _mean(differences: Sequence[Difference]) -> float:
     return fmean(each.difference for each in differences)
 
 
-def _chosen(choice: Choice | None) -> str:
+def _chosen(choice: ChosenCandidate | None) -> str:
     if choice is None:
         return "-"
     name = f"`{choice.candidate.method.name}`"

@@ -28,7 +28,7 @@ from unskew.notation import joined, named
 from unskew.program import Program
 from unskew.record import TestedRound, plain
 from unskew.report.measures import MEASURES
-from unskew.report.read import Run, read_run
+from unskew.report.read import SavedRun, read_run
 
 RAW = Path(__file__).parent / "raw"
 MEASURED = ("accuracy", "worst", "majority", "minority", "vacant")
@@ -38,7 +38,7 @@ DIGITS = 6
 """That numbers are rounded to: accuracies are shares of at most some 10,000 samples."""
 
 
-def line(run: Run, *, shared: bool = False) -> dict[str, Any]:
+def line(run: SavedRun, *, shared: bool = False) -> dict[str, Any]:
     """What is kept of a finished run; no seconds where it shared its device."""
     summary, where = run.summary, run.environment
     assert summary is not None
@@ -76,7 +76,7 @@ def _short(commit: str) -> str:
     return commit[:7] + "+" * commit.endswith("+")
 
 
-def facts(run: Run) -> SkewFacts:
+def facts(run: SavedRun) -> SkewFacts:
     """The skew of the run's clients, and how many take part."""
     cohort = run.experiment["budget"]["cohort"]
     return measure(
@@ -87,7 +87,7 @@ def facts(run: Run) -> SkewFacts:
     )
 
 
-def last_rounds(run: Run) -> dict[str, float | None]:
+def last_rounds(run: SavedRun) -> dict[str, float | None]:
     """The mean of the last ten tested rounds, of fewer than a hundred of the last tenth: a run's model swings
     from round to round, and this is what to expect of it. Where validation chose the model, or the method
     changes it at the end, of that alone."""
@@ -103,7 +103,7 @@ def _mean(name: str, lines: Iterable[TestedRound]) -> float | None:
     return fmean(known) if (known := [value for value in values if value is not None]) else None
 
 
-def is_own(run: Run) -> bool:
+def is_own(run: SavedRun) -> bool:
     """Whether the method, the network or the data do not come with unskew, so that others cannot run it."""
     method, data = run.experiment["method"]["name"], run.experiment["data"]["name"]
     return (
@@ -135,7 +135,7 @@ def rounded(value: Any) -> Any:
     return {key: rounded(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-def runs_in(folder: Path) -> Iterable[Run]:
+def runs_in(folder: Path) -> Iterable[SavedRun]:
     """All that have begun."""
     found = sorted(path.parent for path in folder.rglob("rounds.jsonl"))
     if not found:

@@ -116,7 +116,7 @@ def _kept_in_memory(tensors: dict[int, Tensors]) -> ClientTensors:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _DiskPlace:
     """Where something lies on disk."""
 
     segment: _Segment
@@ -131,7 +131,7 @@ class _Entry:
     __slots__ = ("__weakref__", "_freed", "place", "size", "tensors", "tier")
 
     def __init__(
-        self, tensors: Tensors | None, place: _Place | None, tier: str, size: int, freed: deque[Any]
+        self, tensors: Tensors | None, place: _DiskPlace | None, tier: str, size: int, freed: deque[Any]
     ) -> None:
         self.tensors, self.place, self.tier, self.size, self._freed = tensors, place, tier, size, freed
 
@@ -161,12 +161,12 @@ class _Segment:
     def name(self) -> str:
         return "a temporary file" if self.path is None else str(self.path)
 
-    def append(self, data: bytes, checksum: str) -> _Place:
+    def append(self, data: bytes, checksum: str) -> _DiskPlace:
         os.lseek(self._file, self.size, os.SEEK_SET)
         left = memoryview(data)
         while left:
             left = left[os.write(self._file, left) :]
-        place = _Place(self, self.size, len(data), checksum)
+        place = _DiskPlace(self, self.size, len(data), checksum)
         self.size += len(data)  # not before all is written: the next one overwrites what is not
         self.synced = False
         return place
@@ -317,7 +317,7 @@ class ClientStore:
                         "from an older checkpoint, or run again."
                     )
                 segment = self._opened(number)
-                place = _Place(segment, offset, length, checksum)
+                place = _DiskPlace(segment, offset, length, checksum)
                 if offset + length > segment.size:
                     raise _damaged(place, client, "the file is too short")
                 entry = _Entry(None, place, "disk", length, self._freed)
@@ -511,7 +511,7 @@ def _checksum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def _read_checked(place: _Place, client: int) -> bytes:
+def _read_checked(place: _DiskPlace, client: int) -> bytes:
     try:
         data = place.segment.read(place.offset, place.length)
     except OSError as error:
@@ -523,7 +523,7 @@ def _read_checked(place: _Place, client: int) -> bytes:
     return data
 
 
-def _damaged(place: _Place, client: int, how: str) -> UserError:
+def _damaged(place: _DiskPlace, client: int, how: str) -> UserError:
     return UserError(
         f"what client {client} keeps is damaged in {place.segment.name} ({how}): resume from an older "
         "checkpoint, or run again."

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from unskew import metrics, notebook
 from unskew.errors import unknown
-from unskew.gather import Sources, gathered
+from unskew.gather import RunSources, gathered
 from unskew.report.answer import TITLES, Answer, Standing, answer, points, verdict
 from unskew.report.conditions import by_condition
 
-Row = dict[str, str | float | int | None]
+ComparedRow = dict[str, str | float | int | None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,7 +30,7 @@ class Compared:
         return " ".join(told.sentence for told in self.answers)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ComparedRow]:
         """A row for each condition, method and measure, as fractions: for `pandas.DataFrame(found.rows)`.
 
         mean and std are the method's own, difference, low and high its difference to the reference and the
@@ -77,7 +77,7 @@ class Compared:
         return "".join(parts)
 
 
-def compare(runs: Sources, *, reference: str | None = None) -> Compared:
+def compare(runs: RunSources, *, reference: str | None = None) -> Compared:
     """Compare methods on the seeds that all of them have.
 
     `runs` is the folder that `unskew compare` wrote, several run folders, or results in memory:
@@ -96,7 +96,7 @@ def compare(runs: Sources, *, reference: str | None = None) -> Compared:
         )
 
 
-def _row(condition: str, told: Answer, each: Standing, measure: str) -> Row:
+def _row(condition: str, told: Answer, each: Standing, measure: str) -> ComparedRow:
     value, found = each.values[measure], each.differences.get(measure)
     low, high = (None, None) if found is None or found.interval is None else found.interval
     return {
@@ -129,7 +129,7 @@ def _cells(told: Answer, *, differences: bool) -> list[list[str]]:
     return lines
 
 
-def _value(found: metrics.Summary | None) -> str:
+def _value(found: metrics.SeedsSummary | None) -> str:
     return "–" if found is None else metrics.plus_minus(found, scale=100)
 
 

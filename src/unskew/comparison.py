@@ -9,13 +9,13 @@ from typing import Any
 
 from unskew import metrics, record
 from unskew.experiment import Experiment
-from unskew.metrics import Summary
+from unskew.metrics import SeedsSummary
 from unskew.record import Json
 from unskew.report.answer import Answer, answer
 from unskew.report.measures import MEASURES, series
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
-Measure = Callable[[record.Summary], float | None]
+SummaryMeasure = Callable[[record.Summary], float | None]
 
 
 POSITIVE = (0.0, math.inf)
@@ -27,7 +27,7 @@ PROBABILITIES = {"brier": (0.0, 2.0), "log_loss": POSITIVE}
 def comparison(
     experiment: Experiment,
     seeds: Sequence[int],
-    finished: Mapping[str, Mapping[int, Run]],
+    finished: Mapping[str, Mapping[int, SavedRun]],
     failed: Sequence[record.FailedRun] = (),
     reference: str | None = None,
 ) -> tuple[dict[str, Any], Answer | None]:
@@ -75,17 +75,17 @@ def answer_json(told: Answer) -> dict[str, Any]:
     }
 
 
-def summary_of(run: Run) -> record.Summary:
+def summary_of(run: SavedRun) -> record.Summary:
     """The summary of a run that is finished."""
     assert run.summary is not None
     return run.summary
 
 
-def statistics(runs: Sequence[Run]) -> Json:
+def statistics(runs: Sequence[SavedRun]) -> Json:
     """Mean, standard deviation (n-1) and 95% confidence interval over the runs of several seeds."""
     summaries = [summary_of(run) for run in runs]
 
-    def over(measure: Measure, bounds: tuple[float, float] = metrics.SHARE) -> Json:
+    def over(measure: SummaryMeasure, bounds: tuple[float, float] = metrics.SHARE) -> Json:
         return _told(metrics.over_seeds([measure(summary) for summary in summaries], bounds=bounds))
 
     return {
@@ -143,11 +143,11 @@ def site_statistics(summaries: Sequence[record.Summary]) -> dict[str, Json] | No
     return told
 
 
-def _probability(name: str) -> Measure:
+def _probability(name: str) -> SummaryMeasure:
     return lambda summary: getattr(summary.probabilities, name, None)
 
 
-def _speed_up(finished: Mapping[str, Mapping[int, Run]], reference: str) -> dict[str, Json]:
+def _speed_up(finished: Mapping[str, Mapping[int, SavedRun]], reference: str) -> dict[str, Json]:
     """Of every method, by seed: the reference's best accuracy, the round that reaches it, and how many times
     sooner than the reference that is."""
     theirs = {seed: series(run, ACCURACY) for seed, run in finished[reference].items()}
@@ -167,7 +167,7 @@ def _speed_up(finished: Mapping[str, Mapping[int, Run]], reference: str) -> dict
     return told
 
 
-def _told(found: Summary | None) -> Json:
+def _told(found: SeedsSummary | None) -> Json:
     if found is None:
         return None
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(found).items()}

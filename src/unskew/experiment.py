@@ -45,7 +45,7 @@ from unskew.engines.network import Network
 from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods.assemble import assemble, find
-from unskew.methods.card import Option
+from unskew.methods.card import OptionValue
 from unskew.models.tuning import MOST_RANK
 from unskew.notation import (
     items,
@@ -144,7 +144,7 @@ class MethodSpec(Spec):
         short = short or short_paths(self.files())
         return write_parts({short.get(name, name): options for name, options in parts.items()})
 
-    def changed(self) -> dict[str, dict[str, Option]]:
+    def changed(self) -> dict[str, dict[str, OptionValue]]:
         """Of each part the hyperparameters that do not have their defaults."""
         return {
             name: {key: value for key, value in options.items() if value != find(name).options.get(key)}
@@ -155,7 +155,7 @@ class MethodSpec(Spec):
         """The parts that are the user's own files."""
         return [name for name in self.parts() if name.endswith(".py")]
 
-    def parts(self) -> dict[str, dict[str, Option]]:
+    def parts(self) -> dict[str, dict[str, OptionValue]]:
         """Each part's name and the hyperparameters given for it."""
         names = [part.strip() for part in self.name.split("+")]
         given: dict[str, Any] = self.model_extra or {}

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from unskew.data.columns import Column, cell_of
+from unskew.data.columns import InputColumn, cell_of
 from unskew.errors import UserError, unknown
 from unskew.files import replacing
 from unskew.models.standardised import make_plain
@@ -96,7 +96,7 @@ class Exportable(nn.Module):
         return logits, logits.softmax(dim=1)
 
 
-def all_numbers(columns: Sequence[Column]) -> bool:
+def all_numbers(columns: Sequence[InputColumn]) -> bool:
     """Whether a table's cells are all numbers, categories too, so that a graph of tensors can read them."""
     return all(isinstance(cell_of(each), float) for column in columns for each in column.categories)
 
@@ -104,7 +104,7 @@ def all_numbers(columns: Sequence[Column]) -> bool:
 class ColumnsInside(nn.Module):
     """What `Columns.apply` does, in tensors: float64 [n, columns] to float32 [n, features]."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[InputColumn]) -> None:
         super().__init__()
         self.columns = tuple(columns)
         for name, values in self._by_feature().items():

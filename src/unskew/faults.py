@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unskew.engines import Engine
-from unskew.engines.check import Answer, check_form, check_reports
+from unskew.engines.check import ClientAnswer, check_form, check_reports
 from unskew.engines.job import Failed, Job, Outcome
 from unskew.errors import UserError
 from unskew.method import Method, plain_loss
@@ -29,11 +29,11 @@ MOST_TOLD = 5
 
 def sort_out(
     rules: Faults, round: int, jobs: Sequence[Job], outcomes: Sequence[Outcome], sent: Weights
-) -> tuple[list[Answer], list[Fault]]:
+) -> tuple[list[ClientAnswer], list[Fault]]:
     """The clients that trained and whose answers have the form they should have, and the faults of the
     others, as far as the host knows without waiting. A client without data is among neither. `round` is
     counted from 0, as in all of these."""
-    answers, faults = list[Answer](), list[Fault]()
+    answers, faults = list[ClientAnswer](), list[Fault]()
     for job, outcome in zip(jobs, outcomes, strict=True):
         if isinstance(outcome, Failed):
             if outcome.kind == "error" and rules.on_fault != "skip":  # as it is, with its traceback
@@ -49,7 +49,7 @@ def sort_out(
     return without(answers, odd), faults
 
 
-def without(answers: Iterable[Answer], faults: Iterable[Fault]) -> list[Answer]:
+def without(answers: Iterable[ClientAnswer], faults: Iterable[Fault]) -> list[ClientAnswer]:
     """The answers of those clients that have no fault."""
     bad = {fault.client for fault in faults}
     return [(job, fit) for job, fit in answers if job.task.client not in bad]

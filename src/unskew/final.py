@@ -16,7 +16,7 @@ from unskew.experiment import Experiment, load_data
 from unskew.report.figures import Features, tsne
 from unskew.report.figures.tsne import MOST_CLASSES
 from unskew.report.figures.words import finished, heading, seeds_of
-from unskew.report.read import Run, by_method, same_classes
+from unskew.report.read import SavedRun, by_method, same_classes
 from unskew.trained import load_model, read_model
 from unskew.user_code import is_code
 
@@ -30,7 +30,7 @@ FEWEST_CLASSES = 10
 
 
 def final_features(
-    runs: Sequence[Run], *, classes: Sequence[str] = (), data: Path | None = None
+    runs: Sequence[SavedRun], *, classes: Sequence[str] = (), data: Path | None = None
 ) -> list[Features]:
     """The features of the same test samples, by the final model of each method's first seed. `data` is the
     folder with the datasets, where it has moved."""
@@ -52,7 +52,7 @@ def final_features(
 
 
 def draw_tsne(
-    runs: Sequence[Run],
+    runs: Sequence[SavedRun],
     *,
     classes: Sequence[str] = (),
     data: Path | None = None,
@@ -66,7 +66,7 @@ def draw_tsne(
     return tsne(models, runs[0].classes, width=width, title=words)
 
 
-def _choose(runs: Sequence[Run], classes: Sequence[str]) -> list[int]:
+def _choose(runs: Sequence[SavedRun], classes: Sequence[str]) -> list[int]:
     known = same_classes(runs)
     for name in classes:
         if name not in known:
@@ -79,7 +79,7 @@ def _choose(runs: Sequence[Run], classes: Sequence[str]) -> list[int]:
     return sorted(np.argsort(accuracy, kind="stable")[:FEWEST_CLASSES].tolist())
 
 
-def _experiment(run: Run, data: Path | None) -> Experiment:
+def _experiment(run: SavedRun, data: Path | None) -> Experiment:
     """As it was, but here and without its method: that is in the weights."""
     model = {**run.experiment["model"], "init": "", "init_sha256": ""}
     if is_code(model["name"]):
@@ -103,7 +103,7 @@ def _sample(labels: NDArray[np.int64], chosen: Sequence[int]) -> NDArray[np.int6
 
 @torch.no_grad()
 def _features(
-    run: Run, experiment: Experiment, dataset: Dataset, rows: NDArray[np.int64]
+    run: SavedRun, experiment: Experiment, dataset: Dataset, rows: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     finished(run)
     if read_model(run.path)[0].network.clients is not None:

@@ -10,17 +10,17 @@ from tempfile import TemporaryDirectory
 
 from unskew.errors import UserError
 from unskew.reading import read_begun, read_tested
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 from unskew.result import Result
 
-Source = str | Path | Result
+RunSource = str | Path | Result
 """A run folder, a folder of run folders as compare writes it, or what `unskew.train` returned."""
-Sources = Source | Iterable[Source] | Mapping[str, Source | Iterable[Source]]
+RunSources = RunSource | Iterable[RunSource] | Mapping[str, RunSource | Iterable[RunSource]]
 """One or several of these, or several under names of one's own, such as {"fedavg": [first, second]}."""
 
 
 @contextmanager
-def gathered(sources: Sources, *, failed: bool = False) -> Iterator[list[Run]]:
+def gathered(sources: RunSources, *, failed: bool = False) -> Iterator[list[SavedRun]]:
     """The runs, as long as they are needed: results become run folders for that time. Those that were given
     under a name have it as their label. With `failed`, also runs that failed before their first test."""
     named = sources if isinstance(sources, Mapping) else {"": sources}
@@ -38,7 +38,7 @@ def gathered(sources: Sources, *, failed: bool = False) -> Iterator[list[Run]]:
         yield _called(runs, names) if isinstance(sources, Mapping) else runs
 
 
-def _called(runs: list[Run], names: Mapping[Path, str]) -> list[Run]:
+def _called(runs: list[SavedRun], names: Mapping[Path, str]) -> list[SavedRun]:
     """The runs with the names that were given to them as labels."""
     labels: dict[str, str] = {}
     found = []
@@ -52,11 +52,11 @@ def _called(runs: list[Run], names: Mapping[Path, str]) -> list[Run]:
     return found
 
 
-def _several(given: Source | Iterable[Source]) -> list[Source]:
+def _several(given: RunSource | Iterable[RunSource]) -> list[RunSource]:
     return [given] if isinstance(given, str | Path | Result) else list(given)
 
 
-def _folder(source: Source, folder: Path) -> Path:
+def _folder(source: RunSource, folder: Path) -> Path:
     if isinstance(source, Result):
         return source.save(folder)
     if isinstance(source, str | Path):

@@ -23,9 +23,9 @@ import numpy as np
 
 from unskew import metrics
 from unskew.errors import UserError, unknown
-from unskew.record import Json, Probe, Round, Summary, plain
+from unskew.record import Json, ProbeRecord, RoundRecord, Summary, plain
 
-Setting = bool | int | float | str
+LoggedSetting = bool | int | float | str
 
 PROJECT = "unskew"
 """What runs are filed under where a logger wants a name for it."""
@@ -39,7 +39,7 @@ MOST_CELLS = 32  # classes beyond which a table of the confusion matrix is too w
 class Logger(Protocol):
     """Someone who is told of a run: once when it begins, after every round, once when it is over."""
 
-    def begin(self, settings: Mapping[str, Setting], folder: Path, name: str, /) -> None:
+    def begin(self, settings: Mapping[str, LoggedSetting], folder: Path, name: str, /) -> None:
         """`settings` is the experiment, flat, such as budget.rounds; `folder` the run's."""
 
     def round(self, number: int, values: Mapping[str, float], /) -> None:
@@ -56,7 +56,7 @@ class TensorBoard:
         self._torch = _import("torch.utils.tensorboard", "tensorboard")
         self._plugin = importlib.import_module("torch.utils.tensorboard.summary")
 
-    def begin(self, settings: Mapping[str, Setting], folder: Path, name: str) -> None:
+    def begin(self, settings: Mapping[str, LoggedSetting], folder: Path, name: str) -> None:
         self._writer = self._torch.SummaryWriter(str(folder / "tensorboard"), flush_secs=10)
         # add_hparams would open a second file, in a folder of its own, and write the metrics once more.
         described, started, self._ended = self._plugin.hparams(dict(settings), dict.fromkeys(SHOWN_FIRST))
@@ -91,7 +91,7 @@ class MLflow:
         self._mlflow = _import("mlflow", "mlflow")
         self._entities = importlib.import_module("mlflow.entities")
 
-    def begin(self, settings: Mapping[str, Setting], folder: Path, name: str) -> None:
+    def begin(self, settings: Mapping[str, LoggedSetting], folder: Path, name: str) -> None:
         self._client = self._mlflow.MlflowClient((folder / "mlruns").resolve().as_uri())
         self._run = self._client.create_run(
             self._client.create_experiment(PROJECT), run_name=name
@@ -119,7 +119,7 @@ class WeightsAndBiases:
         os.environ["WANDB_ERROR_REPORTING"] = "false"
         self._wandb = _import("wandb", "wandb")
 
-    def begin(self, settings: Mapping[str, Setting], folder: Path, name: str) -> None:
+    def begin(self, settings: Mapping[str, LoggedSetting], folder: Path, name: str) -> None:
         quiet = self._wandb.Settings(
             mode="offline",
             silent=True,
@@ -199,7 +199,7 @@ class Log:
         if error is not None:
             self.end(None)
 
-    def round(self, line: Round, probe: Probe | None = None) -> None:
+    def round(self, line: RoundRecord, probe: ProbeRecord | None = None) -> None:
         """A line of rounds.jsonl, and of probes.jsonl where the round was probed."""
         if self._loggers:
             values = flatten(plain(line), None if probe is None else plain(probe), self._classes)
@@ -247,9 +247,9 @@ def _numbers(prefix: str, record: Mapping[str, Json], classes: Sequence[str]) ->
     return values
 
 
-def flatten_settings(settings: Mapping[str, object], prefix: str = "") -> dict[str, Setting]:
+def flatten_settings(settings: Mapping[str, object], prefix: str = "") -> dict[str, LoggedSetting]:
     """An experiment without its tables: budget.rounds, method.mu."""
-    flat: dict[str, Setting] = {}
+    flat: dict[str, LoggedSetting] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
             flat |= flatten_settings(value, f"{prefix}{key}.")

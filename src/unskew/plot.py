@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal
 from unskew.data import Federation
 from unskew.errors import unknown
 from unskew.final import draw_tsne
-from unskew.gather import Sources, gathered
+from unskew.gather import RunSources, gathered
 from unskew.report import figures
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,14 +42,14 @@ Width = Literal["column", "page"] | float | None
 
 
 def forest(
-    runs: Sources, *, reference: str | None = None, width: Width = None, title: str | None = None
+    runs: RunSources, *, reference: str | None = None, width: Width = None, title: str | None = None
 ) -> Figure:
     """How far each method is from a reference, with intervals: the picture to see first. The reference is
     FedAvg, or the first method where that is not among them."""
     return _draw(figures.forest, runs, reference=reference, width=width, title=title)
 
 
-def partition(runs: Federation | Sources, *, width: Width = None, title: str | None = None) -> Figure:
+def partition(runs: Federation | RunSources, *, width: Width = None, title: str | None = None) -> Figure:
     """Who holds what: clients against classes, of a federation or of the runs."""
     if not isinstance(runs, Federation):
         return _draw(figures.partition, runs, width=width, title=title)
@@ -59,19 +59,19 @@ def partition(runs: Federation | Sources, *, width: Width = None, title: str | N
 
 
 def curves(
-    runs: Sources, *, metric: str = "accuracy", width: Width = None, title: str | None = None
+    runs: RunSources, *, metric: str = "accuracy", width: Width = None, title: str | None = None
 ) -> Figure:
     """A metric in every round, with bands over seeds."""
     return _draw(figures.curves, runs, metric=metric, width=width, title=title)
 
 
-def extremes(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
+def extremes(runs: RunSources, *, width: Width = None, title: str | None = None) -> Figure:
     """Best class, mean and worst class in every round."""
     return _draw(figures.extremes, runs, width=width, title=title)
 
 
 def updates(
-    runs: Sources,
+    runs: RunSources,
     *,
     client: int | None = None,
     round: int | None = None,
@@ -83,30 +83,30 @@ def updates(
     return _draw(figures.updates, runs, client=client, round=round, width=width, title=title)
 
 
-def heatmap(runs: Sources, *, sort: bool = False, width: Width = None, title: str | None = None) -> Figure:
+def heatmap(runs: RunSources, *, sort: bool = False, width: Width = None, title: str | None = None) -> Figure:
     """The accuracy of every class by every method's final model; with `sort` the hardest classes first."""
     return _draw(figures.heatmap, runs, sort=sort, width=width, title=title)
 
 
 def confusion(
-    runs: Sources, *, against: str | None = None, width: Width = None, title: str | None = None
+    runs: RunSources, *, against: str | None = None, width: Width = None, title: str | None = None
 ) -> Figure:
     """What each class is taken for by the final model, or how that differs from the method `against`."""
     return _draw(figures.confusion, runs, against=against, width=width, title=title)
 
 
-def predictions(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
+def predictions(runs: RunSources, *, width: Width = None, title: str | None = None) -> Figure:
     """Which classes the model answers in every round."""
     return _draw(figures.predictions, runs, width=width, title=title)
 
 
-def features(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
+def features(runs: RunSources, *, width: Width = None, title: str | None = None) -> Figure:
     """Distances between the classes' mean features."""
     return _draw(figures.features, runs, width=width, title=title)
 
 
 def tsne(
-    runs: Sources,
+    runs: RunSources,
     *,
     classes: Sequence[str] = (),
     data: Path | str | None = None,
@@ -120,7 +120,7 @@ def tsne(
 
 
 def sensitivity(
-    runs: Sources,
+    runs: RunSources,
     *,
     over: Sequence[str] = (),
     metric: str = "accuracy",
@@ -131,17 +131,17 @@ def sensitivity(
     return _draw(figures.sensitivity, runs, over=over, metric=metric, width=width, title=title)
 
 
-def experts(runs: Sources, *, width: Width = None, title: str | None = None) -> Figure:
+def experts(runs: RunSources, *, width: Width = None, title: str | None = None) -> Figure:
     """What a method counts in every round, such as how often PKD's experts are asked. Methods that count
     nothing are left out."""
 
-    def draw(found: Sequence[Run], *, width: float | None, title: str | None) -> Figure:
+    def draw(found: Sequence[SavedRun], *, width: float | None, title: str | None) -> Figure:
         return figures.experts(figures.counting(found), width=width, title=title)
 
     return _draw(draw, runs, width=width, title=title)
 
 
-def _draw(draw: Callable[..., Figure], runs: Sources, *, width: Width, **asked: object) -> Figure:
+def _draw(draw: Callable[..., Figure], runs: RunSources, *, width: Width, **asked: object) -> Figure:
     inches = _inches(width)
     with gathered(runs) as found:
         return _shown(draw(found, width=inches, **asked))

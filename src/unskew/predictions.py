@@ -32,7 +32,7 @@ TEXT = "text"
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class NamedSamples:
     """Samples of a file or folder, as the model's `core` reads them."""
 
     names: list[str]
@@ -40,12 +40,12 @@ class Samples:
 
 
 @dataclass(eq=False)
-class Reading:
+class SampleReader:
     """Samples as they are read, and what there is to say of them when all are."""
 
     called: str
     """What a sample is called by: row, file or sample."""
-    parts: Iterator[Samples]
+    parts: Iterator[NamedSamples]
     notes: list[str] = field(default_factory=list)
 
 
@@ -114,7 +114,7 @@ def predict(model: TrainedModel, path: Path) -> Predictions:
     )
 
 
-def read_samples(model: TrainedModel, path: Path) -> Reading:
+def read_samples(model: TrainedModel, path: Path) -> SampleReader:
     """The samples of a file or folder that this model reads."""
     if not path.exists():
         raise UserError(f"{path} does not exist: give the path of a file or folder.")
@@ -138,7 +138,7 @@ def read_samples(model: TrainedModel, path: Path) -> Reading:
     raise UserError(f"{path} is {what}, and the model reads {wanted[kind]}.")
 
 
-def _images(model: TrainedModel, path: Path) -> Reading:
+def _images(model: TrainedModel, path: Path) -> SampleReader:
     channels, height, width = model.told.inputs.shape
     if channels not in (1, 3):
         raise UserError(f"the model reads images of {channels} channels: give an .npz file with such ones.")
@@ -146,25 +146,25 @@ def _images(model: TrainedModel, path: Path) -> Reading:
     if not files:
         raise UserError(f"{path} holds no images: give another folder.")
 
-    def read() -> Iterator[Samples]:
+    def read() -> Iterator[NamedSamples]:
         resized = 0
         for start in range(0, len(files), READ_AT_ONCE):
             part = files[start : start + READ_AT_ONCE]
             resized += sum(not has_size(file, (width, height)) for file in part)
             images = read_images(part, channels, (width, height))
             below = [file.relative_to(path).as_posix() if path.is_dir() else file.name for file in part]
-            yield Samples(below, torch.from_numpy(images))
+            yield NamedSamples(below, torch.from_numpy(images))
         if resized:
             told.notes.append(
                 f"{resized} of {len(files)} images were resized to {width}x{height}, the size that the model "
                 "reads."
             )
 
-    told = Reading("file", read())
+    told = SampleReader("file", read())
     return told
 
 
-def _arrays(model: TrainedModel, path: Path) -> Reading:
+def _arrays(model: TrainedModel, path: Path) -> SampleReader:
     arrays = npz_arrays(path)
     name = next((each for each in ("x", "x_test", *arrays) if each in arrays), "")
     if not name or (name not in ("x", "x_test") and len(arrays) > 1):
@@ -177,10 +177,10 @@ def _arrays(model: TrainedModel, path: Path) -> Reading:
             inputs = model.preprocess(arrays[name])
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    return Reading("sample", iter([Samples([str(at) for at in range(len(inputs))], inputs)]))
+    return SampleReader("sample", iter([NamedSamples([str(at) for at in range(len(inputs))], inputs)]))
 
 
-def _table(model: TrainedModel, path: Path) -> Reading:
+def _table(model: TrainedModel, path: Path) -> SampleReader:
     columns = model.columns
     if columns is None:
         raise UserError(
@@ -204,11 +204,11 @@ def _table(model: TrainedModel, path: Path) -> Reading:
         if others:
             named = f"of {shortened(sorted(others))}" if rows.sites is not None else "that name no site"
             notes.append(f"rows {named} are scaled by themselves: what is said of one depends on the others.")
-    samples = Samples([str(line) for line in rows.lines], model.features_of(rows))
-    return Reading("row", iter([samples]), notes)
+    samples = NamedSamples([str(line) for line in rows.lines], model.features_of(rows))
+    return SampleReader("row", iter([samples]), notes)
 
 
-def _texts(model: TrainedModel, path: Path) -> Reading:
+def _texts(model: TrainedModel, path: Path) -> SampleReader:
     if model.words is None:
         raise UserError("the model was trained on token ids, whose words are not known: give an .npz file.")
     if path.suffix.lower() == ".txt":
@@ -222,4 +222,4 @@ def _texts(model: TrainedModel, path: Path) -> Reading:
     else:
         texts, lines = read_texts(path, model.words.columns, TEXT)
         rows = [str(line) for line in lines]
-    return Reading("row", iter([Samples(rows, model.preprocess(texts))]))
+    return SampleReader("row", iter([NamedSamples(rows, model.preprocess(texts))]))

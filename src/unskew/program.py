@@ -19,7 +19,7 @@ from unskew.method import Method, Tally, Work, both_made
 from unskew.metrics import BACKWARD, Assessment, ProbabilityScores, Traffic
 from unskew.models import level_ends
 from unskew.record import ClientModel
-from unskew.result import NOTHING_SENT, Choice, Result, Round, Stage, State, Validation
+from unskew.result import NOTHING_SENT, BestRound, Result, Round, Stage, State, Validation
 from unskew.rounds import (
     OnRound,
     begin,
@@ -151,7 +151,7 @@ class Run:
         self._engines: dict[int, tuple[Trial, engines.Engine]] = {}
         self._names: set[str] = set()
         self._tallies: dict[Tally, None] = {}
-        self._choice: Choice | None = None
+        self._choice: BestRound | None = None
         """Of the run's last stage, where something validates."""
         self._trained_by: engines.Engine | None = None
         """The engine of the main model."""
@@ -200,7 +200,7 @@ class Run:
 
         def make(before: Stage | None) -> Stage:
             told = list(before.rounds) if before else []
-            best, choice = before.best if before else None, Choice(trial.stop, told if chooses else ())
+            best, choice = before.best if before else None, BestRound(trial.stop, told if chooses else ())
 
             def stage(state: State) -> Stage:
                 cost = rounds_cost(trial, method, len(told))
@@ -228,7 +228,7 @@ class Run:
 
         stage = self._stage(name, make, tell)
         if chooses:
-            self._choice = Choice(trial.stop, stage.rounds)
+            self._choice = BestRound(trial.stop, stage.rounds)
         (state,) = stage.states
         model = served(method, state.server) if stage.best is None else stage.best
         trained = Trained(state, stage.rounds, model, engine.frozen)
@@ -317,7 +317,7 @@ class Run:
 
         def make(stage: Stage | None) -> Stage:
             stage = stage or begin()
-            choice = Choice(self.trial.stop, stage.rounds if chooses else ())
+            choice = BestRound(self.trial.stop, stage.rounds if chooses else ())
             while len(stage.rounds) < rounds and not choice.over:
                 stage = advance(stage)
                 if chooses and model is not None and choice.add(stage.rounds[-1]):
@@ -328,7 +328,7 @@ class Run:
 
         stage = self._stage(name, make, self.tell)
         if chooses:
-            self._choice = Choice(self.trial.stop, stage.rounds)
+            self._choice = BestRound(self.trial.stop, stage.rounds)
         return stage
 
     def _stage(

@@ -10,16 +10,16 @@ from unskew.errors import UserError
 from unskew.experiment import Experiment, MethodSpec, brief_skew
 from unskew.methods import METHODS
 from unskew.notation import short_data, short_paths, short_texts, write_method, write_parts
-from unskew.report.read import Run, conditions_of, read_runs, tell_apart
+from unskew.report.read import SavedRun, conditions_of, read_runs, tell_apart
 
 
-def read(paths: Iterable[Path]) -> list[Run]:
+def read(paths: Iterable[Path]) -> list[SavedRun]:
     """`read_runs`, without the hyperparameters and the options of a skew that have their defaults, and
     without the folders of files."""
     return shorten(read_runs(paths))
 
 
-def read_begun(paths: Iterable[Path]) -> list[Run]:
+def read_begun(paths: Iterable[Path]) -> list[SavedRun]:
     """The same for tables: not all runs failed before their first test."""
     runs = read(paths)
     if runs[0].failure and not any(map(_begun, runs)):
@@ -28,16 +28,16 @@ def read_begun(paths: Iterable[Path]) -> list[Run]:
     return runs
 
 
-def read_tested(paths: Iterable[Path]) -> list[Run]:
+def read_tested(paths: Iterable[Path]) -> list[SavedRun]:
     """The same for figures, without runs that failed before their first test."""
     return list(filter(_begun, read_begun(paths)))
 
 
-def _begun(run: Run) -> bool:
+def _begun(run: SavedRun) -> bool:
     return bool(run.tested) or not run.failure
 
 
-def shorten(runs: Sequence[Run]) -> list[Run]:
+def shorten(runs: Sequence[SavedRun]) -> list[SavedRun]:
     """The same runs with shorter names, different ones for what is different."""
     parts = {part for run in runs for part in _method(run).split("+")}
     files = short_paths(part for part in parts if part.endswith(".py"))
@@ -71,11 +71,11 @@ def method_labels(experiments: Sequence[Experiment]) -> list[str]:
     return apart
 
 
-def _method(run: Run) -> str:
+def _method(run: SavedRun) -> str:
     return str(run.experiment["method"]["name"])
 
 
-def _label(run: Run, files: Mapping[str, str]) -> str:
+def _label(run: SavedRun, files: Mapping[str, str]) -> str:
     """The file of a method of one's own is not run for a name: the run has kept what differs from the
     defaults."""
     try:
@@ -90,7 +90,7 @@ def _label(run: Run, files: Mapping[str, str]) -> str:
     return write_parts({files.get(name, name): options for name, options in changed.items()})
 
 
-def _full_label(run: Run, files: Mapping[str, str]) -> str:
+def _full_label(run: SavedRun, files: Mapping[str, str]) -> str:
     """With every hyperparameter."""
     table = run.experiment["method"]
     names = [files.get(name, name) for name in _method(run).split("+")]
@@ -99,7 +99,7 @@ def _full_label(run: Run, files: Mapping[str, str]) -> str:
     )
 
 
-def _ambiguous(run: Run, label: str, runs: Sequence[Run], labels: Sequence[str]) -> bool:
+def _ambiguous(run: SavedRun, label: str, runs: Sequence[SavedRun], labels: Sequence[str]) -> bool:
     """Whether another run has this label and other hyperparameters, as where a default was changed."""
     alike = (other for other, name in zip(runs, labels, strict=True) if name == label)
     return any(other.experiment["method"] != run.experiment["method"] for other in alike)

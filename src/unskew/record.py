@@ -3,6 +3,9 @@ Needs no PyTorch.
 
 In the files, a field that has a default here is left out where it has that value, and what is NaN or infinite
 is null. Accuracies are fractions.
+
+The suffix Record tells a class from one of another module: a `RoundRecord` is a line of a file, a `Round` of
+`unskew.result` the round itself.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ class Groups:
 
 @_DECLARED
 @dataclass(frozen=True)
-class Traffic:
+class TrafficRecord:
     """Bytes between the server and all clients."""
 
     up: int
@@ -93,7 +96,7 @@ class Validated:
 
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class RoundRecord:
     """A line of rounds.jsonl, of a round that was not tested."""
 
     round: Annotated[int, Field(ge=1)]
@@ -106,7 +109,7 @@ class Round:
     """How many those passed through in training: their samples, in each epoch anew."""
     train_loss: Number
     seconds: float
-    traffic: Traffic
+    traffic: TrafficRecord
     tallies: dict[str, int]
     """What the method counted, by name."""
     faults: list[Fault] | None = None
@@ -143,7 +146,7 @@ class SiteSpread:
 
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class SiteRecord:
     """A model on the test samples of one site."""
 
     name: str
@@ -181,17 +184,17 @@ class Site:
 
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
-class Sites:
+class SitesRecord:
     """The final model at the sites."""
 
     spread: SiteSpread
-    each: list[Site]
+    each: list[SiteRecord]
     """Where there are more than `MOST_SITES`, those with the lowest accuracy."""
 
 
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
-class TestedRound(Round):
+class TestedRound(RoundRecord):
     """A line of rounds.jsonl, of a round that was tested."""
 
     __test__ = False  # no test of pytest's
@@ -219,7 +222,7 @@ class TestedRound(Round):
 
 @_DECLARED
 @dataclass(frozen=True)
-class Stages:
+class StagesRecord:
     """Accuracy before a local update, after it and after aggregation."""
 
     before: Number
@@ -231,12 +234,12 @@ class Stages:
 
 @_DECLARED
 @dataclass(frozen=True)
-class Effect:
+class EffectRecord:
     """What a round did to the clients' classes of each kind; None where there are none."""
 
-    majority: Stages | None
-    minority: Stages | None
-    vacant: Stages | None
+    majority: StagesRecord | None
+    minority: StagesRecord | None
+    vacant: StagesRecord | None
 
 
 @_DECLARED
@@ -248,7 +251,7 @@ class Client:
     before: ByClass
     after: ByClass
     aggregated: ByClass
-    groups: Effect
+    groups: EffectRecord
     in_local: Number
     out_local: Number
     deviation: Number
@@ -265,20 +268,20 @@ class Drift:
 
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
-class Probe:
+class ProbeRecord:
     """A line of probes.jsonl."""
 
     round: Annotated[int, Field(ge=1)]
     seconds: float
     clients: list[Client]
-    groups: Effect
+    groups: EffectRecord
     local_class_accuracy: ByClass
     drift: Drift
 
 
 @_DECLARED
 @dataclass(frozen=True)
-class Tally:
+class TallyRecord:
     """Something that a method counted in the steps of its clients."""
 
     of: str
@@ -318,7 +321,7 @@ class Probabilities:
 
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
-class Validation(Validated):
+class ValidationRecord(Validated):
     """Which round validation chose, and how good the run's model is there."""
 
     metric: str
@@ -338,7 +341,7 @@ class Validation(Validated):
 
 @_DECLARED
 @dataclass(frozen=True)
-class Passes:
+class PassesRecord:
     """Forward passes for each of a client's samples."""
 
     trained: float
@@ -409,19 +412,19 @@ class Summary:
     notes: list[str]
     seconds: float
     probe_seconds: Number
-    traffic: Traffic
-    passes: Passes | None
+    traffic: TrafficRecord
+    passes: PassesRecord | None
     cost: Number
-    tallies: dict[str, Tally]
+    tallies: dict[str, TallyRecord]
     weights_sha256: str
     time: Time
     run_dir: str
     domains: dict[str, Number] | None = None
-    sites: Sites | None = None
+    sites: SitesRecord | None = None
     macro_f1: Number = None
     probabilities: Probabilities | None = None
     """None where the method's model cannot be asked."""
-    validation: Validation | None = None
+    validation: ValidationRecord | None = None
     """Where some samples validate: the run's model is then that of the round they chose."""
 
 
@@ -447,7 +450,7 @@ class ClientModel:
 
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
+class TuningRecord:
     """Which part of a model was trained, as `unskew.models.Tuning`: adapters are parts of it since."""
 
     freeze: tuple[str, ...] = ()
@@ -459,7 +462,7 @@ class Tuning:
 
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class NetworkRecord:
     """What a model is made of: all it takes to build it again but its weights."""
 
     name: str
@@ -471,7 +474,7 @@ class Network:
     statistics: Literal["average", "local", "batch"] = "average"
     """What becomes of BatchNorm statistics: with local and batch every batch is normalised by its own."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    tuning: Tuning | None = None
+    tuning: TuningRecord | None = None
     """None: all of it was trained."""
     fixed_head: FixedHead | None = None
     """What a method has put in the place of the last layer."""
@@ -500,7 +503,7 @@ class ModelFile:
 
     version: Literal[1]
     """Of this format."""
-    network: Network
+    network: NetworkRecord
     inputs: ModelInputs
     classes: list[str]
     mean: list[float]
@@ -616,27 +619,27 @@ class Named(TypedDict):
 
 
 @_MORE
-class Skew(TypedDict):
+class SkewRecord(TypedDict):
     recipe: str
     clients: NotRequired[int]
 
 
 @_MORE
-class Budget(TypedDict):
+class BudgetRecord(TypedDict):
     rounds: int
     cohort: int | Literal["all"]
 
 
 @_MORE
-class Experiment(TypedDict):
+class ExperimentRecord(TypedDict):
     """What reports rely on in experiment.toml."""
 
     seed: int
     data: Named
-    skew: Skew
+    skew: SkewRecord
     model: Named
     method: Named
-    budget: Budget
+    budget: BudgetRecord
 
 
 @_MORE
@@ -646,7 +649,7 @@ class Divided(TypedDict):
 
 
 @_MORE
-class Partition(TypedDict):
+class PartitionRecord(TypedDict):
     """What reports rely on in partition.json."""
 
     dataset: Divided
@@ -731,21 +734,21 @@ class Format(Generic[T]):
         return DamagedError(f"{place}: {first['msg']}" if place else first["msg"])
 
 
-ROUND: Format[Round] = Format(
+ROUND: Format[RoundRecord] = Format(
     Annotated[
-        Annotated[Round, Tag("plain")] | Annotated[TestedRound, Tag("tested")],
+        Annotated[RoundRecord, Tag("plain")] | Annotated[TestedRound, Tag("tested")],
         Discriminator(lambda line: "tested" if isinstance(line, dict) and "accuracy" in line else "plain"),
     ],
     tagged=True,
 )
-PROBE: Format[Probe] = Format(Probe)
+PROBE: Format[ProbeRecord] = Format(ProbeRecord)
 SUMMARY: Format[Summary] = Format(Summary)
 ENVIRONMENT: Format[Environment] = Format(Environment)
 MODEL: Format[ModelFile] = Format(ModelFile)
 FAILURE: Format[Failure] = Format(Failure)
 PLAN: Format[Plan] = Format(Plan)
-EXPERIMENT: Format[Experiment] = Format(Experiment)
-PARTITION: Format[Partition] = Format(Partition)
+EXPERIMENT: Format[ExperimentRecord] = Format(ExperimentRecord)
+PARTITION: Format[PartitionRecord] = Format(PartitionRecord)
 COMPARE: Format[Compare] = Format(Compare)
 TUNED: Format[Tuned] = Format(Tuned)
 

@@ -18,7 +18,7 @@ from unskew.method import OWN, Tally, Work
 from unskew.metrics import Assessment, ProbabilityScores, SiteResult, Spread, Traffic
 from unskew.notation import write_parts
 from unskew.probe import Findings
-from unskew.record import Fault, Network
+from unskew.record import Fault, NetworkRecord
 from unskew.sites import Sites
 from unskew.trial import Stop, StopMetric, Trial
 from unskew.types import ServerState, Tensors, Weights
@@ -89,7 +89,7 @@ class Stage:
     """The model of the round that validation chooses, so far; None where nothing validates."""
 
 
-class Choice:
+class BestRound:
     """Which of the rounds of a stage validation chooses, told of them one after another, and when there were
     enough of them."""
 
@@ -151,7 +151,7 @@ class Result:
     weights: Weights
     """The served model of the round that validation chose, or of the last one where nothing validates; its
     buffers have the frozen parameters too."""
-    network: Network
+    network: NetworkRecord
     """What the model is made of."""
     rounds: list[Round]
     classes: tuple[str, ...]

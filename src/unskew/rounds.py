@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unskew import engines, metrics
 from unskew.client_tensors import ClientStore, ClientTensors, client_store
-from unskew.engines.check import Answer, ValueCheck
+from unskew.engines.check import ClientAnswer, ValueCheck
 from unskew.engines.job import Fit, Job, Pending, Task
 from unskew.engines.plan import cohort
 from unskew.errors import UserError
@@ -165,7 +165,7 @@ class Cohort:
     received: Weights
     """The model that all of them were sent."""
     tasks: list[Task]
-    answers: list[Answer]
+    answers: list[ClientAnswer]
     """Of the clients that took at least one step, what can be used."""
     faults: tuple[Fault, ...]
     """The clients that are left out."""
@@ -301,7 +301,7 @@ def raise_if_own_fault(
         ) from None
 
 
-def attacked(trial: Trial, received: Weights, t: int, answers: list[Answer]) -> list[Answer]:
+def attacked(trial: Trial, received: Weights, t: int, answers: list[ClientAnswer]) -> list[ClientAnswer]:
     """What the clients send, where the trial has some that attack. Those know of each other's honest updates
     what can be used."""
     if trial.attack.kind == "none":
@@ -317,7 +317,7 @@ def attacked(trial: Trial, received: Weights, t: int, answers: list[Answer]) -> 
 class RoundSummary:
     """What a round came to, beside the next state."""
 
-    done: list[Answer]
+    done: list[ClientAnswer]
     """The clients that took at least one step, and whose updates are used."""
     delta: Params
     """Their moves, [m, ...] each."""
@@ -326,7 +326,7 @@ class RoundSummary:
 
 
 def aggregate(
-    trial: Trial, method: Method, state: State, received: Weights, done: list[Answer]
+    trial: Trial, method: Method, state: State, received: Weights, done: list[ClientAnswer]
 ) -> tuple[State, RoundSummary]:
     """The next state from what the clients that trained have made of the received model: a function of
     tensors, which waits for nothing. Without any, the model stays as it was."""
@@ -353,7 +353,7 @@ def aggregate(
     return _following(trial, state, following, done), RoundSummary(done, updates.delta, loss, tallies)
 
 
-def _following(trial: Trial, state: State, server: ServerState, done: list[Answer]) -> State:
+def _following(trial: Trial, state: State, server: ServerState, done: list[ClientAnswer]) -> State:
     """The state after a round, with what its clients keep."""
     by_client, store = {job.task.client: fit for job, fit in done}, store_of(trial)
 

@@ -35,7 +35,7 @@ from unskew.sites import Sites
 from unskew.types import Params
 
 T = TypeVar("T")
-L = TypeVar("L", record.Round, record.Probe)
+L = TypeVar("L", record.RoundRecord, record.ProbeRecord)
 LONGEST_NAME = 120  # of a run folder, before the time is added; file systems allow 255 bytes
 
 
@@ -133,7 +133,7 @@ class RunFolder:
                 os.truncate(path, whole)
         return lines
 
-    def append(self, round: Round) -> tuple[record.Round, record.Probe | None]:
+    def append(self, round: Round) -> tuple[record.RoundRecord, record.ProbeRecord | None]:
         """Write a round down, unless it was before the run was stopped. What stands there of it, and of its
         probe, comes back."""
         line = self._write("rounds.jsonl", self._line(round), self._rounds)
@@ -162,13 +162,15 @@ class RunFolder:
             f"round {number} came out otherwise than before the run was stopped: {name} has it as it is now."
         )
 
-    def _add_line(self, name: str, written: record.Round | record.Probe | record.Environment) -> None:
+    def _add_line(
+        self, name: str, written: record.RoundRecord | record.ProbeRecord | record.Environment
+    ) -> None:
         line = to_json(written, indent=None) + "\n"
         with writing(self.path / name) as path, path.open("ab") as file:
             file.write(line.encode())  # as bytes it goes out at once: a run that is killed leaves whole lines
 
-    def _line(self, round: Round) -> record.Round:
-        plain = record.Round(
+    def _line(self, round: Round) -> record.RoundRecord:
+        plain = record.RoundRecord(
             round=round.number,
             lr=round.lr,
             cohort=list(round.cohort),
@@ -287,9 +289,13 @@ def summarise(resolved: Resolved, result: Result, time: record.Time, path: Path)
         seconds=result.seconds,
         probe_seconds=result.probe_seconds,
         traffic=_traffic(result.traffic),
-        passes=None if result.work is None else record.Passes(**asdict(result.work.passes(trial.epochs))),
+        passes=None
+        if result.work is None
+        else record.PassesRecord(**asdict(result.work.passes(trial.epochs))),
         cost=result.cost,
-        tallies={tally.name: record.Tally(tally.of, _shares(result, tally.name)) for tally in result.tallies},
+        tallies={
+            tally.name: record.TallyRecord(tally.of, _shares(result, tally.name)) for tally in result.tallies
+        },
         weights_sha256=weights_sha256(result.weights.params),
         time=time,
         run_dir=str(path),
@@ -303,8 +309,8 @@ def summarise(resolved: Resolved, result: Result, time: record.Time, path: Path)
     return replace(summary, domains=_domain_accuracy(trial.federation.dataset.domains, final.domains))
 
 
-def _validation(found: Validation) -> record.Validation:
-    return record.Validation(
+def _validation(found: Validation) -> record.ValidationRecord:
+    return record.ValidationRecord(
         metric=found.metric,
         value=found.value,
         round=found.round,
@@ -347,15 +353,15 @@ def time_of(clock: Clock) -> record.Time:
     return record.Time(clock.total, before, *later)
 
 
-def _timeless(line: record.Round | record.Probe) -> dict[str, Any]:
+def _timeless(line: record.RoundRecord | record.ProbeRecord) -> dict[str, Any]:
     """A line as its file has it, without its seconds."""
     told: dict[str, Any] = json.loads(to_json(line))
     return {key: value for key, value in told.items() if key != "seconds"}
 
 
-def probe_record(round: int, found: Findings) -> record.Probe:
+def probe_record(round: int, found: Findings) -> record.ProbeRecord:
     """A line of `probes.jsonl`."""
-    return record.Probe(
+    return record.ProbeRecord(
         round=round,
         seconds=found.seconds,
         clients=[
@@ -377,17 +383,17 @@ def probe_record(round: int, found: Findings) -> record.Probe:
     )
 
 
-def _effect(groups: dict[str, Stages | None]) -> record.Effect:
-    return record.Effect(
+def _effect(groups: dict[str, Stages | None]) -> record.EffectRecord:
+    return record.EffectRecord(
         **{
-            name: None if stages is None else record.Stages(**asdict(stages), drop=stages.drop)
+            name: None if stages is None else record.StagesRecord(**asdict(stages), drop=stages.drop)
             for name, stages in groups.items()
         }
     )
 
 
-def _traffic(sent: Traffic) -> record.Traffic:
-    return record.Traffic(sent.up, sent.down)
+def _traffic(sent: Traffic) -> record.TrafficRecord:
+    return record.TrafficRecord(sent.up, sent.down)
 
 
 def _domain_accuracy(names: tuple[str, ...], confusions: np.ndarray) -> dict[str, float | None]:
@@ -409,7 +415,7 @@ def spread_record(sites: Sites | None, answers: NDArray[np.integer] | None) -> r
     return record.SiteSpread(**asdict(found), accuracy=each)
 
 
-def sites_record(result: Result) -> record.Sites | None:
+def sites_record(result: Result) -> record.SitesRecord | None:
     """The final model at the sites, of many at those with the lowest accuracy."""
     spread = spread_record(result.owners, result.final.answers)
     if spread is None:
@@ -418,13 +424,13 @@ def sites_record(result: Result) -> record.Sites | None:
     if len(shown) > record.MOST_SITES:
         tested = [site for site in shown if site.confusion.any()]
         shown = sorted(tested, key=lambda site: site.accuracy)[: record.MOST_SITES]
-    return record.Sites(spread=spread, each=[site_record(site) for site in shown])
+    return record.SitesRecord(spread=spread, each=[site_record(site) for site in shown])
 
 
-def site_record(site: metrics.SiteResult) -> record.Site:
+def site_record(site: metrics.SiteResult) -> record.SiteRecord:
     """One site as files have it."""
     cells = np.argwhere(site.confusion).tolist()
-    return record.Site(
+    return record.SiteRecord(
         name=site.name,
         client=site.client,
         train=site.train.tolist(),

@@ -15,7 +15,7 @@ from unskew.experiment import Experiment, Prepared
 from unskew.reading import shorten
 from unskew.record import COMPARE, PLAN, DamagedError, FailedRun, Failure, Plan, Planned, to_json
 from unskew.report.answer import Answer
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 from unskew.runs import EMPTY, differences, slug, write_whole
 from unskew.sweep import SweepRun
 
@@ -49,7 +49,7 @@ class ConditionResult:
     experiment: Experiment
     """Of one of them."""
     seeds: tuple[int, ...]
-    runs: Mapping[str, Sequence[Run]]
+    runs: Mapping[str, Sequence[SavedRun]]
     """The finished ones, by method."""
     answer: Answer | None
     """None where no run has finished."""
@@ -114,11 +114,11 @@ class Study:
             )
 
     def conclude(
-        self, planned: Sequence[SweepRun], ends: Sequence[Run | Failure]
+        self, planned: Sequence[SweepRun], ends: Sequence[SavedRun | Failure]
     ) -> tuple[list[ConditionResult], list[FailedRun]]:
         """What the runs came to under each setting, and those that failed."""
-        named = {run.path: run for run in shorten([end for end in ends if isinstance(end, Run)])}
-        finished: dict[str, dict[str, dict[int, Run]]] = {}
+        named = {run.path: run for run in shorten([end for end in ends if isinstance(end, SavedRun)])}
+        finished: dict[str, dict[str, dict[int, SavedRun]]] = {}
         failed: dict[str, list[FailedRun]] = {condition: [] for condition in self.conditions}
         for cell, run, end in zip(self.cells, planned, ends, strict=True):
             of_method = finished.setdefault(cell.condition, {}).setdefault(cell.method, {})

@@ -29,7 +29,7 @@ from unskew.lock import locked
 from unskew.loggers import Log
 from unskew.program import MakeRun
 from unskew.record import to_json
-from unskew.report.read import Run, read_run
+from unskew.report.read import SavedRun, read_run
 from unskew.result import Result, Round, State
 from unskew.runs import (
     EMPTY,
@@ -77,11 +77,13 @@ class Watcher(Protocol):
     def skip(self, rounds: int, /) -> None:
         """A run has ended so many rounds early."""
 
-    def __call__(self, line: record.Round, probe: record.Probe | None, /) -> None:
+    def __call__(self, line: record.RoundRecord, probe: record.ProbeRecord | None, /) -> None:
         """A round, as it stands in rounds.jsonl and probes.jsonl."""
 
 
-def sweep(cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str] = ()) -> list[Run | record.Failure]:
+def sweep(
+    cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str] = ()
+) -> list[SavedRun | record.Failure]:
     """Run all cells, each with the loggers named. What they came to is in their order: runs as their folders
     have them, and failures, which keep no other cell from running. What is finished already is not run again,
     and what was stopped goes on."""
@@ -98,7 +100,7 @@ def is_finished(folder: Path) -> bool:
     return (folder / "summary.json").is_file()
 
 
-def _finished(cell: SweepRun) -> Run | record.Failure:
+def _finished(cell: SweepRun) -> SavedRun | record.Failure:
     """The finished run in a cell's folder, where that is the same experiment."""
     try:
         run = read_run(cell.folder)
@@ -113,7 +115,7 @@ def _finished(cell: SweepRun) -> Run | record.Failure:
     return run
 
 
-def _end(cell: SweepRun, watch: Watcher, log: Sequence[str], *, last: bool) -> Run | record.Failure:
+def _end(cell: SweepRun, watch: Watcher, log: Sequence[str], *, last: bool) -> SavedRun | record.Failure:
     watch.label(cell.name)
     try:
         return execute(cell.prepared, cell.folder, watch, log, last=last)
@@ -130,7 +132,7 @@ def execute(
     *,
     last: bool = True,
     make_run: MakeRun | None = None,
-) -> Run:
+) -> SavedRun:
     """Train in a run folder, with the loggers named: a new one, or one in which the same experiment was
     stopped. A run that is interrupted ends its round first and can be gone on with, and so can one that
     fails, which writes down why. The clock, by default one from now on, tells the summary where the time
@@ -317,7 +319,7 @@ def _finish(
 
 def _side_by_side(
     cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str]
-) -> list[Run | record.Failure]:
+) -> list[SavedRun | record.Failure]:
     """A cell to each worker of the cluster. Records are written here, as the cells end; checkpoints by the
     workers that can reach the cells' folders."""
     first, ray = cells[0].prepared.trial, connect()
@@ -331,7 +333,7 @@ def _side_by_side(
     folders = [RunFolder(cell.folder, mine) for cell, mine in zip(cells, each, strict=True)]
     for mine in each:
         watch.say(_beforehand(mine))
-    ends: dict[int, Run | record.Failure] = {}
+    ends: dict[int, SavedRun | record.Failure] = {}
 
     def fail(number: int, error: UserError) -> None:
         ends[number] = failure = failure_of(error)
@@ -378,7 +380,7 @@ class _Done:
 
 def _take(
     done: _Done, folder: RunFolder, prepared: Prepared, watch: Watcher, log: Sequence[str]
-) -> Run | record.Failure:
+) -> SavedRun | record.Failure:
     """Write down what a worker tells."""
     watch.say(done.notes)
     with _loggers(log, prepared, folder.path, watch) as loggers:

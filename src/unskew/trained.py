@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unskew import models, notebook, record
 from unskew.data.bounded import check_regular
-from unskew.data.columns import Cell, Column, Columns, Rows, cell_of
+from unskew.data.columns import CellValue, Columns, InputColumn, Rows, cell_of
 from unskew.data.own import Array, to_array, to_bytes
 from unskew.data.words import Words, tokenise
 from unskew.errors import UserError, unknown
@@ -206,7 +206,7 @@ class TrainedModel(nn.Module):
         return Rows(names, cells, [Path("the input")] * len(cells), list(range(len(cells))), sites)
 
     @property
-    def scaled_columns(self) -> tuple[Column, ...] | None:
+    def scaled_columns(self) -> tuple[InputColumn, ...] | None:
         """How the columns of every row become features; None where that depends on the row's site, or there
         are no columns."""
         if self.columns is None or self.columns.scale != "site":
@@ -246,7 +246,7 @@ def _numbers(raw: Raw) -> Array:
     return array
 
 
-def _cell(value: object) -> Cell:
+def _cell(value: object) -> CellValue:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return cell_of(str(value))

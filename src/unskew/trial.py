@@ -27,7 +27,7 @@ from unskew.parts.architecture import Told
 from unskew.parts.optimizers import OptimizerChoice
 from unskew.parts.schedules import Schedule
 from unskew.randomness import Purpose, draw_seed, seed_torch
-from unskew.record import Network
+from unskew.record import NetworkRecord
 from unskew.spec import Spec
 from unskew.types import Optimizer, Weights
 from unskew.user_code import split_name
@@ -376,19 +376,19 @@ class Trial:
         return bool(models.moving_norms(self.build()))
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NetworkRecord:
         """What the model is made of."""
         options = dict(self.model_options)
         if isinstance(self.model, str):
             known = models.MODELS[self.model]
             options = {name: options.get(name, value) for name, value in known.defaults.items()}
-            told = Network(name=self.model, norm=self.norm or known.norms[0], options=options)
+            told = NetworkRecord(name=self.model, norm=self.norm or known.norms[0], options=options)
         elif isinstance(self.model, Told):
             told = self.model.network
         else:
             told = _own_network(self.model, options)
         if self.tuning:
-            told = replace(told, tuning=record.Tuning(**asdict(self.tuning)))
+            told = replace(told, tuning=record.TuningRecord(**asdict(self.tuning)))
         return replace(told, statistics=self.statistics, precision=self.precision)
 
     def build(self, *, adapted: bool = True) -> nn.Module:
@@ -443,13 +443,15 @@ class Trial:
         return device
 
 
-def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, Any]) -> Network:
+def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, Any]) -> NetworkRecord:
     """A network that is made by the user's own code."""
     if isinstance(model, models.OwnModel):
         file, name = split_name(model.name)
-        return Network(name=f"{file.name}:{name}", own=True, options=models.told_options(model))
+        return NetworkRecord(name=f"{file.name}:{name}", own=True, options=models.told_options(model))
     maker = type(model) if isinstance(model, nn.Module) else model
-    return Network(name=getattr(maker, "__qualname__", type(maker).__qualname__), own=True, options=options)
+    return NetworkRecord(
+        name=getattr(maker, "__qualname__", type(maker).__qualname__), own=True, options=options
+    )
 
 
 def _check_room(name: str, make: Callable[[], nn.Module]) -> None:

@@ -15,7 +15,7 @@ import tomli_w
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared, put, read
 from unskew.record import DamagedError, Failure, to_json
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 from unskew.runs import slug, write_whole
 from unskew.search import (
     SEARCH,
@@ -140,7 +140,7 @@ def _line(
     number: int,
     values: dict[str, Value],
     folders: list[str],
-    ends: Sequence[Run | Failure],
+    ends: Sequence[SavedRun | Failure],
 ) -> TrialLine:
     scores = [None if isinstance(end, Failure) else score_of(end) for end in ends]
     known = [score for score in scores if score is not None]
@@ -155,7 +155,7 @@ def _line(
     )
 
 
-def score_of(run: Run) -> float | None:
+def score_of(run: SavedRun) -> float | None:
     """How good a run's model is on the validation data, by the metric it was chosen by."""
     assert run.summary is not None  # it has ended
     assert run.summary.validation is not None  # the search asks for it

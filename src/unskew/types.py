@@ -73,7 +73,7 @@ class Scope:
     """What the server broadcast beside the model."""
 
 
-class Passes(Protocol):
+class ExtraPasses(Protocol):
     """Forward passes beside the one being trained: evaluation mode, no gradient."""
 
     def frozen(self, weights: Weights, inputs: Tensor, /) -> Out: ...
@@ -92,7 +92,7 @@ class View:
         labels: Tensor,
         params: Params,
         out: Out,
-        passes: Passes,
+        passes: ExtraPasses,
         tallies: Tensors | None = None,
         levels: tuple[Tensor, ...] = (),
     ) -> None:

@@ -12,7 +12,7 @@ import torch
 from unskew.data import join
 from unskew.data.dataset import Dataset, Split
 from unskew.data.manifest import Partition
-from unskew.data.partitions import Division, Pool, kept, partition
+from unskew.data.partitions import Division, SamplePool, kept, partition
 
 SKEW = "dirichlet:0.02,min_size=20,max_tries=5"  # has a note to keep, and more than one try
 
@@ -57,7 +57,7 @@ def test_it_is_drawn_once_for_the_same_request_and_again_for_every_other() -> No
         return Division((np.arange(3), np.arange(3, 3), np.arange(3, 5)), ("A note.",), 7)
 
     labels = np.array([0, 1, 0, 1, 1])
-    pool = Pool(labels, 2)
+    pool = SamplePool(labels, 2)
     first, again = (kept.drawn("some", pool, 3, 1, draw) for _ in range(2))
     assert len(draws) == 1
     assert [mine.tolist() for mine in again.clients] == [mine.tolist() for mine in first.clients]
@@ -66,11 +66,11 @@ def test_it_is_drawn_once_for_the_same_request_and_again_for_every_other() -> No
         ("other", pool, 3, 1),
         ("some", pool, 4, 1),
         ("some", pool, 3, 2),
-        ("some", Pool(labels, 3), 3, 1),
-        ("some", Pool(labels[::-1], 2), 3, 1),
-        ("some", Pool(labels, 2, owners=labels), 3, 1),
-        ("some", Pool(labels, 2, domains=labels), 3, 1),
-        ("some", Pool(labels, 2, domains=labels, domain_names=("a", "b")), 3, 1),
+        ("some", SamplePool(labels, 3), 3, 1),
+        ("some", SamplePool(labels[::-1], 2), 3, 1),
+        ("some", SamplePool(labels, 2, owners=labels), 3, 1),
+        ("some", SamplePool(labels, 2, domains=labels), 3, 1),
+        ("some", SamplePool(labels, 2, domains=labels, domain_names=("a", "b")), 3, 1),
     ]
     for request in others:
         kept.drawn(*request, draw)

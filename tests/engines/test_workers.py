@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from unskew.engines.cpu.pool import available
-from unskew.engines.cpu.shared_tensors import Groups
+from unskew.engines.cpu.shared_tensors import TensorGroups
 from unskew.engines.cpu.workers import Workers
 from unskew.engines.job import LostError
 
 pytestmark = pytest.mark.skipif(not available(), reason="the pool engine needs Linux")
 
 
-def work(common: Groups, task: str, own: Groups) -> tuple[int, Groups]:
+def work(common: TensorGroups, task: str, own: TensorGroups) -> tuple[int, TensorGroups]:
     if task == "stumble":
         raise IndexError("of this task alone")
     if task == "leave":
@@ -26,7 +26,7 @@ def work(common: Groups, task: str, own: Groups) -> tuple[int, Groups]:
     return os.getpid(), {"sum": {"sum": common["all"]["one"] + own["mine"]["two"]}}
 
 
-def tasks(*names: str) -> list[tuple[str, Groups]]:
+def tasks(*names: str) -> list[tuple[str, TensorGroups]]:
     return [(name, {"mine": {"two": torch.full((3,), float(n))}}) for n, name in enumerate(names)]
 
 

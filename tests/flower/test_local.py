@@ -250,7 +250,7 @@ def left_behind(folder, pid):
     folder.mkdir()
     started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     process = local.Process("superlink", pid, started, 1, str(folder / "superlink.log"), ["flower-superlink"])
-    state = local.State(str(folder), "127.0.0.1:1", True, "mark-of-then", (process,))
+    state = local.LocalFederation(str(folder), "127.0.0.1:1", True, "mark-of-then", (process,))
     (folder / "state.json").write_text(json.dumps(asdict(state)))
 
 

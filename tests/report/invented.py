@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from unskew import metrics, record
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 
 def make_environment(seed: int) -> dict:
@@ -101,7 +101,7 @@ def made(
     rounds: int = 3,
     done: int = 3,
     skew: str = "dirichlet:0.05",
-) -> Run:
+) -> SavedRun:
     """A run with the same accuracies in all its rounds."""
     line = record.TestedRound(
         round=1,
@@ -111,7 +111,7 @@ def made(
         samples=21,
         train_loss=1.0,
         seconds=0.5,
-        traffic=record.Traffic(1000, 1000),
+        traffic=record.TrafficRecord(1000, 1000),
         tallies={},
         accuracy=accuracy,
         loss=None,
@@ -143,7 +143,7 @@ def made(
         summary = record.SUMMARY.parse(
             record.to_json(make_summary(path, experiment, told, confusion, counts, ("cat", "dog")))
         )
-    return Run(
+    return SavedRun(
         data="digits",
         model="mlp",
         path=path,

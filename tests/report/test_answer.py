@@ -12,15 +12,15 @@ from scipy import stats
 from unskew import metrics, record
 from unskew.errors import UserError
 from unskew.report.answer import answer, choose_reference, points, verdict
-from unskew.report.read import Run, by_method
+from unskew.report.read import SavedRun, by_method
 
 
-def say(*runs: Run, reference: str | None = None) -> str:
+def say(*runs: SavedRun, reference: str | None = None) -> str:
     told = answer(by_method(runs), reference=reference)
     return " ".join([told.sentence, *told.notes]).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def seeds(label: str, *accuracies: float, **more: object) -> list[Run]:
+def seeds(label: str, *accuracies: float, **more: object) -> list[SavedRun]:
     return [made(label, seed, value, **more) for seed, value in enumerate(accuracies, 1)]
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from invented import made
 
 from unskew.report.conditions import by_condition, in_common
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 
-def under(run: Run, **changes: object) -> Run:
+def under(run: SavedRun, **changes: object) -> SavedRun:
     """The run with other settings: budget__lr=0.1."""
     experiment = {
         key: dict(value) if isinstance(value, dict) else value for key, value in run.experiment.items()

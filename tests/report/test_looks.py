@@ -11,13 +11,13 @@ from colours import VISION, ciede2000, lab, linear, luminance
 
 import unskew.report.page
 from unskew.methods import METHODS
-from unskew.report.looks import COLOURS, DASHES, FIXED, MARKERS, Look, looks
+from unskew.report.looks import COLOURS, DASHES, FIXED, MARKERS, PlotStyle, looks
 
 PAPERS = {"light": ("#ffffff", "#f5f6f8"), "dark": ("#14171b", "#1d2127")}
 MODES = dict(zip(PAPERS, zip(*COLOURS, strict=True), strict=True))
 
 
-def shared(one: Look, other: Look) -> int:
+def shared(one: PlotStyle, other: PlotStyle) -> int:
     """How many of colour, dash and marker two looks have in common."""
     return (one.light == other.light) + (one.dash == other.dash) + (one.marker == other.marker)
 

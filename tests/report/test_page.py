@@ -15,7 +15,7 @@ from invented import made
 from unskew import record
 from unskew.report.answer import TITLES, answer, points, verdict
 from unskew.report.page import page_data, render, write_page
-from unskew.report.read import Run, by_method, read_run, read_runs
+from unskew.report.read import SavedRun, by_method, read_run, read_runs
 from unskew.report.table import tabulate
 from unskew.report.table_text import to_csv, to_markdown
 
@@ -129,7 +129,7 @@ def test_a_mean_over_fewer_than_ten_rounds_is_called_what_it_is():
 
 def test_what_was_spent_has_all_stages_and_ends_at_the_sums_of_the_run():
     run = made(rounds=3)  # a second and a half, 6000 bytes and 3 U in its rounds
-    staged = replace(run.summary, seconds=4.0, traffic=record.Traffic(5000, 5000), cost=10.0)
+    staged = replace(run.summary, seconds=4.0, traffic=record.TrafficRecord(5000, 5000), cost=10.0)
     data = page_data([replace(run, summary=staged)])
     assert data["blocks"][0]["rows"][0]["seconds"] == 4
     spent = data["runs"][0]["spent"]
@@ -185,7 +185,7 @@ def open_page(chromium, tmp_path):
     """Opens the page about runs from disk. What it complains of or asks the network for fails the test."""
     contexts, trouble, asked = [], [], []
 
-    def show(runs: list[Run], width: int = 1280, link: str = "", **options):
+    def show(runs: list[SavedRun], width: int = 1280, link: str = "", **options):
         file = tmp_path / f"page{len(contexts)}.html"
         write_page(runs, file)
         context = chromium.new_context(viewport={"width": width, "height": 900}, **CALM, **options)
@@ -209,7 +209,7 @@ def open_page(chromium, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def two_methods(write_at, tmp_path_factory) -> list[Run]:
+def two_methods(write_at, tmp_path_factory) -> list[SavedRun]:
     folder = tmp_path_factory.mktemp("two")
     for method in ("fedavg", "fedvls"):
         for seed in (1, 2):
@@ -281,7 +281,7 @@ def saved(page, button: str) -> tuple[str, bytes]:
     return found.value.suggested_filename, Path(found.value.path()).read_bytes()
 
 
-def mean_of(runs: list[Run], label: str, value) -> list[float]:
+def mean_of(runs: list[SavedRun], label: str, value) -> list[float]:
     each = [[100 * value(line) for line in run.rounds] for run in runs if run.label == label]
     return np.mean(each, axis=0).tolist()
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from unskew import metrics
 from unskew.errors import UserError
 from unskew.reading import read_begun
-from unskew.record import Traffic
+from unskew.record import TrafficRecord
 from unskew.report.answer import answer
 from unskew.report.escape import escape_csv, escape_latex, escape_markdown
 from unskew.report.read import by_method, read_runs
@@ -372,7 +372,7 @@ def test_a_method_that_a_condition_lacks_has_no_number_there(two_skews):
 
 def test_traffic_is_that_of_the_whole_run(make):
     run = make({("pkd", 1): [0.5, 0.6]})[0]
-    lent = Traffic(up=3_000_000, down=4_500_000)  # with experts, which no round of the main model sends
+    lent = TrafficRecord(up=3_000_000, down=4_500_000)  # with experts, which no round of the main model sends
     taught = replace(run, summary=replace(run.summary, traffic=lent))
     assert shown(tabulate([taught]), "traffic") == {"pkd": ("7.5", "")}
 

@@ -18,7 +18,7 @@ import pytest
 
 from unskew.errors import UserError
 from unskew.report.read import read_runs
-from unskew.report.serve import Server, Watch
+from unskew.report.serve import LiveRuns, ReportServer
 
 
 def grow(whole: Path, folder: Path, rounds: int) -> None:
@@ -39,8 +39,8 @@ def grow(whole: Path, folder: Path, rounds: int) -> None:
 def serve() -> Iterator:
     servers = []
 
-    def start(*folders: Path) -> Server:
-        server = Server(Watch(folders, read_runs), "127.0.0.1", 0)
+    def start(*folders: Path) -> ReportServer:
+        server = ReportServer(LiveRuns(folders, read_runs), "127.0.0.1", 0)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         servers.append((server, thread))
@@ -53,7 +53,9 @@ def serve() -> Iterator:
         server.server_close()
 
 
-def ask(server: Server, path: str, method: str = "GET", host: str | None = None) -> tuple[int, bytes, dict]:
+def ask(
+    server: ReportServer, path: str, method: str = "GET", host: str | None = None
+) -> tuple[int, bytes, dict]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     try:
         connection.request(method, path, headers={} if host is None else {"Host": host})
@@ -159,7 +161,7 @@ def test_what_cannot_be_watched_is_said_at_once(unskew, write_run, tmp_path):
     (tmp_path / "other" / "letter.txt").write_text("Dear all")
     damaged = write_run("damaged", rounds=2)
     (damaged / "partition.json").write_text("{")
-    with Server(Watch([run], read_runs), "127.0.0.1", 0) as server:
+    with ReportServer(LiveRuns([run], read_runs), "127.0.0.1", 0) as server:
         cases = [
             (("damaged",), "partition.json is damaged"),
             (("nowhere",), "there is no run folder nowhere"),
@@ -176,9 +178,9 @@ def test_what_cannot_be_watched_is_said_at_once(unskew, write_run, tmp_path):
 
 
 def test_a_port_is_not_shared(write_run):
-    watch = Watch([write_run(rounds=2)], read_runs)
-    with Server(watch, "127.0.0.1", 0) as server, pytest.raises(UserError, match="already in use"):
-        Server(watch, "127.0.0.1", server.server_port)
+    runs = LiveRuns([write_run(rounds=2)], read_runs)
+    with ReportServer(runs, "127.0.0.1", 0) as server, pytest.raises(UserError, match="already in use"):
+        ReportServer(runs, "127.0.0.1", server.server_port)
 
 
 def test_a_browser_follows_a_growing_run_and_keeps_what_was_chosen(chromium, write_run, tmp_path):

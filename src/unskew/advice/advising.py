@@ -15,7 +15,7 @@ from unskew import metrics, notebook
 from unskew.advice.counts import check_counts
 from unskew.advice.evidence import GOALS, NetworkResult, Setting, evidence
 from unskew.advice.facts import Contrast, SkewFacts, contrasts, measure
-from unskew.advice.verdict import Candidate, Choice, Verdict, in_setting
+from unskew.advice.verdict import Candidate, ChosenCandidate, Verdict, in_setting
 from unskew.data.federation import Federation
 from unskew.errors import UserError, unknown, whole_number
 from unskew.record import Json
@@ -85,7 +85,7 @@ class Advice:
     notes: tuple[str, ...] = ()
 
     @property
-    def choices(self) -> dict[str, Choice]:
+    def choices(self) -> dict[str, ChosenCandidate]:
         """In the nearest setting, by measure; empty where no setting is near."""
         if not self.near:
             return {}
@@ -93,7 +93,7 @@ class Advice:
         return {goal: choice for goal, choice in found.items() if choice is not None}
 
     @property
-    def recommended(self) -> Choice | None:
+    def recommended(self) -> ChosenCandidate | None:
         """The method to take; None where nothing is backed."""
         choice = self.choices.get(self.by)
         return choice if choice is not None and choice.backed else None
@@ -217,14 +217,14 @@ class Advice:
         return notebook.panel(self.title, *(notebook.paragraph(line) for line in self.lines()[1:] if line))
 
 
-def _brief(choice: Choice) -> str:
+def _brief(choice: ChosenCandidate) -> str:
     value = "" if choice.value is None else f" {metrics.plus_minus(choice.value, scale=100)} %"
     found = choice.difference
     change = "" if found is None else f", {points(found)} points against {choice.verdict.reference.name}"
     return f"{choice.candidate.name}{value}{change}" + ("" if choice.backed else ", not settled")
 
 
-def _about(choice: Choice) -> list[str]:
+def _about(choice: ChosenCandidate) -> list[str]:
     """A candidate by every measure, what it costs, and what is as good."""
     told, name, plain = choice.verdict, choice.candidate.name, choice.verdict.reference
     lines = []
@@ -268,7 +268,7 @@ def _some(candidates: Sequence[Candidate]) -> str:
     return "; ".join([*names, f"{more} more"] if more > 0 else names)
 
 
-def _choice_json(choice: Choice) -> dict[str, Json]:
+def _choice_json(choice: ChosenCandidate) -> dict[str, Json]:
     found, value, same = choice.difference, choice.value, choice.on_same_network
     method = choice.candidate.method
     return {

@@ -20,7 +20,7 @@ GOALS = ("accuracy", "worst", "vacant")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seed:
+class SeedResult:
     """A run, by the mean of its last ten tested rounds, of fewer than a hundred of the last tenth; by its
     model alone where validation chose that, or where the method changes it after training."""
 
@@ -53,7 +53,7 @@ class MethodResult:
     """Whether a loss and a server are one part of it, which FedAvg cannot be given."""
     tuned: dict[str, Any]
     """Settings of the budget that it alone was given, such as budget.lr."""
-    seeds: dict[int, Seed]
+    seeds: dict[int, SeedResult]
 
     def mean(self, name: str) -> float | None:
         """The mean of a number over its seeds; None where one of them lacks it."""

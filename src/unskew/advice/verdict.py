@@ -43,7 +43,7 @@ class Verdict:
         """Where the candidates stand that have enough seeds."""
         return {each.name: each for each in self.answer.standings} if self.answer else {}
 
-    def value(self, name: str, measure: str) -> metrics.Summary | None:
+    def value(self, name: str, measure: str) -> metrics.SeedsSummary | None:
         """A candidate over its seeds; None where nothing is known."""
         return over_seeds(self.candidates[name].method, measure)
 
@@ -69,7 +69,7 @@ class Verdict:
         known = {name: value for name, value in heights.items() if value is not None}
         return sorted(known, key=lambda name: -known[name])
 
-    def choose(self, measure: str) -> Choice | None:
+    def choose(self, measure: str) -> ChosenCandidate | None:
         """The first of those that are above the reference beyond chance; where there is none, the first of
         all. None where nothing is known by this measure."""
         ranked = self.ranked(measure)
@@ -81,11 +81,11 @@ class Verdict:
         if not ranked:
             return None
         name = backed[0] if backed else ranked[0]
-        return Choice(self, measure, self.candidates[name], name in backed)
+        return ChosenCandidate(self, measure, self.candidates[name], name in backed)
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenCandidate:
     """The candidate to take by one measure."""
 
     verdict: Verdict
@@ -100,7 +100,7 @@ class Choice:
         return self.verdict.difference(self.candidate.name, self.measure)
 
     @property
-    def value(self) -> metrics.Summary | None:
+    def value(self) -> metrics.SeedsSummary | None:
         """Over its seeds."""
         return self.verdict.value(self.candidate.name, self.measure)
 
@@ -151,7 +151,7 @@ class Choice:
         ]
 
 
-def over_seeds(method: MethodResult, measure: str) -> metrics.Summary | None:
+def over_seeds(method: MethodResult, measure: str) -> metrics.SeedsSummary | None:
     """A measure of a method over all its seeds."""
     return metrics.over_seeds(_seeds(method, measure).values(), bounds=metrics.SHARE)
 

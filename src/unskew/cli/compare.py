@@ -11,7 +11,7 @@ import typer
 
 from unskew import metrics
 from unskew.cli import options
-from unskew.cli.progress import Watch
+from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import Cells, Loaded, set_up
 from unskew.cli.show import (
     compared_sites,
@@ -37,7 +37,7 @@ from unskew.methods import METHODS
 from unskew.notation import flatten
 from unskew.reading import method_labels
 from unskew.record import FailedRun, Failure, SweepTime, is_tunable, to_json
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 from unskew.report.table import CONDITION, tabulate
 from unskew.runs import FINISHED, claim, differing_keys, free_folder, write_whole
 from unskew.study import ConditionResult, Study, StudyCell, combinations, compare_json, failed_before
@@ -224,7 +224,7 @@ def finish(
         study.agree_on_plan(folder, found, planned)
         left = [run for run in planned if not is_finished(run.folder)]
         rounds = sum(run.prepared.experiment.budget.rounds for run in left)
-        with Watch(rounds, cells=len(left), quiet=quiet, table=table) as watch:
+        with ProgressDisplay(rounds, cells=len(left), quiet=quiet, table=table) as watch:
             clock.mark("set-up")
             try:
                 ends = sweep(planned, watch, loggers)
@@ -239,7 +239,7 @@ def _conclude(
     folder: Path,
     study: Study,
     planned: list[SweepRun],
-    ends: list[Run | Failure],
+    ends: list[SavedRun | Failure],
     ran: set[Path],
     clock: Clock,
     *,

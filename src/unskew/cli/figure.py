@@ -17,7 +17,7 @@ from unskew.final import draw_tsne
 from unskew.reading import read_tested
 from unskew.report import figures
 from unskew.report.measures import MEASURES
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,15 +42,15 @@ class Wish:
     sort: bool = False
 
 
-Option = Literal["metric", "client", "round", "over", "classes", "data", "against", "reference", "sort"]
-Draw = Callable[[Sequence[Run], Wish], "Figure"]
+FigureOption = Literal["metric", "client", "round", "over", "classes", "data", "against", "reference", "sort"]
+Draw = Callable[[Sequence[SavedRun], Wish], "Figure"]
 
 
 @dataclass(frozen=True)
 class FigureType:
     line: str
     draw: Draw
-    options: tuple[Option, ...] = ()
+    options: tuple[FigureOption, ...] = ()
     """Those it takes beside --width and --title."""
 
 
@@ -58,33 +58,33 @@ def _plain(draw: Callable[..., Figure]) -> Draw:
     return lambda runs, wish: draw(runs, width=wish.width, title=wish.title)
 
 
-def _curves(runs: Sequence[Run], wish: Wish) -> Figure:
+def _curves(runs: Sequence[SavedRun], wish: Wish) -> Figure:
     return figures.curves(runs, metric=wish.metric or "accuracy", width=wish.width, title=wish.title)
 
 
-def _updates(runs: Sequence[Run], wish: Wish) -> Figure:
+def _updates(runs: Sequence[SavedRun], wish: Wish) -> Figure:
     return figures.updates(runs, client=wish.client, round=wish.round, width=wish.width, title=wish.title)
 
 
-def _sensitivity(runs: Sequence[Run], wish: Wish) -> Figure:
+def _sensitivity(runs: Sequence[SavedRun], wish: Wish) -> Figure:
     return figures.sensitivity(
         runs, over=wish.over, metric=wish.metric or "accuracy", width=wish.width, title=wish.title
     )
 
 
-def _forest(runs: Sequence[Run], wish: Wish) -> Figure:
+def _forest(runs: Sequence[SavedRun], wish: Wish) -> Figure:
     return figures.forest(runs, reference=wish.reference, width=wish.width, title=wish.title)
 
 
-def _heatmap(runs: Sequence[Run], wish: Wish) -> Figure:
+def _heatmap(runs: Sequence[SavedRun], wish: Wish) -> Figure:
     return figures.heatmap(runs, sort=wish.sort, width=wish.width, title=wish.title)
 
 
-def _confusion(runs: Sequence[Run], wish: Wish) -> Figure:
+def _confusion(runs: Sequence[SavedRun], wish: Wish) -> Figure:
     return figures.confusion(runs, against=wish.against, width=wish.width, title=wish.title)
 
 
-def _experts(runs: Sequence[Run], wish: Wish) -> Figure:
+def _experts(runs: Sequence[SavedRun], wish: Wish) -> Figure:
     kept = figures.counting(runs)
     silent = dict.fromkeys(run.label for run in runs if run not in kept)
     if silent:
@@ -92,7 +92,7 @@ def _experts(runs: Sequence[Run], wish: Wish) -> Figure:
     return figures.experts(kept, width=wish.width, title=wish.title)
 
 
-def _tsne(runs: Sequence[Run], wish: Wish) -> Figure:
+def _tsne(runs: Sequence[SavedRun], wish: Wish) -> Figure:
     return draw_tsne(runs, classes=wish.classes, data=wish.data, width=wish.width, title=wish.title)
 
 
@@ -192,7 +192,7 @@ def figure(
         _list()
         raise unknown("figure", name, FIGURES)
     kind, path = FIGURES[name], out or Path(f"{name}.png")
-    given: dict[Option, object] = {
+    given: dict[FigureOption, object] = {
         "metric": metric, "client": client, "round": round, "over": over, "classes": classes, "data": data,
         "against": against, "reference": reference, "sort": sort,
     }  # fmt: skip

@@ -149,7 +149,7 @@ def up(
     wanted = None if port is None else _number("port", port, 65535)
     from unskew.flower import local
 
-    state = local.up(
+    federation = local.up(
         folder,
         settings,
         host=host,
@@ -160,10 +160,12 @@ def up(
     )
     command = local.run_command(folder)
     if json:
-        print(to_json({**asdict(state), "run": command}, indent=None))
+        print(to_json({**asdict(federation), "run": command}, indent=None))
         return
     screen = console()
-    screen.print(f"{len(settings)} of {len(settings)} nodes are online at {state.address}", soft_wrap=True)
+    screen.print(
+        f"{len(settings)} of {len(settings)} nodes are online at {federation.address}", soft_wrap=True
+    )
     if insecure:
         screen.print("note: without TLS and node keys, as asked for.")
     if not local.is_loopback(host):

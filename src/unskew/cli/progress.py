@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 from unskew.cli.show import GROUPS, percent
-from unskew.record import FAULTS_TOLD, Probe, Round, TestedRound
+from unskew.record import FAULTS_TOLD, ProbeRecord, RoundRecord, TestedRound
 
 PERIOD = 10
 """Seconds between two plain lines."""
@@ -56,8 +56,8 @@ class Bar(Progress):
         yield self.numbers
 
 
-class Watch:
-    """Sees the rounds of `cells` runs, of `rounds` rounds together."""
+class ProgressDisplay:
+    """Shows on the terminal how far `cells` runs have come, which have `rounds` rounds together."""
 
     def __init__(self, rounds: int, *, cells: int = 1, quiet: bool = False, table: bool = False) -> None:
         self._rounds, self._cells, self._quiet, self._table = rounds, cells, quiet, table
@@ -83,7 +83,7 @@ class Watch:
         self._headed = False
         self._faults = 0
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ProgressDisplay:
         self._bar.start()
         return self
 
@@ -106,7 +106,7 @@ class Watch:
         for note in notes if not self._quiet else ():
             self._print(f"note: {note}")
 
-    def __call__(self, line: Round, probe: Probe | None = None) -> None:
+    def __call__(self, line: RoundRecord, probe: ProbeRecord | None = None) -> None:
         """A round, as rounds.jsonl and probes.jsonl have it."""
         self._done += 1
         self._tell_faults(line)
@@ -135,7 +135,7 @@ class Watch:
         if rounds and not (self._live or self._quiet or self._table):
             self._print_line(self._numbers)
 
-    def _tell_faults(self, line: Round) -> None:
+    def _tell_faults(self, line: RoundRecord) -> None:
         """The first clients that rounds of this run go on without, and then that there are more."""
         for fault in line.faults or ():
             self._faults += 1

@@ -13,7 +13,7 @@ import tomli_w
 import typer
 
 from unskew.cli import options
-from unskew.cli.progress import Watch
+from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import Cells, set_up
 from unskew.cli.show import Grid, console, say
 from unskew.clock import Clock, process_age
@@ -21,9 +21,9 @@ from unskew.data.sources import SOURCES, available
 from unskew.errors import Interrupted, UserError, unknown
 from unskew.experiment import Experiment
 from unskew.record import Failure, Json, to_json
-from unskew.reproduce import Cell, Reading, Table, cells, find_table, papers
+from unskew.reproduce import Cell, PublishedTable, Reading, cells, find_table, papers
 from unskew.reproduce import outcome as outcomes
-from unskew.reproduce.outcome import Outcome, Pace, Version, run_folder, run_stem
+from unskew.reproduce.outcome import CellOutcome, Pace, Version, run_folder, run_stem
 from unskew.reproduce.published import check_reading
 from unskew.runs import write_whole
 from unskew.sweep import SweepRun, is_finished, sweep
@@ -154,7 +154,7 @@ def _number(flag: str, text: str) -> float:
         raise UserError(f"{flag} is '{text}' but should be a number.") from None
 
 
-def _readings(table: Table, asked: str | None) -> tuple[Reading, ...]:
+def _readings(table: PublishedTable, asked: str | None) -> tuple[Reading, ...]:
     return table.readings if asked == BOTH else (check_reading(table, asked),)
 
 
@@ -230,7 +230,7 @@ def _time(pace: Pace, settings: Sequence[Mapping[str, Any]]) -> str:
     return f"about {outcomes.duration(seconds)}, going by runs in the same folder."
 
 
-class _Estimating(Watch):
+class _Estimating(ProgressDisplay):
     """Says how long the rest will take as soon as that can be told."""
 
     def __init__(self, rounds: int, prepared: Cells, folder: Path, *, quiet: bool) -> None:
@@ -279,7 +279,7 @@ def _write(
     say(f"{len(paths)} experiment files; run one with: unskew run {shlex.quote(paths[0])}")
 
 
-def _keep(table: Table, out: Path, version: Version) -> None:
+def _keep(table: PublishedTable, out: Path, version: Version) -> None:
     """Write down all that is known of a table, beside its runs."""
     everything = [(cell, reading) for cell in table.cells for reading in table.readings]
     told = [each for each in outcomes.outcomes(table, everything, out, version) if each.runs]
@@ -289,7 +289,9 @@ def _keep(table: Table, out: Path, version: Version) -> None:
         write_whole(stem.with_suffix(".md"), outcomes.to_markdown(table, told, version))
 
 
-def _show(table: Table, told: Sequence[Outcome], version: Version, left_out: Mapping[str, str]) -> None:
+def _show(
+    table: PublishedTable, told: Sequence[CellOutcome], version: Version, left_out: Mapping[str, str]
+) -> None:
     screen = console()
     for line in outcomes.caption(table, version):
         screen.print(line, soft_wrap=True)
@@ -347,7 +349,7 @@ def _list(here: set[str], *, json: bool) -> None:
     )
 
 
-def _list_table(table: Table, here: set[str], *, json: bool) -> None:
+def _list_table(table: PublishedTable, here: set[str], *, json: bool) -> None:
     if json:
         print(
             to_json(

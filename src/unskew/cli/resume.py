@@ -11,7 +11,7 @@ import typer
 
 from unskew.cli import options
 from unskew.cli.compare import finish
-from unskew.cli.progress import Watch
+from unskew.cli.progress import ProgressDisplay
 from unskew.cli.run import answer
 from unskew.cli.setup import set_up
 from unskew.cli.tune import finish as finish_search
@@ -89,7 +89,7 @@ def resume(
         answer(read_run(run), spec, clock, json=json, quiet=True)
         return
     [(_, prepared)] = set_up([("", spec)], clock, quiet=quiet)
-    with Watch(spec.budget.rounds, quiet=quiet, table=table) as watch:
+    with ProgressDisplay(spec.budget.rounds, quiet=quiet, table=table) as watch:
         watch.label(f"{spec.method.brief()} seed {spec.seed}")
         finished = execute(prepared, run, watch, loggers, clock)
     answer(finished, prepared.experiment, clock, json=json, quiet=quiet)

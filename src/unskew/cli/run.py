@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from unskew.cli import options
-from unskew.cli.progress import Watch
+from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import set_up
 from unskew.cli.show import (
     class_table,
@@ -26,7 +26,7 @@ from unskew.clock import Clock, process_age
 from unskew.comparison import summary_of
 from unskew.experiment import Experiment, method_table
 from unskew.record import Summary, to_json
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 from unskew.report.skew_words import skew_in_words
 from unskew.runs import free_folder, time_of
 from unskew.sweep import execute
@@ -111,14 +111,14 @@ def run(
     [(_, prepared)] = set_up([("", spec)], clock, quiet=quiet)
     settings = prepared.experiment
     label = settings.method.brief()
-    with Watch(settings.budget.rounds, quiet=quiet, table=table) as watch:
+    with ProgressDisplay(settings.budget.rounds, quiet=quiet, table=table) as watch:
         watch.label(f"{label} seed {settings.seed}")
         folder = out or free_folder("-".join(settings.words()))
         finished = execute(prepared, folder, watch, loggers, clock)
     answer(finished, settings, clock, json=json, quiet=quiet)
 
 
-def answer(run: Run, settings: Experiment, clock: Clock, *, json: bool, quiet: bool) -> None:
+def answer(run: SavedRun, settings: Experiment, clock: Clock, *, json: bool, quiet: bool) -> None:
     """Show a finished run."""
     summary = summary_of(run)
     if json:
@@ -132,7 +132,7 @@ def answer(run: Run, settings: Experiment, clock: Clock, *, json: bool, quiet: b
         say_next(report_command(run.path))
 
 
-def _show(settings: Experiment, run: Run, summary: Summary) -> None:
+def _show(settings: Experiment, run: SavedRun, summary: Summary) -> None:
     label, screen = settings.method.brief(), console()
     screen.print(settings.title() + f", seed {settings.seed}")
     screen.print(f"{skew_in_words(run)}\n")

@@ -21,10 +21,10 @@ from unskew import metrics
 from unskew.comparison import SPREAD, site_statistics, summary_of
 from unskew.metrics import Difference
 from unskew.notation import span
-from unskew.record import Json, Site, Summary, SweepTime, Time
+from unskew.record import Json, SiteRecord, Summary, SweepTime, Time
 from unskew.report.answer import TITLES, Answer, points, verdict
 from unskew.report.measures import mean_title
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 Record = Mapping[str, Json]
 COMMANDS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
@@ -179,7 +179,7 @@ def spread(values: Sequence[float | None]) -> str:
     return "-" if known is None else metrics.plus_minus(known, scale=100)
 
 
-def class_table(run: Run, width: int) -> Table:
+def class_table(run: SavedRun, width: int) -> Table:
     """Every class: how well the final model knows it, and what it is to the clients."""
     by_class = metrics.class_accuracy(np.array(summary_of(run).confusion))
     held = {name: mask.sum(axis=0) for name, mask in metrics.groups(run.counts).items()}
@@ -202,13 +202,13 @@ def class_table(run: Run, width: int) -> Table:
     return table
 
 
-def result_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
+def result_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
     """One row per method, over the runs of its seeds."""
     validations = [summary_of(run).validation for _, runs in rows for run in runs]
     chose = any(each is not None for each in validations)
     stopped = any(each is not None and each.stopped is not None for each in validations)
 
-    def row(name: str, runs: Sequence[Run]) -> list[str]:
+    def row(name: str, runs: Sequence[SavedRun]) -> list[str]:
         each = [summary_of(run) for run in runs]
         found = [summary.accuracy for summary in each]
         last, best = spread([one.last for one in found]), spread([one.best_by_test for one in found])
@@ -255,7 +255,7 @@ def site_grid(summary: Summary) -> Grid | None:
         shown = lowest[:SITES_SHOWN]
         title += f"; here the {SITES_SHOWN} with the lowest accuracy"
 
-    def row(site: Site) -> list[str]:
+    def row(site: SiteRecord) -> list[str]:
         worst = "-"
         if site.worst_class is not None:
             accuracy = percent(site.class_accuracy[site.worst_class])
@@ -288,7 +288,7 @@ def spread_line(summary: Summary) -> str:
     return line + ("" if spread.unseen is None else f"; sites that did not train {percent(spread.unseen)}")
 
 
-def compared_sites(rows: Sequence[tuple[str, Sequence[Run]]]) -> list[Grid]:
+def compared_sites(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> list[Grid]:
     """Methods against sites, over the seeds; of many sites the spread alone. Empty without sites."""
     told = {name: site_statistics([summary_of(run) for run in runs]) for name, runs in rows}
     known = {name: sites for name, sites in told.items() if sites}
@@ -338,10 +338,10 @@ def listed(names: Sequence[str], most: int = 4) -> str:
     return ", ".join([*map(shorten, names[:most]), *more]) or "-"
 
 
-def score_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
+def score_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
     """Other scores of the final models, over the runs of each method's seeds."""
 
-    def row(name: str, runs: Sequence[Run]) -> list[str]:
+    def row(name: str, runs: Sequence[SavedRun]) -> list[str]:
         each = [summary_of(run) for run in runs]
         found = [summary.probabilities for summary in each if summary.probabilities is not None]
         return [
@@ -373,12 +373,12 @@ def validation_line(summary: Summary) -> str:
     return told + ("" if found.stopped is None else f"; stopped after round {found.stopped}")
 
 
-def cost_grid(rows: Sequence[tuple[str, Sequence[Run]]]) -> Grid:
+def cost_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
     """What each method computes, in rounds of FedAvg, and sends, over the seeds; where it was probed also
     what a local update does to the client's classes, over the probed rounds, and what it took to find out."""
     probed = any(summary_of(run).probe_seconds is not None for _, runs in rows for run in runs)
 
-    def row(name: str, runs: Sequence[Run]) -> list[str]:
+    def row(name: str, runs: Sequence[SavedRun]) -> list[str]:
         cells, each = [name], [summary_of(run) for run in runs]
         if probed:
             cells += [spread([mean_drop(run, group) for run in runs]) for group in GROUPS]
@@ -448,7 +448,7 @@ def forest_line(found: Difference, low: float, high: float) -> str:
     return "".join(line)
 
 
-def mean_drop(run: Run, group: str) -> float | None:
+def mean_drop(run: SavedRun, group: str) -> float | None:
     """What a local update costs on the client's classes of the kind, over the probed rounds."""
     found = [getattr(probe.groups, group) for probe in run.probes]
     drops = [stages.drop for stages in found if stages is not None and stages.drop is not None]

@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from unskew import record
 from unskew.cli import options
-from unskew.cli.progress import Watch
+from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import Loaded, set_up
 from unskew.cli.show import Grid, console, say
 from unskew.clock import Clock, process_age
@@ -224,7 +224,7 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
         done = read_trials(folder, search)
         left = (planned - sum(map(len, done.values()))) * len(search.seeds)
         rounds = Experiment(**search.experiment).budget.rounds
-        with Watch(left * rounds, cells=left, quiet=quiet) as watch:
+        with ProgressDisplay(left * rounds, cells=left, quiet=quiet) as watch:
             try:
                 run_search(folder, search, methods, done, prepare, watch)
             except KeyboardInterrupt:

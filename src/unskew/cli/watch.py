@@ -11,7 +11,7 @@ import typer
 from unskew import reading
 from unskew.cli import options
 from unskew.errors import UserError
-from unskew.report.serve import Server, Watch
+from unskew.report.serve import LiveRuns, ReportServer
 
 
 def watch(
@@ -31,7 +31,7 @@ def watch(
     if port is not None and not (port.isdecimal() and int(port) <= 65535):
         raise UserError(f"--port is '{port}' but should be a number from 1 to 65535.")
     with (
-        Server(Watch(runs, reading.read), host, int(port or 0)) as server,
+        ReportServer(LiveRuns(runs, reading.read), host, int(port or 0)) as server,
         contextlib.suppress(KeyboardInterrupt),
     ):
         print(f"watching at {server.url} (Ctrl-C ends it)", flush=True)

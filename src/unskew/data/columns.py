@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from unskew.errors import UserError
 from unskew.notation import in_order
 
-Cell = float | str
+CellValue = float | str
 """A number where the file has one, else its text."""
 Missing = Literal["refuse", "fill", "column"]
 Scale = Literal["all", "site", "none"]
@@ -40,7 +40,7 @@ FEWEST_ROWS = 10
 FILL_IT = "put a value there, or give missing=fill or missing=column"
 
 
-def cell_of(text: str) -> Cell:
+def cell_of(text: str) -> CellValue:
     text = text.strip()
     try:
         number = float(text)
@@ -49,11 +49,11 @@ def cell_of(text: str) -> Cell:
     return text if math.isnan(number) else number
 
 
-def is_missing(cell: Cell) -> bool:
+def is_missing(cell: CellValue) -> bool:
     return isinstance(cell, str) and cell.lower() in MISSING
 
 
-def category_of(cell: Cell) -> str:
+def category_of(cell: CellValue) -> str:
     """The category that a cell names: 1 and 1.0 are the same."""
     return cell if isinstance(cell, str) else repr(cell).removesuffix(".0")
 
@@ -63,7 +63,7 @@ class Rows:
     """Rows of one file or several, and where each stands."""
 
     columns: tuple[str, ...]
-    cells: list[list[Cell]]
+    cells: list[list[CellValue]]
     files: list[Path]
     lines: list[int]
     sites: list[str] | None = None
@@ -78,7 +78,7 @@ class Rows:
         sites = None if self.sites is None else [self.sites[i] for i in at]
         return Rows(self.columns, cells, files, [self.lines[i] for i in at], sites)
 
-    def column(self, name: str) -> list[Cell]:
+    def column(self, name: str) -> list[CellValue]:
         at = self.columns.index(name)
         return [row[at] for row in self.cells]
 
@@ -92,7 +92,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumn:
     """How one column becomes numbers.
 
     A number becomes (number - mean) / scale. A category becomes one number for each of `categories`: 1 for
@@ -152,15 +152,15 @@ class Column:
 class Columns:
     """How a table's rows become the features of a dataset, in the order of its columns."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[InputColumn, ...]
     """Of all sites; where each has a scale of its own, without it."""
     scale: Scale = "all"
     site: str | None = None
     """The column that names who owns a row, where the table had one."""
-    sites: dict[str, tuple[Column, ...]] = field(default_factory=dict)
+    sites: dict[str, tuple[InputColumn, ...]] = field(default_factory=dict)
     """The columns of each site that was trained on, where each has a scale of its own."""
 
-    def __iter__(self) -> Iterator[Column]:
+    def __iter__(self) -> Iterator[InputColumn]:
         return iter(self.columns)
 
     @property
@@ -184,7 +184,7 @@ class Columns:
             found[mine] = _features(self.sites.get(name) or self.of_new_site(name, part), part)
         return found
 
-    def of_new_site(self, name: str, rows: Rows) -> tuple[Column, ...]:
+    def of_new_site(self, name: str, rows: Rows) -> tuple[InputColumn, ...]:
         """The columns of a site that was not trained on, scaled by these rows of it."""
         if len(rows) < FEWEST_ROWS:
             called = f"the site '{name}'" if name else "a site without a name"
@@ -234,11 +234,11 @@ def rows_by_site(rows: Rows) -> dict[str, npt.NDArray[np.intp]]:
     return {str(name): np.flatnonzero(number == at) for at, name in enumerate(names)}
 
 
-def _features(columns: tuple[Column, ...], rows: Rows) -> Floats:
+def _features(columns: tuple[InputColumn, ...], rows: Rows) -> Floats:
     return np.concatenate([column.apply(rows) for column in columns], axis=1)
 
 
-def _own_scale(column: Column, rows: Rows) -> Column:
+def _own_scale(column: InputColumn, rows: Rows) -> InputColumn:
     """A column as one site scales and fills it. A column of which the site has no value is 0 there."""
     cells = rows.column(column.name)
     present = [cell for cell in cells if not is_missing(cell) and cell not in column.unknown]
@@ -284,7 +284,7 @@ def learn(
 
 def _learn(
     rows: Rows, categorical: Collection[str], missing: Missing, *, standardise: bool
-) -> tuple[Column, ...]:
+) -> tuple[InputColumn, ...]:
     kinds: dict[str, Literal["number", "category"]] = {}
     for name in rows.columns:
         present = [cell for cell in rows.column(name) if not is_missing(cell)]
@@ -315,11 +315,11 @@ def _learn(
         at = numbers.index(name)
         fill = None if missing == "refuse" else float(mean[at])
         middle, unit = (float(mean[at]), float(scale[at])) if standardise else (0.0, 1.0)
-        columns.append(Column(name, kind, middle, unit, fill=fill, flagged=flagged))
+        columns.append(InputColumn(name, kind, middle, unit, fill=fill, flagged=flagged))
     return tuple(columns)
 
 
-def _categories(rows: Rows, name: str, asked: bool, flagged: bool, missing: Missing) -> Column:
+def _categories(rows: Rows, name: str, asked: bool, flagged: bool, missing: Missing) -> InputColumn:
     found = Counter(category_of(cell) for cell in rows.column(name) if not is_missing(cell))
     if len(found) > (MOST_ASKED if asked else MOST_FOUND):
         remedy = "" if asked else f", or give categorical={name}" * (len(found) <= MOST_ASKED)
@@ -329,4 +329,4 @@ def _categories(rows: Rows, name: str, asked: bool, flagged: bool, missing: Miss
         )
     most = min(found, key=lambda each: (-found[each], each))
     fill = None if missing == "refuse" or flagged else most
-    return Column(name, "category", categories=tuple(in_order(found)), fill=fill, flagged=flagged)
+    return InputColumn(name, "category", categories=tuple(in_order(found)), fill=fill, flagged=flagged)

@@ -16,7 +16,7 @@ from unskew.data.dataset import Split
 from unskew.errors import UserError
 
 Ints = NDArray[np.int64]
-Samples = tuple[Tensor, Tensor]
+LabelledSamples = tuple[Tensor, Tensor]
 """Inputs and labels."""
 
 MOST_BYTES = 64 << 20
@@ -53,15 +53,15 @@ class _Recent:
     """The clients that were drawn last, as many as there is memory for, and at least one."""
 
     def __init__(self) -> None:
-        self._samples: OrderedDict[int, Samples] = OrderedDict()
+        self._samples: OrderedDict[int, LabelledSamples] = OrderedDict()
         self._bytes = 0
 
-    def get(self, client: int) -> Samples | None:
+    def get(self, client: int) -> LabelledSamples | None:
         if client in self._samples:
             self._samples.move_to_end(client)
         return self._samples.get(client)
 
-    def add(self, client: int, samples: Samples) -> Samples:
+    def add(self, client: int, samples: LabelledSamples) -> LabelledSamples:
         self._samples[client] = samples
         self._bytes += _bytes(samples)
         while self._bytes > MOST_BYTES and len(self._samples) > 1:
@@ -69,7 +69,7 @@ class _Recent:
         return samples
 
 
-def _bytes(samples: Samples) -> int:
+def _bytes(samples: LabelledSamples) -> int:
     return sum(value.nbytes for value in samples)
 
 
@@ -96,14 +96,16 @@ class DrawnSplit(AbsentSplit):
     """Clients' samples one client after the other, of which only those that are asked for exist. A client's
     are a function of its number alone, whoever else was drawn before."""
 
-    def __init__(self, recipe: str, sizes: Ints, draw: Callable[[int], Samples], counts: Ints) -> None:
+    def __init__(
+        self, recipe: str, sizes: Ints, draw: Callable[[int], LabelledSamples], counts: Ints
+    ) -> None:
         """`recipe` says how samples are drawn, `sizes` how many each client has, and `counts` how many of
         each class the first ones have."""
         vars(self).update(recipe=recipe, rows=Ranges(sizes), draw=draw, counts=counts, _drawn=_Recent())
 
     recipe: str
     rows: Ranges
-    draw: Callable[[int], Samples]
+    draw: Callable[[int], LabelledSamples]
     counts: Ints
     _drawn: _Recent
 
@@ -122,7 +124,7 @@ class DrawnSplit(AbsentSplit):
             "it: leave out drawn=true, or choose another skew or method."
         )
 
-    def take(self, rows: Tensor) -> Samples:
+    def take(self, rows: Tensor) -> LabelledSamples:
         wanted = rows.numpy(force=True)
         owners = np.searchsorted(self.rows.starts, wanted, side="right") - 1
         clients, sizes = np.unique(owners, return_counts=True)
@@ -135,12 +137,12 @@ class DrawnSplit(AbsentSplit):
         x, y = (torch.cat(each)[back] for each in zip(*taken, strict=True))
         return x, y
 
-    def _taken(self, client: int, rows: Ints) -> Samples:
+    def _taken(self, client: int, rows: Ints) -> LabelledSamples:
         x, y = self.of_client(client)
         own = torch.from_numpy(rows - self.rows.starts[client])
         return x[own], y[own]
 
-    def of_client(self, client: int) -> Samples:
+    def of_client(self, client: int) -> LabelledSamples:
         """All samples of a client, in the order of its rows. Those that were drawn last lie ready."""
         return self._drawn.get(client) or self._drawn.add(client, self.draw(client))
 

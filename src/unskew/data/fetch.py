@@ -34,7 +34,7 @@ from unskew.data.sources import SOURCES, data_folder, spelled
 from unskew.errors import UserError, unknown
 from unskew.files import put
 
-Report = Callable[[str, int, int | None], None]
+ReportProgress = Callable[[str, int, int | None], None]
 """Told of progress: the file's name, bytes so far, and bytes in all where the server says so."""
 
 TIMEOUT = 60  # seconds without a byte
@@ -160,7 +160,7 @@ DOWNLOADS: dict[str, Download] = {
 
 
 def fetch(
-    name: str, folder: Path | None = None, *, base: str | None = None, progress: Report | None = None
+    name: str, folder: Path | None = None, *, base: str | None = None, progress: ReportProgress | None = None
 ) -> Path:
     """Download the set `name` into the data folder (see `data_folder`) and return the set's folder.
 
@@ -200,7 +200,7 @@ def no_download(name: str, folder: Path | None) -> UserError:
     return UserError(f"{source.title} has no open download: {source.by_hand} into {place}.")
 
 
-def fetch_file(bases: tuple[str, ...], file: str, md5: str, folder: Path, report: Report) -> Path:
+def fetch_file(bases: tuple[str, ...], file: str, md5: str, folder: Path, report: ReportProgress) -> Path:
     """The file in `folder`, from the first base that gives it."""
     target = folder / file
     if target.exists():
@@ -219,7 +219,7 @@ def fetch_file(bases: tuple[str, ...], file: str, md5: str, folder: Path, report
     raise errors[0]
 
 
-def receive(url: str, target: Path, md5: str, report: Report) -> None:
+def receive(url: str, target: Path, md5: str, report: ReportProgress) -> None:
     """Download `url` to TARGET.part, from where an earlier attempt stopped; check it; rename it to TARGET."""
     part = target.with_name(f"{target.name}.part")
     try:
@@ -275,7 +275,7 @@ def ask(url: str, start: int) -> Any | None:
     return answer
 
 
-def store(answer: Any, part: Path, report: Report) -> None:
+def store(answer: Any, part: Path, report: ReportProgress) -> None:
     """Write an answer to `part`: after what is there if it goes on from it, else from the beginning."""
     done = part.stat().st_size if answer.status == 206 else 0
     length = answer.headers.get("Content-Length")
@@ -386,7 +386,7 @@ def inside(folder: Path, name: str, archive: Path) -> Path:
 
 
 @contextmanager
-def progress_bar(console: Console | None = None) -> Iterator[Report]:
+def progress_bar(console: Console | None = None) -> Iterator[ReportProgress]:
     """A bar per file on the terminal, for `fetch(..., progress=...)`."""
     columns = (
         TextColumn("{task.description}"),

@@ -36,7 +36,7 @@ from unskew.errors import UserError
 from unskew.notation import path_of
 
 Pixels = npt.NDArray[np.uint8]
-Samples = Pixels | npt.NDArray[np.float32]
+SampleArray = Pixels | npt.NDArray[np.float32]
 Lists = Sequence[npt.ArrayLike]
 
 
@@ -233,14 +233,14 @@ def pfllib_dataset(path: Path, name: str = "pfllib") -> Dataset:
     return Dataset(name, train, test, tuple(map(str, range(largest + 1))), mean, std)
 
 
-def _pfllib(folder: Path, part: str) -> list[tuple[Samples, Ints]]:
+def _pfllib(folder: Path, part: str) -> list[tuple[SampleArray, Ints]]:
     """Inputs and labels of every client, images as uint8 pixels."""
     files = sorted((folder / part).glob("*.npz"), key=lambda file: (len(file.stem), file.stem))
     if not files or [file.stem for file in files] != [str(k) for k in range(len(files))]:
         raise UserError(
             f"{folder} is no folder of PFLlib: {part}/0.npz, {part}/1.npz and so on are expected in it."
         )
-    clients: list[tuple[Samples, Ints]] = []
+    clients: list[tuple[SampleArray, Ints]] = []
     for file in files:
         content = _npz(file)
         data = content.get("data", content) if isinstance(content, dict) else content
@@ -270,7 +270,7 @@ def _pixels(images: npt.NDArray[np.number], file: Path) -> Pixels:
     raise UserError(f"{file} holds images whose values are no pixels/255 and no (pixels/255 - 0.5)/0.5.")
 
 
-def _content(inputs: Samples, labels: Ints) -> list[bytes]:
+def _content(inputs: SampleArray, labels: Ints) -> list[bytes]:
     """One hash per sample, over its type, shape, values and label."""
     kind = f"{inputs.dtype}{inputs.shape[1:]}".encode()
     rows = np.ascontiguousarray(inputs).reshape(len(inputs), -1)

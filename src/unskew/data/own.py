@@ -22,7 +22,7 @@ from unskew.errors import UserError, unknown
 from unskew.notation import in_order
 
 Array = npt.NDArray[Any]
-Layout = Literal["chw", "hwc"]
+ImageLayout = Literal["chw", "hwc"]
 
 
 def from_arrays(
@@ -35,7 +35,7 @@ def from_arrays(
     classes: Sequence[str] | None = None,
     owners: Array | Tensor | Sequence[int] | Sequence[str] | None = None,
     owners_test: Array | Tensor | Sequence[int] | Sequence[str] | None = None,
-    layout: Layout | None = None,
+    layout: ImageLayout | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
@@ -124,7 +124,7 @@ def number_owners(
 
 
 def from_npz(
-    path: Path, *, layout: Layout | None = None, test_fraction: float = 0.2, seed: int = 0
+    path: Path, *, layout: ImageLayout | None = None, test_fraction: float = 0.2, seed: int = 0
 ) -> Dataset:
     """An .npz file with x_train, y_train, x_test, y_test, or with x, y; see `from_arrays`. It may name who
     owns each sample: owners_train (or owners) and owners_test, or owners."""
@@ -201,12 +201,12 @@ def from_torch(
     )
 
 
-def read_torch(dataset: torch.utils.data.Dataset[Any], name: str) -> tuple[Layout | None, Array, Array]:
+def read_torch(dataset: torch.utils.data.Dataset[Any], name: str) -> tuple[ImageLayout | None, Array, Array]:
     if not hasattr(dataset, "__len__"):
         raise UserError(f"'{name}' has no length: give a map-style torch dataset.")
     rows: list[Array] = []
     labels: list[int] = []
-    layout: Layout | None = None
+    layout: ImageLayout | None = None
     for i in range(len(dataset)):
         try:
             sample, label = dataset[i]
@@ -392,7 +392,7 @@ def to_array(values: Array | Tensor | Sequence[int] | Sequence[str]) -> Array:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
-def to_inputs(x: Array | Tensor, name: str, layout: Layout | None) -> Array:
+def to_inputs(x: Array | Tensor, name: str, layout: ImageLayout | None) -> Array:
     """Images as uint8 [n, channels, H, W], tables as float32 [n, features]."""
     array = to_array(x)
     if array.dtype.kind not in "buif":
@@ -414,7 +414,7 @@ def to_inputs(x: Array | Tensor, name: str, layout: Layout | None) -> Array:
     return np.ascontiguousarray(to_bytes(array, name))
 
 
-def guess_layout(shape: tuple[int, ...], name: str) -> Layout:
+def guess_layout(shape: tuple[int, ...], name: str) -> ImageLayout:
     first, last = shape[1] in (1, 3), shape[3] in (1, 3)
     if first == last:
         raise UserError(

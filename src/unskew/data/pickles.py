@@ -26,7 +26,7 @@ def unpickle(file: IO[bytes], path: Path) -> object:
     """What is pickled in `file`, of which errors speak as `path`: containers, numbers, text and NumPy arrays
     of these. Text that Python 2 wrote comes as bytes."""
     try:
-        content: object = _Unpickler(io.BytesIO(file.read())).load()
+        content: object = _RestrictedUnpickler(io.BytesIO(file.read())).load()
     except UserError as error:
         raise UserError(f"{path} is refused: {error}") from None
     except Exception as error:  # the pickle module's documentation leaves open what damaged input raises
@@ -130,7 +130,7 @@ _REFUSED = (
 """Instructions that plain data do not need."""
 
 
-class _Unpickler(pickle._Unpickler):
+class _RestrictedUnpickler(pickle._Unpickler):
     """A pickle may name any function to call: all but those above are refused. Of Python's two
     unpicklers this is the one written in Python: its instructions can be chosen, and it sets no memory aside
     that a file only asks for."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from unskew.data.bounded import check_regular
-from unskew.data.columns import Cell, Columns, Missing, Rows, Scale, cell_of, is_missing, learn
+from unskew.data.columns import CellValue, Columns, Missing, Rows, Scale, cell_of, is_missing, learn
 from unskew.data.dataset import Dataset
 from unskew.data.own import distinct_names, from_arrays, number_owners, shortened, stratified
 from unskew.data.parquet import is_parquet, parquet_header, parquet_rows
@@ -96,8 +96,8 @@ def from_tables(
         raise UserError(f"the column '{label}' cannot be both label and site: name two.")
     names = distinct_names([part.path for part in parts])
     columns, drop = ((each,) if isinstance(each, str) else each for each in (columns, drop))
-    choice = Choice(label, site, tuple(columns), tuple(drop))
-    tables = [read_table(part.path, choice) for part in parts]
+    roles = ColumnRoles(label, site, tuple(columns), tuple(drop))
+    tables = [read_table(part.path, roles) for part in parts]
     known = {name for table in tables for name in table.header}
     for name in drop:
         if name not in known:
@@ -106,9 +106,9 @@ def from_tables(
         if name not in tables[0].rows.columns:
             raise unknown(f"feature of {parts[0].path}", name, tables[0].rows.columns)
     given = [(names[at], part.test) for at, part in enumerate(parts) if part.test is not None]
-    tests = [(name, read_table(path, choice, is_test=True)) for name, path in given]
+    tests = [(name, read_table(path, roles, is_test=True)) for name, path in given]
     if test is not None:
-        tests.append(("", read_table(Path(test), choice, is_test=True)))
+        tests.append(("", read_table(Path(test), roles, is_test=True)))
     tables = [aligned(table, tables[0]) for table in tables]
     tests = [(name, aligned(table, tables[0])) for name, table in tests]
     if site is None and len(tables) > 1:
@@ -268,7 +268,7 @@ def _what_leaves(columns: Columns, missing: Missing) -> Iterable[str]:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ColumnRoles:
     """Which columns of a file are what."""
 
     label: str | None
@@ -288,10 +288,10 @@ class Table:
     sites: list[str] | None
 
 
-def read_table(path: Path, choice: Choice, *, is_test: bool = False) -> Table:
+def read_table(path: Path, roles: ColumnRoles, *, is_test: bool = False) -> Table:
     """The chosen columns of a file. Only a test file may lack the site."""
     with _opened(path) as (header, lines):
-        return chosen(path, header, lines, choice, is_test=is_test)
+        return chosen(path, header, lines, roles, is_test=is_test)
 
 
 def read_rows(path: Path, columns: Columns, *, site: str | None = None) -> Rows:
@@ -310,7 +310,7 @@ def read_like(path: Path, columns: Columns, *, site: str | None = None) -> Table
                 f"{path} lacks {'the columns' if len(lacking) > 1 else 'the column'} {shortened(lacking)}: "
                 "add what is missing."
             )
-        table = chosen(path, header, lines, Choice(None, owner, columns.names, ()), is_test=True)
+        table = chosen(path, header, lines, ColumnRoles(None, owner, columns.names, ()), is_test=True)
     sites = table.sites if site is None else [site] * len(table.rows)
     return replace(table, rows=replace(table.rows, sites=sites))
 
@@ -370,20 +370,20 @@ def _opened(path: Path) -> Iterator[tuple[tuple[str, ...], Lines]]:
 
 
 def chosen(
-    path: Path, header: tuple[str, ...], lines: Lines, choice: Choice, *, is_test: bool = False
+    path: Path, header: tuple[str, ...], lines: Lines, roles: ColumnRoles, *, is_test: bool = False
 ) -> Table:
     """The chosen columns of these lines."""
-    for name in (choice.label, None if is_test else choice.site, *choice.columns):
+    for name in (roles.label, None if is_test else roles.site, *roles.columns):
         if name is not None and name not in header:
             raise unknown(f"column of {path}", name, header)
-    apart = {choice.label, choice.site, *choice.drop}
-    features = choice.columns or header
+    apart = {roles.label, roles.site, *roles.drop}
+    features = roles.columns or header
     use = [header.index(name) for name in features if name not in apart]
     if not use or len(set(header)) < len(header):
         raise UserError(f"{path} needs a label column, feature columns and no name twice in its header.")
     label_at, site_at = (
         None if name is None or name not in header else header.index(name)
-        for name in (choice.label, choice.site)
+        for name in (roles.label, roles.site)
     )
     rows = Rows(tuple(header[at] for at in use), [], [], [])
     labels, sites = list[str](), list[str]()
@@ -421,7 +421,7 @@ def aligned(table: Table, first: Table) -> Table:
             f"alone): add it, or leave it out with drop={apart[0]}."
         )
     order = [mine.index(name) for name in theirs]
-    cells: list[list[Cell]] = [[row[at] for at in order] for row in table.rows.cells]
+    cells: list[list[CellValue]] = [[row[at] for at in order] for row in table.rows.cells]
     return replace(table, rows=replace(table.rows, columns=theirs, cells=cells))
 
 

@@ -12,9 +12,9 @@ import torch
 from unskew.data.dataset import Dataset, Split
 from unskew.data.manifest import Ints, Partition
 from unskew.data.own import from_arrays, npz_arrays, shortened
-from unskew.data.partitions.pool import Seed
+from unskew.data.partitions.pool import PartitionSeed
 from unskew.data.sources import TABLES, load
-from unskew.data.tables import Choice, read_table
+from unskew.data.tables import ColumnRoles, read_table
 from unskew.errors import UserError, require
 from unskew.notation import Item, Option, items, named, path_of, read_options
 
@@ -63,7 +63,7 @@ def hold_out(partition: Partition, dataset: Dataset, share: float, seed: int) ->
     labels: Ints = dataset.train.labels.numpy()
     held: list[Ints] = []
     for client, rows in enumerate(partition.indices):
-        chosen = _chosen(labels[rows], share, Seed(seed, client).stream("validation"))
+        chosen = _chosen(labels[rows], share, PartitionSeed(seed, client).stream("validation"))
         held.append(rows[chosen])
     if not any(map(len, held)):
         raise UserError(
@@ -192,7 +192,7 @@ def _of_table(word: str, given: list[Item], dataset: Dataset) -> Split:
         "label"
     ]
     columns = dataset.columns
-    table = read_table(path, Choice(label, columns.site, columns.names, ()), is_test=True)
+    table = read_table(path, ColumnRoles(label, columns.site, columns.names, ()), is_test=True)
     if columns.scale == "site" and table.sites is None:
         where = f"the column '{columns.site}'" if columns.site else "a column for it"
         raise UserError(

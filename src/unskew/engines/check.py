@@ -14,7 +14,7 @@ from unskew.engines.job import Fit, Job
 from unskew.record import ClientStage, Fault
 from unskew.types import Params, Tensors, Weights
 
-Answer = tuple[Job, Fit]
+ClientAnswer = tuple[Job, Fit]
 """A client that trained, and what came of it."""
 
 
@@ -41,7 +41,7 @@ def check_form(job: Job, fit: Fit, sent: Weights) -> Fault | None:
     return Fault(job.task.client, "update", "form", wrong) if wrong else None
 
 
-def check_reports(answers: Sequence[Answer]) -> list[Fault]:
+def check_reports(answers: Sequence[ClientAnswer]) -> list[Fault]:
     """The clients that report other names, shapes or types than most of them do: there is nothing else to
     compare a report with. Where as many report one as another, the first client is right."""
     forms = [_form(fit.reported) for _, fit in answers]
@@ -86,7 +86,7 @@ def _odd(form: Form, usual: Form) -> str:
 class ValueCheck:
     """Whether the values of answers are finite, and how long their updates are."""
 
-    def __init__(self, answers: Sequence[Answer], sent: Weights, max_norm: float = 0.0) -> None:
+    def __init__(self, answers: Sequence[ClientAnswer], sent: Weights, max_norm: float = 0.0) -> None:
         self._clients, self._max_norm = [job.task.client for job, _ in answers], max_norm
         self._places: list[list[tuple[int, ClientStage, str]]] = []
         """By the values: of which answer and what they are."""

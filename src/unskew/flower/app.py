@@ -25,7 +25,7 @@ from unskew.experiment import Experiment, MethodSpec, load_data, method_table, p
 from unskew.flower.client import respond
 from unskew.flower.form import dataset_of_form
 from unskew.flower.server import FederationSpec, serve
-from unskew.flower.settings import Settings, named_method
+from unskew.flower.settings import FlowerSettings, named_method
 from unskew.flower.site import Site, part_of, scaled, site_of
 from unskew.notation import items, named
 from unskew.trial import Faults, Probe, Trial
@@ -87,7 +87,7 @@ def with_code(experiment: Experiment, folder: Path | None) -> Experiment:
     return experiment.model_copy(update=changed)
 
 
-def settings_in(experiment: Experiment) -> Settings:
+def settings_in(experiment: Experiment) -> FlowerSettings:
     """The method of an experiment, and its conditions."""
     method, name = named_method(experiment.method)
 
@@ -99,7 +99,7 @@ def settings_in(experiment: Experiment) -> Settings:
         at_node = experiment.model_copy(update={**changed, "faults": Faults(), "probe": Probe()})
         return prepare(at_node, federation.dataset, federation).trial
 
-    return Settings(method, name, make_trial)
+    return FlowerSettings(method, name, make_trial)
 
 
 # A node

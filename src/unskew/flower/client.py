@@ -35,7 +35,7 @@ from unskew.flower.messages import (
 )
 from unskew.flower.records import FROZEN, from_record, to_record, unpacked, within
 from unskew.flower.replay import MissingError, Reached, reach
-from unskew.flower.settings import AnyMethod, Settings, settings_of
+from unskew.flower.settings import AnyMethod, FlowerSettings, settings_of
 from unskew.flower.site import Scale, Site, scaled, site_of
 from unskew.method import Method
 from unskew.program import PassCount
@@ -47,7 +47,7 @@ LoadSite = Callable[[], Site]
 log = logging.getLogger("flwr")
 
 
-def respond(message: Message, context: Context, settings: Settings, load: LoadSite) -> Message:
+def respond(message: Message, context: Context, settings: FlowerSettings, load: LoadSite) -> Message:
     """What a node answers to a message. A mistake is told to the server in a sentence."""
     try:
         if ORDER not in message.content.config_records:
@@ -93,7 +93,7 @@ def _problem(sentence: str) -> RecordDict:
 class _Node:
     """An order, and the clients of this node."""
 
-    def __init__(self, order: Order, context: Context, settings: Settings, site: Site) -> None:
+    def __init__(self, order: Order, context: Context, settings: FlowerSettings, site: Site) -> None:
         self.order, self.site, self.settings = order, site, settings
         self.config = context.node_config
         self.memory = NodeMemory(memory_folder(self.config.get("memory")), order.run)
@@ -294,7 +294,7 @@ def _counted(split: Split | None, classes: int) -> Tensor:
 # By a strategy of Flower's own
 
 
-def _for_strategy(message: Message, context: Context, settings: Settings, site: Site) -> RecordDict:
+def _for_strategy(message: Message, context: Context, settings: FlowerSettings, site: Site) -> RecordDict:
     """Train or test one client for a strategy that averages, which knows of no method."""
     method = settings.method
     if not isinstance(method, Method) or method.server != Server():

@@ -18,7 +18,7 @@ from unskew.flower.link import Link, Trouble
 from unskew.flower.memory import digest_of
 from unskew.flower.messages import VERSION, Action, Order, read_fit, read_totals, remote_failure
 from unskew.flower.records import FROZEN, from_record, packed, under
-from unskew.flower.settings import Settings
+from unskew.flower.settings import FlowerSettings
 from unskew.method import Method
 from unskew.metrics import Assessment, ProbabilityScores
 from unskew.program import Keeper, Run, Trained
@@ -39,7 +39,7 @@ class FederatedRun(Run):
         keeper: Keeper | None = None,
         *,
         link: Link,
-        settings: Settings,
+        settings: FlowerSettings,
         test_at_sites: bool,
     ) -> None:
         super().__init__(trial, base, on_round, keeper)

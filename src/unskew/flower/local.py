@@ -58,7 +58,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class State:
+class LocalFederation:
     """What runs in a folder, as `state.json` has it."""
 
     folder: str
@@ -73,7 +73,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ProcessStatus:
     """How a process is doing: `online` is that the SuperLink answers, or that it says so of a node."""
 
     process: Process
@@ -90,7 +90,7 @@ def up(
     names: Sequence[str] = (),
     insecure: bool = False,
     tell: Callable[[str], None] = lambda _: None,
-) -> State:
+) -> LocalFederation:
     """Start a SuperLink, and a SuperNode for each of `nodes`, which are settings such as `data="csv:a.csv"`;
     return when all are online. If that fails, nothing of it is left running."""
     processes.need_proc()
@@ -110,13 +110,13 @@ def up(
             _make_keys(folder, [reached, *names], len(nodes))
         port, *ports = _ports(host, port, len(nodes))
         address = f"[{reached}]:{port}" if ":" in reached else f"{reached}:{port}"
-        state = State(str(folder), address, not insecure, secrets.token_hex(16))
-        _write_config(state)
-        _write(state)
+        federation = LocalFederation(str(folder), address, not insecure, secrets.token_hex(16))
+        _write_config(federation)
+        _write(federation)
         try:
-            return _start_all(state, host, port, list(zip(configs, ports, strict=True)), tell)
+            return _start_all(federation, host, port, list(zip(configs, ports, strict=True)), tell)
         except BaseException:
-            processes.end(state.mark)
+            processes.end(federation.mark)
             (folder / "state.json").unlink()
             raise
 
@@ -129,33 +129,35 @@ def down(folder: Path) -> tuple[list[Process], int]:
     if not (folder / "state.json").exists():
         return [], 0
     with _alone(folder):
-        state = _read(folder)
-        if state is None:
+        federation = _read(folder)
+        if federation is None:
             return [], 0
-        before = processes.running(state.mark)
-        ran = [each for each in state.processes if before.get(each.pid) == each.started]
-        ended = processes.end(state.mark, [each.pid for each in ran if each in state.nodes])
+        before = processes.running(federation.mark)
+        ran = [each for each in federation.processes if before.get(each.pid) == each.started]
+        ended = processes.end(federation.mark, [each.pid for each in ran if each in federation.nodes])
         (folder / "state.json").unlink()
         return ran, len(ended) - len(ran)
 
 
-def status(folder: Path) -> list[Standing]:
+def status(folder: Path) -> list[ProcessStatus]:
     """How the processes are doing that `up` has started in a folder; none where it is not up."""
     processes.need_proc()
-    state = _read(folder.resolve())
-    if state is None:
+    federation = _read(folder.resolve())
+    if federation is None:
         return []
-    there = processes.running(state.mark)
-    running = {each.name: there.get(each.pid) == each.started for each in state.processes}
+    there = processes.running(federation.mark)
+    running = {each.name: there.get(each.pid) == each.started for each in federation.processes}
     listed = None
     if any(running.values()):
         _command("flower-superlink")
-        with _control(state) as control:
+        with _control(federation) as control:
             listed = _listed(control)
-    offline = _offline(state, listed) if listed is not None else [each.name for each in state.processes]
+    offline = (
+        _offline(federation, listed) if listed is not None else [each.name for each in federation.processes]
+    )
     return [
-        Standing(each, running[each.name], running[each.name] and each.name not in offline)
-        for each in state.processes
+        ProcessStatus(each, running[each.name], running[each.name] and each.name not in offline)
+        for each in federation.processes
     ]
 
 
@@ -256,70 +258,76 @@ def _make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> None:
             security.make_node_key(keys, name)
 
 
-def _write_config(state: State) -> None:
+def _write_config(federation: LocalFederation) -> None:
     """Tell Flower's own command where the SuperLink is."""
-    home = Path(state.folder, "flwr")
+    home = Path(federation.folder, "flwr")
     security.private_folder(home)
-    ca = str(Path(state.folder, "tls", security.CA))
-    access = {"root-certificates": ca} if state.secure else {"insecure": True}
-    connections = {"default": CONNECTION, CONNECTION: {"address": state.address, **access}}
+    ca = str(Path(federation.folder, "tls", security.CA))
+    access = {"root-certificates": ca} if federation.secure else {"insecure": True}
+    connections = {"default": CONNECTION, CONNECTION: {"address": federation.address, **access}}
     write_file(home / "config.toml", tomli_w.dumps({"superlink": connections}))
 
 
 def _start_all(
-    state: State, host: str, port: int, nodes: list[tuple[str, int]], tell: Callable[[str], None]
-) -> State:
+    federation: LocalFederation,
+    host: str,
+    port: int,
+    nodes: list[tuple[str, int]],
+    tell: Callable[[str], None],
+) -> LocalFederation:
     """Start the SuperLink, then a node for each of these settings and ports, and wait for them."""
     until = time.monotonic() + START + START_NODE * len(nodes)
-    folder = Path(state.folder)
+    folder = Path(federation.folder)
     tls, keys, home = folder / "tls", folder / "keys", folder / "flwr"
     own = ["--insecure"]
-    if state.secure:
+    if federation.secure:
         own = ["--ssl-ca-certfile", str(tls / security.CA), "--ssl-certfile", str(tls / security.SERVER)]
         own += ["--ssl-keyfile", str(tls / security.SERVER_KEY)]
-    tell(f"starting the SuperLink at {state.address}")
+    tell(f"starting the SuperLink at {federation.address}")
     link = ["--host", host, "--port", str(port), "--database", str(home / "superlink.db"), *own]
-    link += ["--disable-runtime-dependency-installation", *["--enable-supernode-auth"] * state.secure]
-    state = _start(state, "superlink", "flower-superlink", link, port, home)
-    with _control(state) as control:
-        _wait(state, lambda: [] if _listed(control) is not None else ["superlink"], until)
-        if state.secure:
-            _register(state, control, [keys / f"node-{number}" for number in range(len(nodes))])
+    link += ["--disable-runtime-dependency-installation", *["--enable-supernode-auth"] * federation.secure]
+    federation = _start(federation, "superlink", "flower-superlink", link, port, home)
+    with _control(federation) as control:
+        _wait(federation, lambda: [] if _listed(control) is not None else ["superlink"], until)
+        if federation.secure:
+            _register(federation, control, [keys / f"node-{number}" for number in range(len(nodes))])
         tell(f"starting {len(nodes)} SuperNode{'s' * (len(nodes) > 1)}")
         for number, (config, mine) in enumerate(nodes):
             name = f"node-{number}"
-            node = ["--superlink", state.address, "--port", str(mine), "--node-config", config, *own]
-            if state.secure:
+            node = ["--superlink", federation.address, "--port", str(mine), "--node-config", config, *own]
+            if federation.secure:
                 node += ["--root-certificates", str(tls / security.CA)]
                 node += ["--auth-supernode-private-key", str(keys / name)]
             # A home each: nodes that unpack an app into the same one can meet it half-copied.
-            state = _start(state, name, "flower-supernode", node, mine, folder / name)
-        _wait(state, lambda: _offline(state, _listed(control)), until)
-    return state
+            federation = _start(federation, name, "flower-supernode", node, mine, folder / name)
+        _wait(federation, lambda: _offline(federation, _listed(control)), until)
+    return federation
 
 
-def _start(state: State, name: str, command: str, options: list[str], port: int, home: Path) -> State:
-    """The state with one more process in it, which has been started."""
-    log = Path(state.folder, "logs", f"{name}.log")
+def _start(
+    federation: LocalFederation, name: str, command: str, options: list[str], port: int, home: Path
+) -> LocalFederation:
+    """The federation with one more process in it, which has been started."""
+    log = Path(federation.folder, "logs", f"{name}.log")
     security.private_folder(log.parent)
     security.private_folder(home)
     line = [_command(command), *options]
-    more = {"FLWR_HOME": str(home), "PATH": _path(), processes.MARK: state.mark}
+    more = {"FLWR_HOME": str(home), "PATH": _path(), processes.MARK: federation.mark}
     pid, started = processes.start(line, {**os.environ, **QUIET, **NO_INSTALLS, **more}, log)
     process = Process(name, pid, started, port, str(log), line)
-    state = replace(state, processes=(*state.processes, process))
-    _write(state)
-    return state
+    federation = replace(federation, processes=(*federation.processes, process))
+    _write(federation)
+    return federation
 
 
-def _wait(state: State, missing: Callable[[], Sequence[str]], until: float) -> None:
+def _wait(federation: LocalFederation, missing: Callable[[], Sequence[str]], until: float) -> None:
     """Wait for some of the processes, which are named as long as they are not ready."""
     while left := missing():
-        there = processes.running(state.mark)
-        ended = [each for each in state.processes if there.get(each.pid) != each.started]
+        there = processes.running(federation.mark)
+        ended = [each for each in federation.processes if there.get(each.pid) != each.started]
         late = time.monotonic() > until
         if ended or late:
-            found = ended[0] if ended else next(each for each in state.processes if each.name in left)
+            found = ended[0] if ended else next(each for each in federation.processes if each.name in left)
             what = "has ended" if ended else "did not come online in time"
             said = _last_words(Path(found.log))
             raise UserError(f"{found.name} {what} ({said}): see {found.log}; all that was started is ended.")
@@ -337,26 +345,26 @@ def _last_words(log: Path) -> str:
 
 
 @contextlib.contextmanager
-def _control(state: State) -> Iterator[Any]:
+def _control(federation: LocalFederation) -> Iterator[Any]:
     """A connection to the SuperLink, for those who operate it."""
     from flwr.supercore.control import ControlHttpClient
 
     httpx: Any = importlib.import_module("httpx")
     with contextlib.closing(
-        ControlHttpClient.from_server_address(*_access(state), _interceptors())
+        ControlHttpClient.from_server_address(*_access(federation), _interceptors())
     ) as client:
         try:
             yield client
         except httpx.HTTPStatusError as error:
             said = " ".join(error.response.text.split())[:300]
-            log = Path(state.folder, "logs", "superlink.log")
+            log = Path(federation.folder, "logs", "superlink.log")
             raise UserError(f"the SuperLink refuses what is asked of it ({said}): see {log}.") from None
 
 
-def _access(state: State) -> tuple[str, bool, bytes | None]:
+def _access(federation: LocalFederation) -> tuple[str, bool, bytes | None]:
     """Where the SuperLink is, whether without TLS, and the CA to trust."""
-    ca = Path(state.folder, "tls", security.CA).read_bytes() if state.secure else None
-    return state.address, not state.secure, ca
+    ca = Path(federation.folder, "tls", security.CA).read_bytes() if federation.secure else None
+    return federation.address, not federation.secure, ca
 
 
 def _interceptors() -> list[Any]:
@@ -376,16 +384,16 @@ def _listed(control: Any) -> dict[int, Any] | None:
         return None
 
 
-def _offline(state: State, listed: dict[int, Any] | None) -> list[str]:
+def _offline(federation: LocalFederation, listed: dict[int, Any] | None) -> list[str]:
     """The nodes that are not online by what the SuperLink says. A node's log tells its number there."""
     online = {number for number, node in (listed or {}).items() if node.status == "online"}
     numbers = {
-        each.name: re.findall(r"SuperNode ID: (\d+)", Path(each.log).read_text()) for each in state.nodes
+        each.name: re.findall(r"SuperNode ID: (\d+)", Path(each.log).read_text()) for each in federation.nodes
     }
     return [name for name, found in numbers.items() if not found or int(found[-1]) not in online]
 
 
-def _register(state: State, control: Any, keys: Sequence[Path]) -> None:
+def _register(federation: LocalFederation, control: Any, keys: Sequence[Path]) -> None:
     """Register the nodes' keys. One whose node was killed is online for a minute more as the SuperLink sees
     it, which would refuse a second: the node is logged off."""
     from flwr.proto.control_pb2 import RegisterNodeRequest
@@ -403,7 +411,9 @@ def _register(state: State, control: Any, keys: Sequence[Path]) -> None:
             control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(public), name=path.name))
         elif node.status == "online":
             signing = [*_interceptors(), NodeAuthHttpInterceptor(private, public)]
-            with contextlib.closing(FleetHttpClient.from_server_address(*_access(state), signing)) as fleet:
+            with contextlib.closing(
+                FleetHttpClient.from_server_address(*_access(federation), signing)
+            ) as fleet:
                 fleet.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
 
 
@@ -422,28 +432,28 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _clear(folder: Path) -> None:
     """Refuse a folder that is up; put away what a crash has left."""
-    state = _read(folder)
-    if state is None:
+    federation = _read(folder)
+    if federation is None:
         return
-    there = processes.running(state.mark)
-    if ran := [each for each in state.processes if there.get(each.pid) == each.started]:
+    there = processes.running(federation.mark)
+    if ran := [each for each in federation.processes if there.get(each.pid) == each.started]:
         raise UserError(
             f"{folder} is up already ({', '.join(each.name for each in ran)}): see `unskew flower status`, "
             "or end it with `unskew flower down`."
         )
-    processes.end(state.mark)
+    processes.end(federation.mark)
 
 
-def _write(state: State) -> None:
-    write_file(Path(state.folder, "state.json"), to_json(asdict(state)))
+def _write(federation: LocalFederation) -> None:
+    write_file(Path(federation.folder, "state.json"), to_json(asdict(federation)))
 
 
-def _read(folder: Path) -> State | None:
+def _read(folder: Path) -> LocalFederation | None:
     path = folder / "state.json"
     try:
         found = json.loads(path.read_text())
         started = tuple(Process(**each) for each in found.pop("processes"))
-        return State(**found, processes=started)
+        return LocalFederation(**found, processes=started)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -29,10 +29,10 @@ from unskew.flower.evaluation import class_metrics
 from unskew.flower.form import dataset_of_form
 from unskew.flower.link import Link
 from unskew.flower.records import from_record, to_record
-from unskew.flower.settings import AnyMethod, Settings, settings_of
+from unskew.flower.settings import AnyMethod, FlowerSettings, settings_of
 from unskew.methods import METHODS
 from unskew.models import frozen_tensors
-from unskew.report.read import Run as FinishedRun
+from unskew.report.read import SavedRun as FinishedRun
 from unskew.result import Result, Round, Stage
 from unskew.runs import free_folder
 from unskew.spec import Spec
@@ -67,7 +67,7 @@ def log(sentence: str) -> None:
     logging.getLogger("flwr").info("unskew: %s", sentence)
 
 
-def what_leaves(settings: Settings, spec: FederationSpec, *, test_at_sites: bool) -> list[str]:
+def what_leaves(settings: FlowerSettings, spec: FederationSpec, *, test_at_sites: bool) -> list[str]:
     """What of a client's data its server comes to know, one sentence each."""
     told = ["what leaves a client: its model after training, how many samples it has and its mean loss."]
     for name in settings.method.made:
@@ -83,7 +83,7 @@ def what_leaves(settings: Settings, spec: FederationSpec, *, test_at_sites: bool
     return told
 
 
-def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: Settings) -> FinishedRun:
+def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: FlowerSettings) -> FinishedRun:
     """Train an experiment across the nodes of a federation, into a run folder. A run that was stopped goes on
     from its last round where its folder is named."""
     test_at_sites, validates = spec.test == "sites", experiment.validation != "none"
@@ -154,7 +154,7 @@ class LogWatch:
     def skip(self, rounds: int) -> None:
         pass
 
-    def __call__(self, line: record.Round, probe: record.Probe | None) -> None:
+    def __call__(self, line: record.RoundRecord, probe: record.ProbeRecord | None) -> None:
         told = [f"round {line.round} of {self._rounds}: {len(line.trained)} of {len(line.cohort)} clients"]
         if line.train_loss is not None:
             told.append(f"loss {line.train_loss:.4f}")

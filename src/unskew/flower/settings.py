@@ -16,7 +16,7 @@ from unskew.errors import UserError
 from unskew.experiment import MethodSpec, method_table
 from unskew.method import OWN, Method
 from unskew.methods.assemble import assemble
-from unskew.methods.card import Option
+from unskew.methods.card import OptionValue
 from unskew.notation import write_parts
 from unskew.program import Program
 from unskew.train import in_one_stage
@@ -26,7 +26,7 @@ AnyMethod = str | Method | Program
 
 
 @dataclass(frozen=True, eq=False)
-class Settings:
+class FlowerSettings:
     """A method, and the conditions under which clients train by it."""
 
     method: Method | Program
@@ -108,7 +108,7 @@ def _short(value: object) -> str:
 
 def settings_of(
     method: AnyMethod, model: str | nn.Module | Callable[[], nn.Module], **conditions: Any
-) -> Settings:
+) -> FlowerSettings:
     """Settings that are given in Python: a method by its name or as such, a model, and whatever else
     `unskew.Trial` takes, such as a budget."""
     found, name = named_method(method)
@@ -116,7 +116,7 @@ def settings_of(
     def make_trial(federation: Federation) -> Trial:
         return Trial(federation, model, **conditions)
 
-    return Settings(found, name, make_trial)
+    return FlowerSettings(found, name, make_trial)
 
 
 def named_method(method: AnyMethod | MethodSpec) -> tuple[Method | Program, str]:
@@ -132,7 +132,7 @@ def named_method(method: AnyMethod | MethodSpec) -> tuple[Method | Program, str]
             f"method is of type {type(method).__name__}: give its name, such as 'fedvls', or call its "
             "function."
         )
-    parts: Mapping[str, Mapping[str, Option]] = method.made or (
+    parts: Mapping[str, Mapping[str, OptionValue]] = method.made or (
         {"fedavg": {}} if method == Method() else {OWN: {}}
     )
     return method, write_parts(parts)

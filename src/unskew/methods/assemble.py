@@ -15,18 +15,18 @@ from pydantic import TypeAdapter, ValidationError
 from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods import METHODS
-from unskew.methods.card import Card, Make, Option, card_of
+from unskew.methods.card import Card, Make, OptionValue, card_of
 from unskew.program import Program
 from unskew.spec import is_but_should_be
 from unskew.user_code import run_file
 
 
 def assemble(
-    parts: Mapping[str, Mapping[str, Option]],
-) -> tuple[Method | Program, dict[str, dict[str, Option]]]:
+    parts: Mapping[str, Mapping[str, OptionValue]],
+) -> tuple[Method | Program, dict[str, dict[str, OptionValue]]]:
     """The methods of these names with these hyperparameters, put together; and all hyperparameters."""
     made: list[Method | Program] = []
-    resolved: dict[str, dict[str, Option]] = {}
+    resolved: dict[str, dict[str, OptionValue]] = {}
     for name, given in parts.items():
         card = find(name)
         resolved[name] = fill(name, card, given)
@@ -50,7 +50,7 @@ def find(name: str) -> Card:
     raise unknown("method", name, METHODS)
 
 
-def fill(name: str, card: Card, given: Mapping[str, Option]) -> dict[str, Option]:
+def fill(name: str, card: Card, given: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
     """Every hyperparameter, the given ones checked against the constructor's types."""
     options, kinds = card.options, typing.get_type_hints(card.make)
     for key, value in given.items():

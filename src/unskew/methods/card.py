@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 from unskew.method import Method
 from unskew.program import Program
 
-Option = bool | int | float | str
+OptionValue = bool | int | float | str
 Make = Callable[..., Method | Program]
 """A constructor: its keyword arguments are the method's hyperparameters."""
 M = TypeVar("M", bound=Make)
@@ -38,7 +38,7 @@ class Card:
     stated: bool = True
     """Whether somebody has written all this down. If not, it is not known."""
 
-    def __call__(self, **options: Option) -> Method | Program:
+    def __call__(self, **options: OptionValue) -> Method | Program:
         """The method with these hyperparameters."""
         return self.make(**options)
 
@@ -59,7 +59,7 @@ class Card:
         return (made.base if isinstance(made, Program) else made).needs_sgd
 
     @property
-    def options(self) -> dict[str, Option]:
+    def options(self) -> dict[str, OptionValue]:
         """Hyperparameters and their defaults."""
         return {name: p.default for name, p in inspect.signature(self.make).parameters.items()}
 
@@ -88,7 +88,7 @@ def card(
 
 def _naming(make: M, name: str) -> M:
     @wraps(make)
-    def named(**options: Option) -> Method | Program:
+    def named(**options: OptionValue) -> Method | Program:
         method = make(**options)
         return replace(method, made={name: options}) if isinstance(method, Method | Program) else method
 

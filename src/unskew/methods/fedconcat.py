@@ -66,7 +66,7 @@ from unskew.parts.servers import combine_equally
 from unskew.probe import merge
 from unskew.program import Program, Run
 from unskew.randomness import Purpose, stream
-from unskew.record import Network
+from unskew.record import NetworkRecord
 from unskew.result import Result, Round, Stage, State
 from unskew.rounds import begin, rounds_cost, sample_cohort, step
 from unskew.trial import Stop, Trial
@@ -144,7 +144,7 @@ class ConcatModel:
     nets: int
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NetworkRecord:
         return replace(self.trial.network, side_by_side=self.nets)
 
     def __call__(self) -> Concatenation:

@@ -39,7 +39,7 @@ from unskew.parts.clipping import clipped
 from unskew.parts.heads import find_head
 from unskew.program import Program, Run
 from unskew.randomness import Purpose, draw_seed
-from unskew.record import FixedHead, Network
+from unskew.record import FixedHead, NetworkRecord
 from unskew.result import Result
 from unskew.trial import Trial
 from unskew.types import View
@@ -83,7 +83,7 @@ class GelaModel:
     fixed: FixedHead
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NetworkRecord:
         return replace(self.trial.network, fixed_head=self.fixed)
 
     def __call__(self) -> nn.Module:

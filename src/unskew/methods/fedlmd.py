@@ -49,7 +49,7 @@ from unskew.types import Objective, View
 
 Majority = Literal["code", "ge", "present"]
 Fallback = Literal["zero", "ntd"]
-Target = Literal["sample", "paper"]
+TeacherFreeTarget = Literal["sample", "paper"]
 
 ROUND = "fedlmd-switch/round"
 
@@ -76,7 +76,7 @@ def fedlmd_tf(
     majority: Majority = "code",
     fallback: Fallback = "zero",
     squared_temperature: bool = True,
-    target: Target = "sample",
+    target: TeacherFreeTarget = "sample",
 ) -> Method:
     """FedLMD without a teacher: keep the same classes equally likely."""
     require(target in ("sample", "paper"), f"target is '{target}' but should be sample or paper.")
@@ -117,7 +117,7 @@ def _term(
     squared_temperature: bool,
     *,
     taught: bool,
-    target: Target = "sample",
+    target: TeacherFreeTarget = "sample",
     prefix: str = "",
 ) -> Objective:
     require(beta >= 0, f"{prefix}beta is {beta} but should be 0 or more.")

@@ -30,7 +30,7 @@ DIFFERENCE: Bounds = (-1.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Summary:
+class SeedsSummary:
     """One number over several seeds."""
 
     mean: float
@@ -43,7 +43,7 @@ class Summary:
 
 def over_seeds(
     values: Iterable[float | None], *, confidence: float = 0.95, bounds: Bounds = FREE
-) -> Summary | None:
+) -> SeedsSummary | None:
     """Mean, standard deviation with n - 1, and Student's confidence interval mean ± t_{n-1} std / √n.
 
     None and NaN are left out, and `n` says how many values are in; None where none is. The interval takes the
@@ -55,7 +55,7 @@ def over_seeds(
     return _summary(known, confidence, bounds) if known.size else None
 
 
-def plus_minus(summary: Summary, *, scale: float = 1.0, digits: int = 1) -> str:
+def plus_minus(summary: SeedsSummary, *, scale: float = 1.0, digits: int = 1) -> str:
     """Mean ± standard deviation as they are printed, times `scale`; the mean alone where there is no
     deviation."""
     shown = [summary.mean] if summary.std is None else [summary.mean, summary.std]
@@ -63,19 +63,19 @@ def plus_minus(summary: Summary, *, scale: float = 1.0, digits: int = 1) -> str:
     return " ± ".join(f"{round(scale * value, digits) + 0.0:.{digits}f}" for value in shown)
 
 
-def _summary(values: Floats, confidence: float, bounds: Bounds, scale: float | None = None) -> Summary:
+def _summary(values: Floats, confidence: float, bounds: Bounds, scale: float | None = None) -> SeedsSummary:
     mean, n = float(values.mean()), len(values)
     if n == 1:
-        return Summary(mean, None, None, 1)
+        return SeedsSummary(mean, None, None, 1)
     std = 0.0 if _same(values, scale) else float(values.std(ddof=1))
     if n < FEWEST:
-        return Summary(mean, std, None, n)
+        return SeedsSummary(mean, std, None, n)
     if not std:
-        return Summary(mean, 0.0, (mean, mean), n)
+        return SeedsSummary(mean, 0.0, (mean, mean), n)
     from scipy.special import stdtrit  # Student's quantile; scipy.stats takes far longer to load
 
     margin = float(stdtrit(n - 1, (1 + confidence) / 2)) * std / math.sqrt(n)
-    return Summary(mean, std, (max(mean - margin, bounds[0]), min(mean + margin, bounds[1])), n)
+    return SeedsSummary(mean, std, (max(mean - margin, bounds[0]), min(mean + margin, bounds[1])), n)
 
 
 def _same(values: Floats, scale: float | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""Models that methods change, and any model built again from what `record.Network` tells of it."""
+"""Models that methods change, and any model built again from what a `NetworkRecord` tells of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unskew import models
 from unskew.models.directions import Sphere
 from unskew.models.net import Net, chain
 from unskew.parts.heads import find_head
-from unskew.record import FixedHead, Network
+from unskew.record import FixedHead, NetworkRecord
 from unskew.types import Inputs, Out
 
 Make = Callable[[], nn.Module]
@@ -24,12 +24,12 @@ class Told(Protocol):
     """A function that makes a model, and tells what that is made of."""
 
     @property
-    def network(self) -> Network: ...
+    def network(self) -> NetworkRecord: ...
 
     def __call__(self) -> nn.Module: ...
 
 
-def rebuild(network: Network, inputs: Inputs, classes: int, own: Make | None = None) -> nn.Module:
+def rebuild(network: NetworkRecord, inputs: Inputs, classes: int, own: Make | None = None) -> nn.Module:
     """A model of this kind with any weights. `own` makes what the network's own code would."""
 
     def plain() -> nn.Module:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Points = NDArray[np.float64]
-Labels = NDArray[np.int64]
+ClusterLabels = NDArray[np.int64]
 
 
-def finch(points: Points) -> Labels:
+def finch(points: Points) -> ClusterLabels:
     """The cluster of every point [n, d], numbered from 0: the coarsest partition with more than one cluster,
     or the first one, where that has one already. Two points or more make at most n/2 clusters."""
     labels = _link(points)
@@ -28,11 +28,11 @@ def finch(points: Points) -> Labels:
     return labels
 
 
-def cluster_means(points: Points, labels: Labels) -> Points:
+def cluster_means(points: Points, labels: ClusterLabels) -> Points:
     return np.stack([points[labels == label].mean(axis=0) for label in range(labels.max() + 1)])
 
 
-def _link(points: Points) -> Labels:
+def _link(points: Points) -> ClusterLabels:
     # Here, because every command would otherwise wait for SciPy, and one method needs it.
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components

@@ -15,7 +15,7 @@ from unskew import metrics
 from unskew.errors import unknown
 from unskew.metrics import Difference
 from unskew.report.measures import MEASURES, Measure, final_value, series
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 from unskew.report.skew_words import skew_in_words
 
 GROUPS = ("majority", "minority", "vacant")
@@ -27,7 +27,7 @@ MOST_NAMES = 4
 MANY = 100
 """Seeds that nobody runs."""
 
-Seeds = Mapping[str, Sequence[Run]]
+Seeds = Mapping[str, Sequence[SavedRun]]
 """The runs of each method."""
 Values = Mapping[str, Mapping[str, Mapping[int, float | None]]]
 """Of each method, by measure and seed."""
@@ -59,16 +59,16 @@ class Moment:
     def verb(self) -> str:
         return "ends" if self.round is None else "stands"
 
-    def reached(self, run: Run) -> bool:
+    def reached(self, run: SavedRun) -> bool:
         """Whether a run has come so far."""
         return run.finished if self.round is None else any(line.round == self.round for line in run.tested)
 
-    def series(self, run: Run, measure: Measure) -> dict[int, float]:
+    def series(self, run: SavedRun, measure: Measure) -> dict[int, float]:
         """A measure of a run by round, up to this time."""
         known = series(run, measure).items()
         return {round: value for round, value in known if self.round is None or round <= self.round}
 
-    def value(self, run: Run, measure: Measure) -> float | None:
+    def value(self, run: SavedRun, measure: Measure) -> float | None:
         """A measure of a run's model at this time."""
         if self.round is None:
             return final_value(run, measure)
@@ -82,7 +82,7 @@ class Standing:
     """A method in a comparison."""
 
     name: str
-    values: Mapping[str, metrics.Summary | None]
+    values: Mapping[str, metrics.SeedsSummary | None]
     """By measure, over the seeds that are compared."""
     differences: Mapping[str, Difference | None]
     """By measure, against the reference; empty for the reference itself."""
@@ -128,7 +128,7 @@ class Answer:
         ]
 
 
-def moment(runs: Sequence[Run]) -> Moment | None:
+def moment(runs: Sequence[SavedRun]) -> Moment | None:
     """For runs that were tested; None where no round was tested in all of them."""
     if all(run.finished for run in runs):
         return Moment(None)
@@ -136,7 +136,7 @@ def moment(runs: Sequence[Run]) -> Moment | None:
     return Moment(max(common)) if common else None
 
 
-def told_of(methods: Seeds, told: Answer) -> tuple[Moment | None, dict[str, list[Run]]]:
+def told_of(methods: Seeds, told: Answer) -> tuple[Moment | None, dict[str, list[SavedRun]]]:
     """When the runs of an answer are compared, and all that have come so far: also of seeds and methods that
     it leaves out. Where it compares nothing, all that were tested, at a time that they have in common; None
     where there is none."""
@@ -205,7 +205,7 @@ def answer(methods: Seeds, *, reference: str | None = None) -> Answer:
     )
 
 
-def _begun(methods: Seeds) -> dict[str, list[Run]]:
+def _begun(methods: Seeds) -> dict[str, list[SavedRun]]:
     """The runs that were tested and have not failed: others would wait for one that goes no further. Where
     nothing else is there, those that failed."""
     tested = {name: [run for run in runs if run.tested] for name, runs in methods.items()}
@@ -213,7 +213,7 @@ def _begun(methods: Seeds) -> dict[str, list[Run]]:
     return {name: runs for name, runs in (going if any(going.values()) else tested).items() if runs}
 
 
-def _same_seeds(methods: Seeds) -> tuple[dict[str, list[Run]], set[int]]:
+def _same_seeds(methods: Seeds) -> tuple[dict[str, list[SavedRun]], set[int]]:
     """The methods with the seeds that all of them have: a mean over other seeds may be higher for the seeds
     alone. Methods with so few seeds that the others could claim nothing for their sake are left out."""
 
@@ -360,11 +360,11 @@ def _unbroken(text: str) -> str:
     return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").replace(" %", "\N{NO-BREAK SPACE}%")
 
 
-def _divided(run: Run) -> bytes:
+def _divided(run: SavedRun) -> bytes:
     return run.counts.tobytes()
 
 
-def _where(run: Run) -> str:
+def _where(run: SavedRun) -> str:
     cohort = run.experiment["budget"]["cohort"]
     some = "" if cohort == "all" else f", {cohort} of them a round"
     if run.skew == "natural":
@@ -372,7 +372,7 @@ def _where(run: Run) -> str:
     return f"On {run.data} split by {run.skew} over {run.clients} clients{some}"
 
 
-def _percent(value: metrics.Summary | None) -> str:
+def _percent(value: metrics.SeedsSummary | None) -> str:
     """Mean ± standard deviation; empty where there is no value."""
     return "" if value is None else f"{metrics.plus_minus(value, scale=100)} %"
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from unskew.record import is_tunable
-from unskew.report.read import Run, by_method, settings
+from unskew.report.read import SavedRun, by_method, settings
 
 TOLD = ("data.name", "skew.recipe", "skew.clients", "budget.cohort", "model.name")
-"""Settings that `Run.conditions` tells."""
+"""Settings that `SavedRun.conditions` tells."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Condition:
     whatever else differs."""
     differs: dict[str, str]
     """What differs from the other conditions, by the names of settings; empty where there is one."""
-    methods: dict[str, list[Run]]
+    methods: dict[str, list[SavedRun]]
     """The seeds of each method, by its name."""
 
     @property
@@ -33,12 +33,12 @@ class Condition:
         return ", ".join(self.differs.values())
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[SavedRun]:
         """All runs under this condition."""
         return [run for seeds in self.methods.values() for run in seeds]
 
 
-def by_condition(runs: Sequence[Run]) -> list[Condition]:
+def by_condition(runs: Sequence[SavedRun]) -> list[Condition]:
     """The runs under each condition, in order of appearance."""
     blocks = [
         part
@@ -61,13 +61,13 @@ def by_condition(runs: Sequence[Run]) -> list[Condition]:
     return conditions
 
 
-def in_common(runs: Sequence[Run]) -> str:
-    """The parts of `Run.conditions` that are the same for all runs, in one line."""
+def in_common(runs: Sequence[SavedRun]) -> str:
+    """The parts of `SavedRun.conditions` that are the same for all runs, in one line."""
     parts = [_parts(run) for run in runs]
     return ", ".join(parts[0][key] for key in TOLD if len({each[key] for each in parts}) == 1)
 
 
-def tuned(run: Run) -> dict[str, str]:
+def tuned(run: SavedRun) -> dict[str, str]:
     """The settings of a run that are part of a method where each has its own, as after `unskew tune`."""
     return {name: str(value) for name, value in settings(run).items() if is_tunable(name)}
 
@@ -77,16 +77,16 @@ def letter(number: int) -> str:
     return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
 
 
-def _parts(run: Run) -> dict[str, str]:
-    """What `Run.conditions` tells, by setting."""
+def _parts(run: SavedRun) -> dict[str, str]:
+    """What `SavedRun.conditions` tells, by setting."""
     cohort = run.experiment["budget"]["cohort"]
     some = "all in a round" if cohort == "all" else f"{cohort} per round"
     return dict(zip(TOLD, (run.data, run.skew, f"{run.clients} clients", some, run.model), strict=True))
 
 
-def _further(firsts: Sequence[Run]) -> list[dict[str, str]]:
-    """What differs among conditions beside what `Run.conditions` tells, such as "lr 0.1". What comes with
-    another model would be told twice."""
+def _further(firsts: Sequence[SavedRun]) -> list[dict[str, str]]:
+    """What differs among conditions beside what `SavedRun.conditions` tells, such as "lr 0.1". What comes
+    with another model would be told twice."""
     each = [settings(run) for run in firsts]
     models = [run.experiment["model"]["name"] for run in firsts]
 
@@ -100,18 +100,18 @@ def _further(firsts: Sequence[Run]) -> list[dict[str, str]]:
     return [{key: f"{key.rpartition('.')[2]} {one[key]}" for key in keys if key in one} for one in each]
 
 
-def _grouped(runs: Sequence[Run], key: Callable[[Run], dict[str, str]]) -> list[list[Run]]:
-    groups: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+def _grouped(runs: Sequence[SavedRun], key: Callable[[SavedRun], dict[str, str]]) -> list[list[SavedRun]]:
+    groups: dict[tuple[tuple[str, str], ...], list[SavedRun]] = {}
     for run in runs:
         groups.setdefault(tuple(sorted(key(run).items())), []).append(run)
     return list(groups.values())
 
 
-def _told(run: Run, *, with_tuned: bool) -> dict[str, str]:
+def _told(run: SavedRun, *, with_tuned: bool) -> dict[str, str]:
     """The settings of a run as texts, with or without those that may be tuned for each method."""
     return {name: str(value) for name, value in settings(run).items() if with_tuned or not is_tunable(name)}
 
 
-def _twice(runs: Sequence[Run]) -> bool:
+def _twice(runs: Sequence[SavedRun]) -> bool:
     """Whether a method ran with several values of what may be tuned: then these are conditions."""
     return len({run.label for run in runs}) < len({(run.label, str(tuned(run))) for run in runs})

@@ -82,7 +82,7 @@ STEP = 101
 
 
 @dataclass(frozen=True)
-class Look:
+class PlotStyle:
     """A colour, a dash and a marker, by their places in `COLOURS`, `DASHES` and `MARKERS`."""
 
     colour: int
@@ -128,7 +128,7 @@ class Look:
         )
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
+def looks(names: Iterable[str]) -> dict[str, PlotStyle]:
     """A look for each of these methods, which are shown together.
 
     Registered methods have theirs whatever the others are. Each of the others starts from a look that follows
@@ -144,24 +144,25 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: placed[name] for name in wanted}
 
 
-def _fixed(place: int) -> Look:
+def _fixed(place: int) -> PlotStyle:
     """The look of the method at this place: each turn through the colours shifts dashes by one and markers by
     two, so that no two of colour, dash and marker come together twice. After all the turns of the first six
     dashes, every turn has a dash of its own, and the markers between."""
     turn, colour = divmod(place, len(COLOURS))
     if turn < TURNING:
-        return Look(colour, (colour + turn) % TURNING, (colour + 2 * turn) % len(MARKERS))
-    return Look(colour, turn, (colour + 2 * turn + 1) % len(MARKERS))
+        return PlotStyle(colour, (colour + turn) % TURNING, (colour + 2 * turn) % len(MARKERS))
+    return PlotStyle(colour, turn, (colour + 2 * turn + 1) % len(MARKERS))
 
 
 OF_METHOD = {name: _fixed(place) for place, name in enumerate(FIXED)}
 _TAKEN = set(OF_METHOD.values())
 EVERY = [
-    Look(*places) for places in itertools.product(*(range(len(part)) for part in (COLOURS, DASHES, MARKERS)))
+    PlotStyle(*places)
+    for places in itertools.product(*(range(len(part)) for part in (COLOURS, DASHES, MARKERS)))
 ]
 
 
-def _place(name: str, shown: Iterable[Look]) -> Look:
+def _place(name: str, shown: Iterable[PlotStyle]) -> PlotStyle:
     """The first look that the name tries whose colour none of those shown has; or else one that shares at
     most one thing with each of them; or else one that is none of them; or else any."""
     exact = set(shown)
@@ -175,7 +176,7 @@ def _place(name: str, shown: Iterable[Look]) -> Look:
     )
 
 
-def _tried(name: str) -> Iterator[Look]:
+def _tried(name: str) -> Iterator[PlotStyle]:
     """All looks that no registered method has, from the one that the name stands for."""
     first = int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:8], "big")
     for step in range(len(EVERY)):

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from unskew.errors import UserError, unknown
-from unskew.record import Client, Probe, Round, TestedRound
-from unskew.report.read import Run, same_classes
+from unskew.record import Client, ProbeRecord, RoundRecord, TestedRound
+from unskew.report.read import SavedRun, same_classes
 
-Of = Callable[[Round | Probe], float | None]
+Of = Callable[[RoundRecord | ProbeRecord], float | None]
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ def _tested(of: Callable[[TestedRound], float | None]) -> Of:
     return lambda line: of(line) if isinstance(line, TestedRound) else None
 
 
-def _probed(of: Callable[[Probe], float | None]) -> Of:
-    return lambda line: of(line) if isinstance(line, Probe) else None
+def _probed(of: Callable[[ProbeRecord], float | None]) -> Of:
+    return lambda line: of(line) if isinstance(line, ProbeRecord) else None
 
 
 def _class(index: int) -> Of:
     return _tested(lambda line: line.class_accuracy[index])
 
 
-def _train_loss(line: Round | Probe) -> float | None:
-    return line.train_loss if isinstance(line, Round) else None
+def _train_loss(line: RoundRecord | ProbeRecord) -> float | None:
+    return line.train_loss if isinstance(line, RoundRecord) else None
 
 
 def _over_clients(of: Callable[[Client], float | None]) -> Of:
-    def mean(probe: Probe) -> float | None:
+    def mean(probe: ProbeRecord) -> float | None:
         values = [value for client in probe.clients if (value := of(client)) is not None]
         return float(np.mean(values)) if values else None
 
@@ -126,7 +126,7 @@ MEASURES: dict[str, Measure] = {
 }
 
 
-def find(name: str, runs: Sequence[Run]) -> Measure:
+def find(name: str, runs: Sequence[SavedRun]) -> Measure:
     """A measure of MEASURES, or class:NAME, the accuracy of one class."""
     if name.startswith("class:"):
         wanted = name.removeprefix("class:")
@@ -139,11 +139,11 @@ def find(name: str, runs: Sequence[Run]) -> Measure:
     return MEASURES[name]
 
 
-def series(run: Run, measure: Measure) -> dict[int, float]:
+def series(run: SavedRun, measure: Measure) -> dict[int, float]:
     """The measure by round, where it is known; at least one value, or a UserError says why there is none."""
     if measure.probed and not run.probes:
         raise no_probe(run, measure.title)
-    lines: Sequence[Round | Probe] = run.probes if measure.probed else run.rounds
+    lines: Sequence[RoundRecord | ProbeRecord] = run.probes if measure.probed else run.rounds
     values = {line.round: measure.of(line) for line in lines}
     known = {round: value for round, value in values.items() if value is not None}
     if known:
@@ -156,14 +156,14 @@ def series(run: Run, measure: Measure) -> dict[int, float]:
     )
 
 
-def final_value(run: Run, measure: Measure) -> float | None:
+def final_value(run: SavedRun, measure: Measure) -> float | None:
     """The measure of a run's model: the last round's, or that of the round which validation chose."""
     if measure.probed or measure.of is _train_loss:
         return list(series(run, measure).values())[-1]
     return None if run.final is None else measure.of(run.final)
 
 
-def mean_title(runs: Sequence[Run]) -> str:
+def mean_title(runs: Sequence[SavedRun]) -> str:
     """What the mean over the last ten tested rounds is called: where there are fewer, it is over these."""
     return mean_of([len(run.tested) for run in runs])
 
@@ -174,14 +174,14 @@ def mean_of(rounds: Sequence[int]) -> str:
     return f"mean last {told.pop()}" if len(told) == 1 else "mean last ≤ 10"
 
 
-def no_probe(run: Run, what: str) -> UserError:
+def no_probe(run: SavedRun, what: str) -> UserError:
     every = run.experiment.get("probe", {}).get("every", 0)
     if every and not run.finished:
         return UserError(f"{run.path} has not come to a probed round yet: wait for round {every}.")
     return UserError(f"{run.path} has no probes, which tell the {what}: run it again with --probe every=10.")
 
 
-def shared_rounds(runs: Sequence[Run], measure: Measure) -> dict[int, list[float]]:
+def shared_rounds(runs: Sequence[SavedRun], measure: Measure) -> dict[int, list[float]]:
     """The measure of several seeds by round, in the rounds where all of them have it."""
     each = [series(run, measure) for run in runs]
     rounds = sorted(set.intersection(*(set(values) for values in each)))

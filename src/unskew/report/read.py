@@ -30,7 +30,7 @@ ELSEWHERE = {
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SavedRun:
     """One run folder."""
 
     path: Path
@@ -44,9 +44,9 @@ class Run:
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
     """Label counts, [N, C]; where clients were drawn when they were needed, of the first ones only."""
-    rounds: list[record.Round]
+    rounds: list[record.RoundRecord]
     """The whole lines of rounds.jsonl, in order: grows while the run is under way."""
-    probes: list[record.Probe]
+    probes: list[record.ProbeRecord]
     """The whole lines of probes.jsonl; empty where probing is off."""
     summary: record.Summary | None
     """None while the run is under way, and where it was stopped."""
@@ -112,7 +112,7 @@ class Run:
         return f"{self.data}, {self.skew}, {self.clients} clients{some}, {self.model}"
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> SavedRun:
     """The run in this folder, finished or not."""
     if not path.exists():
         raise UserError(f"there is no run folder {path}: check the path.")
@@ -130,7 +130,7 @@ def read_run(path: Path) -> Run:
     if names and counts and len(names) != len(counts):
         raise _damaged(path / "partition.json", "its names do not fit its counts")
     probes, summary, failure = (path / name for name in ("probes.jsonl", "summary.json", "error.json"))
-    run = Run(
+    run = SavedRun(
         path=path,
         label=write_method(cast(dict[str, Any], experiment["method"])),
         seed=experiment["seed"],
@@ -152,7 +152,7 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def read_runs(paths: Iterable[Path]) -> list[Run]:
+def read_runs(paths: Iterable[Path]) -> list[SavedRun]:
     """The runs in these folders, each once. A folder of run folders, as compare makes it, stands for all of
     them, and one of a search for the winners' runs."""
     folders: list[Path] = []
@@ -179,13 +179,13 @@ def coming(paths: Iterable[Path]) -> list[int]:
     return found
 
 
-def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def by_method(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
     """The seeds of each method, in order of appearance. Where runs of a method differ in more than the seed,
     what differs stands behind its name; where a seed is there twice, the folder's name."""
     runs = list(runs)
     names = tell_apart([run.label for run in runs], [settings(run) for run in runs])
     order = {label: place for place, label in reversed(list(enumerate(run.label for run in runs)))}
-    told: dict[str, list[Run]] = {}
+    told: dict[str, list[SavedRun]] = {}
     for run, name in sorted(zip(runs, names, strict=True), key=lambda each: order[each[0].label]):
         if any(run.seed == other.seed for other in told.get(name, [])):
             name = f"{name} [{run.path.name}]"
@@ -213,7 +213,7 @@ def tell_apart(labels: Sequence[str], asked: Sequence[Mapping[str, object]]) -> 
     return named
 
 
-def same_classes(runs: Sequence[Run]) -> tuple[str, ...]:
+def same_classes(runs: Sequence[SavedRun]) -> tuple[str, ...]:
     """The classes, where all runs have the same."""
     for run in runs:
         if run.classes != runs[0].classes:
@@ -221,7 +221,7 @@ def same_classes(runs: Sequence[Run]) -> tuple[str, ...]:
     return runs[0].classes
 
 
-def settings(run: Run) -> dict[str, object]:
+def settings(run: SavedRun) -> dict[str, object]:
     """The conditions of a run that make it more than another seed, by their path in the experiment, such as
     budget.lr. The method is not among them."""
     named = {"skew.recipe": run.skew, "data.name": run.data, "model.name": run.model}
@@ -234,7 +234,7 @@ def conditions_of(experiment: Mapping[str, Any]) -> dict[str, object]:
     return {key: value for key, value in flat.items() if key not in ELSEWHERE}
 
 
-def hyperparameters(run: Run) -> dict[str, object]:
+def hyperparameters(run: SavedRun) -> dict[str, object]:
     """Of the method, by their path in the experiment, such as method.mu; its name is method.name."""
     return dict(flatten({"method": run.experiment["method"]}))
 
@@ -307,7 +307,7 @@ def _text(path: Path) -> str:
         raise _damaged(path, "it is not text") from None
 
 
-def _toml(path: Path) -> record.Experiment:
+def _toml(path: Path) -> record.ExperimentRecord:
     try:
         settings = tomllib.loads(_text(path))
         list(flatten(settings))  # tables in tables without end are known here
@@ -334,7 +334,7 @@ def _lines(kind: record.Format[T], path: Path) -> list[T]:
     return lines
 
 
-def _check_classes(run: Run) -> None:
+def _check_classes(run: SavedRun) -> None:
     """That what is given class by class is given for every class."""
     C = len(run.classes)
     rounds = [(f"line {number}, ", [line]) for number, line in enumerate(run.rounds, 1)]

@@ -19,12 +19,12 @@ from urllib.parse import parse_qs, urlsplit
 from unskew.errors import UserError
 from unskew.record import Json
 from unskew.report.page import page_data, policy, render
-from unskew.report.read import Run, coming
+from unskew.report.read import SavedRun, coming
 
-Read = Callable[[Sequence[Path]], list[Run]]
+Read = Callable[[Sequence[Path]], list[SavedRun]]
 
 
-class Watch:
+class LiveRuns:
     """What runs look like now. Folders are read again when a file in them has changed."""
 
     def __init__(self, paths: Sequence[Path], read: Read) -> None:
@@ -84,14 +84,14 @@ def _fingerprint(paths: Sequence[Path]) -> object:
     return sorted(found)
 
 
-class Server(ThreadingHTTPServer):
+class ReportServer(ThreadingHTTPServer):
     """Serves the page and its data, and nothing else."""
 
     daemon_threads = True
     allow_reuse_port = False  # two watches must not share a port
 
-    def __init__(self, watch: Watch, host: str, port: int) -> None:
-        self.watch, self.host = watch, host
+    def __init__(self, runs: LiveRuns, host: str, port: int) -> None:
+        self.runs, self.host = runs, host
         self.policy = f"{policy(live=True)}; frame-ancestors 'none'"
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -120,7 +120,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _Request(BaseHTTPRequestHandler):
-    server: Server
+    server: ReportServer
     protocol_version = "HTTP/1.1"
     timeout = 60  # seconds that a silent connection is kept
 
@@ -129,9 +129,9 @@ class _Request(BaseHTTPRequestHandler):
         if not self._meant_for_us():
             self._send(HTTPStatus.FORBIDDEN, "text/plain", b"This watch answers to the address it was given.")
         elif where.path == "/":
-            self._send(HTTPStatus.OK, "text/html; charset=utf-8", render(self.server.watch.data()).encode())
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", render(self.server.runs.data()).encode())
         elif where.path == "/data.json":
-            data = self.server.watch.data()
+            data = self.server.runs.data()
             if parse_qs(where.query).get("seen") == [data["revision"]]:
                 self._send(HTTPStatus.NO_CONTENT)
             else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 from unskew.skew_words import describe_skew
 
 
-def skew_in_words(run: Run) -> str:
+def skew_in_words(run: SavedRun) -> str:
     """Such as "a client lacks 7.3 of 10 classes; half the clients hold under 60 images"."""
     cohort = run.experiment["budget"]["cohort"]
     return describe_skew(

@@ -11,12 +11,12 @@ from typing import Literal
 
 from unskew import metrics
 from unskew.errors import UserError, unknown
-from unskew.metrics import Difference, Summary
+from unskew.metrics import Difference, SeedsSummary
 from unskew.notation import span, write_value
 from unskew.report.answer import Answer, Moment, answer, best_backed, choose_reference, told_of
 from unskew.report.conditions import Condition, by_condition, in_common
 from unskew.report.measures import MEASURES, Measure, find, mean_of, series
-from unskew.report.read import Run, hyperparameters, settings
+from unskew.report.read import SavedRun, hyperparameters, settings
 from unskew.report.skew_words import skew_in_words
 
 Mark = Literal["best", "above", "below", ""]
@@ -62,7 +62,7 @@ COMPARED = {"worst_class": "worst", "majority": "majority", "minority": "minorit
 
 @dataclass(frozen=True)
 class TableCell:
-    value: Summary | None
+    value: SeedsSummary | None
     """None where it does not exist, or not for all seeds."""
     seeds: tuple[int, int]
     """For how many seeds it exists, of how many."""
@@ -90,8 +90,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Head:
-    """Of a column of cells."""
+class ColumnHeader:
+    """What stands above a column of cells."""
 
     group: str
     """What columns beside it have in common, such as a condition; empty where there is nothing."""
@@ -113,7 +113,7 @@ class MethodTable:
     """What all of it is about, in one line."""
     heads: tuple[str, ...]
     """What the rows are of, such as method."""
-    columns: tuple[Head, ...]
+    columns: tuple[ColumnHeader, ...]
     rows: tuple[Row, ...]
     footnotes: tuple[str, ...]
     """What a reader has to know, one sentence each."""
@@ -138,12 +138,12 @@ class _Filled:
     reference: str
     when: Moment | None
     """None where no round was tested in all runs: each is then at its own end, and nothing is marked."""
-    shown: Mapping[str, Sequence[Run]]
+    shown: Mapping[str, Sequence[SavedRun]]
     """By method, the runs that are in its cells."""
 
 
 def tabulate(
-    runs: Sequence[Run],
+    runs: Sequence[SavedRun],
     *,
     metric: str = "accuracy",
     target: float | None = None,
@@ -190,7 +190,7 @@ def tabulate(
 # Values
 
 
-def _columns(names: Sequence[str], runs: Sequence[Run], *, chose: bool, alone: bool) -> list[Column]:
+def _columns(names: Sequence[str], runs: Sequence[SavedRun], *, chose: bool, alone: bool) -> list[Column]:
     """The measures that are asked for."""
     known = {column.name: column for column in ((BY_VALIDATION,) if chose else ()) + COLUMNS}
     if not names:
@@ -244,13 +244,13 @@ def _fill(
     return _Filled(condition, cells, told, against, when, methods)
 
 
-def _series(run: Run, measure: Measure, when: Moment | None) -> dict[int, float]:
+def _series(run: SavedRun, measure: Measure, when: Moment | None) -> dict[int, float]:
     """A measure by round, as far as runs are compared."""
     return (when or Moment(None)).series(run, measure)
 
 
 def _values(
-    runs: Sequence[Run],
+    runs: Sequence[SavedRun],
     columns: Sequence[Column],
     measure: Measure,
     first: Mapping[int, Mapping[int, float]],
@@ -267,13 +267,13 @@ def _values(
     }
 
 
-def _final(run: Run, measure: Measure, when: Moment | None) -> float | None:
+def _final(run: SavedRun, measure: Measure, when: Moment | None) -> float | None:
     """Of the model that is compared."""
     return (when or Moment(None)).value(run, measure)
 
 
 def _numbers(
-    run: Run,
+    run: SavedRun,
     measure: Measure,
     first: Mapping[int, Mapping[int, float]],
     target: float | None,
@@ -308,7 +308,7 @@ def _cell(column: Column, values: Sequence[float | None], mark: Mark) -> TableCe
     return TableCell(whole, (known, len(values)), _write(whole, column) if whole else NONE + partly, mark)
 
 
-def _write(value: Summary, column: Column) -> str:
+def _write(value: SeedsSummary, column: Column) -> str:
     if column.counted and not value.std:
         value = replace(value, std=None)
     return metrics.plus_minus(value, scale=column.scale, digits=column.digits)
@@ -325,7 +325,7 @@ def _marks(
     values: Values,
     told: Answer,
     measure: Measure,
-    methods: Mapping[str, Sequence[Run]],
+    methods: Mapping[str, Sequence[SavedRun]],
 ) -> dict[tuple[str, str], Mark]:
     """By method and column: what `answer` claims. Measures that it does not compare and that were asked for
     are tested likewise, all of them as one family. Other columns have no mark: best by test was chosen on the
@@ -393,8 +393,8 @@ def _tested(
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a cell belongs: what it is of, by the names of axes."""
+class _PlacedCell:
+    """A cell, and where it belongs: what it is of, by the names of axes."""
 
     method: str
     condition: str
@@ -407,7 +407,7 @@ class _Place:
 
 def _lay_out(
     filled: Sequence[_Filled], columns: Sequence[Column], rows: str, beside: str
-) -> tuple[tuple[str, ...], tuple[Head, ...], tuple[Row, ...]]:
+) -> tuple[tuple[str, ...], tuple[ColumnHeader, ...], tuple[Row, ...]]:
     if rows == beside:
         raise UserError(f"--rows and --columns are both {rows}: choose two different ones.")
     axes = {
@@ -415,11 +415,11 @@ def _lay_out(
     }
     places = list(_places(filled, columns, list(axes.values())))
 
-    def of(axis: str, place: _Place) -> str:
+    def of(axis: str, place: _PlacedCell) -> str:
         plain = {METHOD: place.method, CONDITION: place.condition, MEASURE: place.column.title}
         return plain[axis] if axis in plain else place.settings[axes[axis]]
 
-    before: list[tuple[str, Callable[[_Place], str]]] = []
+    before: list[tuple[str, Callable[[_PlacedCell], str]]] = []
     if CONDITION not in (rows, beside) and any(place.rest for place in places):
         before.append((CONDITION, lambda place: place.rest))
     before.append((rows, lambda place: of(rows, place)))
@@ -428,18 +428,20 @@ def _lay_out(
 
     several = len(columns) > 1 and MEASURE not in (rows, beside)
 
-    def head(place: _Place) -> Head:
+    def head(place: _PlacedCell) -> ColumnHeader:
         if beside == MEASURE:
-            return Head("", place.column.title, place.column.name)
+            return ColumnHeader("", place.column.title, place.column.name)
         told = of(beside, place)
         return (
-            Head(told, place.column.title, f"{told} {place.column.name}") if several else Head("", told, told)
+            ColumnHeader(told, place.column.title, f"{told} {place.column.name}")
+            if several
+            else ColumnHeader("", told, told)
         )
 
     # Of what the groups have in common, measures stand side by side.
     groups = list(dict.fromkeys(head(place).group for place in places))
     heads = sorted(dict.fromkeys(map(head, places)), key=lambda each: groups.index(each.group))
-    found: dict[tuple[str, ...], dict[Head, TableCell]] = {}
+    found: dict[tuple[str, ...], dict[ColumnHeader, TableCell]] = {}
     for place in places:
         found.setdefault(tuple(key(place) for _, key in before), {})[head(place)] = place.cell
     keys = list(found)
@@ -450,7 +452,9 @@ def _lay_out(
     return tuple(name for name, _ in before), tuple(heads), laid
 
 
-def _places(filled: Sequence[_Filled], columns: Sequence[Column], axes: Sequence[str]) -> Iterable[_Place]:
+def _places(
+    filled: Sequence[_Filled], columns: Sequence[Column], axes: Sequence[str]
+) -> Iterable[_PlacedCell]:
     for each in filled:
         condition = each.condition
         rest = ", ".join(text for key, text in condition.differs.items() if key not in axes)
@@ -459,10 +463,10 @@ def _places(filled: Sequence[_Filled], columns: Sequence[Column], axes: Sequence
             told = {axis: write_value(asked.get(axis, NONE)) for axis in axes}
             method = _without(name, [axis for axis in axes if axis.startswith("method.")])
             for column, cell in zip(columns, cells, strict=True):
-                yield _Place(method, condition.short or condition.title, rest, told, column, cell)
+                yield _PlacedCell(method, condition.short or condition.title, rest, told, column, cell)
 
 
-def _asked(run: Run) -> dict[str, object]:
+def _asked(run: SavedRun) -> dict[str, object]:
     """The settings of a run and the hyperparameters of its method, which may be rows or columns."""
     return settings(run) | {key: value for key, value in hyperparameters(run).items() if key != "method.name"}
 

@@ -15,8 +15,16 @@ from typing import Any
 from unskew import metrics, record
 from unskew.record import Json
 from unskew.report.measures import MEASURES, series
-from unskew.report.read import Run, read_run
-from unskew.reproduce.published import PERCENT, Cell, Published, Reading, Settings, Table, experiment
+from unskew.report.read import SavedRun, read_run
+from unskew.reproduce.published import (
+    PERCENT,
+    Cell,
+    ExperimentSettings,
+    Published,
+    PublishedTable,
+    Reading,
+    experiment,
+)
 
 BASELINE = "fedavg"
 """The row that speed-ups are told against."""
@@ -68,7 +76,7 @@ class Version:
         smaller = f"a smaller version, with {' and '.join(parts)}" if parts else ""
         return ", ".join(filter(None, (smaller, *self._computed())))
 
-    def experiment(self, cell: Cell, reading: Reading, seed: int) -> Settings:
+    def experiment(self, cell: Cell, reading: Reading, seed: int) -> ExperimentSettings:
         """The experiment of a cell in this version."""
         whole = experiment(cell, reading, seed, rounds=self.rounds, fraction=self.fraction)
         if self.precision != "fp32":
@@ -76,7 +84,7 @@ class Version:
         return {**whole, "fast": True} if self.fast else whole
 
 
-def run_stem(settings: Settings) -> str:
+def run_stem(settings: ExperimentSettings) -> str:
     """What the folders of an experiment's seeds begin with: the same for cells of several tables that are one
     experiment, so that it runs once."""
     without = {key: value for key, value in settings.items() if key != "seed"}
@@ -86,19 +94,19 @@ def run_stem(settings: Settings) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.=_]+', '-', words)}-{digest}"
 
 
-def run_folder(out: Path, version: Version, settings: Settings) -> Path:
+def run_folder(out: Path, version: Version, settings: ExperimentSettings) -> Path:
     """Where the run of an experiment is, in the folder of all that is reproduced."""
     return out / version.folder / f"{run_stem(settings)}-seed{settings['seed']}"
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class CellOutcome:
     """An experiment of a cell, beside what is printed."""
 
     cell: Cell
     reading: str
     """As which it is read: paper, as-coded, or both where they are one experiment."""
-    runs: tuple[Run, ...]
+    runs: tuple[SavedRun, ...]
     """Its finished runs, by seed."""
     measured: Mapping[str, tuple[float, ...]]
     """By measure, over the runs that have it, in the unit of the print; infinite where a run never reached
@@ -110,7 +118,7 @@ class Outcome:
         """The values but for runs that never got there."""
         return [value for value in self.measured.get(measure, ()) if math.isfinite(value)]
 
-    def over_seeds(self, measure: str) -> metrics.Summary | None:
+    def over_seeds(self, measure: str) -> metrics.SeedsSummary | None:
         """Over the seeds that got there; None where none did."""
         return metrics.over_seeds(self.reached(measure))
 
@@ -138,8 +146,8 @@ class Outcome:
 
 
 def outcomes(
-    table: Table, wanted: Iterable[tuple[Cell, Reading]], out: Path, version: Version
-) -> list[Outcome]:
+    table: PublishedTable, wanted: Iterable[tuple[Cell, Reading]], out: Path, version: Version
+) -> list[CellOutcome]:
     """What the finished runs in a folder came to, of every seed there is."""
     told, seen = [], set()
     first = {(cell.column, cell.row): cell for cell in table.cells}
@@ -155,7 +163,7 @@ def outcomes(
             if mine is cell and run_stem(version.experiment(mine, other, 1)) == stem
         ]
         runs = _finished(stem, out, version)
-        others: dict[int, Run] = {}
+        others: dict[int, SavedRun] = {}
         against = first.get((cell.column, BASELINE))
         if "speed_up" in table.measures and against is not None and runs:
             theirs = run_stem(version.experiment(against, reading, 1))
@@ -168,17 +176,17 @@ def outcomes(
             )
             for name in table.measures
         }
-        told.append(Outcome(cell, ", ".join(readings), runs, values, version.smaller))
+        told.append(CellOutcome(cell, ", ".join(readings), runs, values, version.smaller))
     return told
 
 
-def _finished(stem: str, out: Path, version: Version) -> tuple[Run, ...]:
+def _finished(stem: str, out: Path, version: Version) -> tuple[SavedRun, ...]:
     folders = (out / version.folder).glob(f"{stem}-seed*/summary.json")
     runs = [read_run(path.parent) for path in folders]
     return tuple(sorted(runs, key=lambda run: run.seed))
 
 
-def measure(name: str, run: Run, statistic: str, baseline: Run | None = None) -> float | None:
+def measure(name: str, run: SavedRun, statistic: str, baseline: SavedRun | None = None) -> float | None:
     """A measure of a table, of a finished run, in the unit of the print. Accuracies are those that the table
     reports; the best, the worst class and domains are of that same round. None where it is not known, and
     infinite where a run never reached what is to be reached."""
@@ -204,7 +212,7 @@ def measure(name: str, run: Run, statistic: str, baseline: Run | None = None) ->
     return None if value is None else 100 * value
 
 
-def _line(run: Run, statistic: str) -> record.TestedRound | None:
+def _line(run: SavedRun, statistic: str) -> record.TestedRound | None:
     """The round that a statistic chooses."""
     tested = list(run.tested)
     if not tested:
@@ -221,7 +229,7 @@ def _domain(line: record.TestedRound, which: str) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _cost(target: float, run: Run) -> float | None:
+def _cost(target: float, run: SavedRun) -> float | None:
     """As PKD counts it: a round is 1, experts count by the samples of their groups, in the round after the
     warm-up, and later by the samples that they are asked about. None where the groups are not known."""
     assert run.summary is not None
@@ -245,7 +253,7 @@ def _cost(target: float, run: Run) -> float | None:
     return math.inf if spent is None else spent
 
 
-def to_json(table: Table, told: Sequence[Outcome], version: Version) -> dict[str, Json]:
+def to_json(table: PublishedTable, told: Sequence[CellOutcome], version: Version) -> dict[str, Json]:
     """For programs. Numbers are in the unit of the print."""
     return {
         "table": table.id,
@@ -266,7 +274,7 @@ def to_json(table: Table, told: Sequence[Outcome], version: Version) -> dict[str
     }
 
 
-def _cell_json(table: Table, told: Outcome) -> dict[str, Json]:
+def _cell_json(table: PublishedTable, told: CellOutcome) -> dict[str, Json]:
     summaries = [run.summary for run in told.runs if run.summary is not None]
     return {
         "cell": told.cell.id,
@@ -306,7 +314,9 @@ def _percent(value: float | None) -> float | None:
     return None if value is None else 100 * value
 
 
-def rows_of(table: Table, told: Sequence[Outcome], version: Version) -> tuple[list[str], list[list[str]]]:
+def rows_of(
+    table: PublishedTable, told: Sequence[CellOutcome], version: Version
+) -> tuple[list[str], list[list[str]]]:
     """The heads and the rows of the table that is shown: published, ours, difference, reading. Where a best
     round is reported, which was chosen on the test set, the mean of the last ten stands beside it."""
     several = len(table.measures) > 1
@@ -335,7 +345,7 @@ def rows_of(table: Table, told: Sequence[Outcome], version: Version) -> tuple[li
     return heads, rows
 
 
-def caption(table: Table, version: Version) -> list[str]:
+def caption(table: PublishedTable, version: Version) -> list[str]:
     """What stands above the numbers."""
     unit = "in %" if any(name.startswith(PERCENT) for name in table.measures) else ""
     lines = [f"{table.id}: {table.title}", f"published: {table.reports}" + f" ({unit})" * bool(unit)]
@@ -345,7 +355,7 @@ def caption(table: Table, version: Version) -> list[str]:
     return lines
 
 
-def to_markdown(table: Table, told: Sequence[Outcome], version: Version) -> str:
+def to_markdown(table: PublishedTable, told: Sequence[CellOutcome], version: Version) -> str:
     """As a page that can be kept beside the runs."""
     heads, rows = rows_of(table, told, version)
     first, *rest = caption(table, version)
@@ -358,7 +368,7 @@ def to_markdown(table: Table, told: Sequence[Outcome], version: Version) -> str:
     return "\n".join(lines) + "\n"
 
 
-def assumptions(told: Iterable[Outcome]) -> list[str]:
+def assumptions(told: Iterable[CellOutcome]) -> list[str]:
     """What had to be chosen for these cells, each once."""
     return list(dict.fromkeys(each for one in told for each in one.cell.assumed))
 

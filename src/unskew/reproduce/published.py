@@ -24,7 +24,7 @@ Reading = Literal["paper", "as-coded"]
 READINGS: tuple[Reading, ...] = ("paper", "as-coded")
 PAPERS = ("fedlmd", "fedvls", "feded", "fedlc", "pkd")
 Statistic = Literal["best_by_test", "last", "mean_last_10"]
-Settings = dict[str, Any]
+ExperimentSettings = dict[str, Any]
 """Tables of an experiment file. In the method's, `parts` has the names and each part a table of its own."""
 
 PERCENT = ("accuracy", "max_class", "min_class", "domain")
@@ -38,16 +38,16 @@ class _Strict(BaseModel):
 class _Layer(_Strict):
     """Settings, and those of each reading on top."""
 
-    data: Settings = {}
-    skew: Settings = {}
-    model: Settings = {}
-    method: Settings = {}
-    budget: Settings = {}
-    probe: Settings = {}
-    paper: Settings = {}
-    as_coded: Settings = Field(default={}, alias="as-coded")
+    data: ExperimentSettings = {}
+    skew: ExperimentSettings = {}
+    model: ExperimentSettings = {}
+    method: ExperimentSettings = {}
+    budget: ExperimentSettings = {}
+    probe: ExperimentSettings = {}
+    paper: ExperimentSettings = {}
+    as_coded: ExperimentSettings = Field(default={}, alias="as-coded")
 
-    def under(self, reading: Reading) -> list[Settings]:
+    def under(self, reading: Reading) -> list[ExperimentSettings]:
         tables = ("data", "skew", "model", "method", "budget", "probe")
         plain = {name: getattr(self, name) for name in tables}
         return [plain, self.paper if reading == "paper" else self.as_coded]
@@ -59,7 +59,7 @@ class _Column(_Layer):
 
 
 class _Row(_Layer):
-    at: dict[str, Settings] = {}
+    at: dict[str, ExperimentSettings] = {}
     """Other settings under a column, and under those whose names go on from it."""
     same_as: str = ""
     """The row that this one is another name of."""
@@ -143,7 +143,7 @@ class Cell:
     """Why it cannot be run; empty where it can."""
     assumed: tuple[str, ...]
     """What is not printed and had to be chosen."""
-    _layers: Mapping[Reading, Sequence[Settings]] = field(default_factory=dict, repr=False)
+    _layers: Mapping[Reading, Sequence[ExperimentSettings]] = field(default_factory=dict, repr=False)
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ class Cell:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class PublishedTable:
     """A table or a figure of a paper."""
 
     id: str
@@ -186,7 +186,7 @@ class Paper:
     name: str
     title: str
     reference: str
-    tables: tuple[Table, ...]
+    tables: tuple[PublishedTable, ...]
 
 
 @cache
@@ -195,12 +195,12 @@ def papers() -> dict[str, Paper]:
     return {name: _paper(name) for name in PAPERS}
 
 
-def tables() -> dict[str, Table]:
+def tables() -> dict[str, PublishedTable]:
     """All tables and figures by their ids."""
     return {table.id: table for paper in papers().values() for table in paper.tables}
 
 
-def find_table(name: str) -> Table:
+def find_table(name: str) -> PublishedTable:
     """The table of an id such as fedlmd:table3."""
     known = tables()
     if name not in known:
@@ -215,7 +215,7 @@ def find_table(name: str) -> Table:
     return known[name]
 
 
-def cells(table: Table, pattern: str = "*") -> list[Cell]:
+def cells(table: PublishedTable, pattern: str = "*") -> list[Cell]:
     """The cells of a table whose ids match a pattern such as cifar10/dirichlet:0.05/*, or one of several with
     spaces between."""
     wanted = pattern.split()
@@ -228,12 +228,12 @@ def cells(table: Table, pattern: str = "*") -> list[Cell]:
     return found
 
 
-def settings(cell: Cell, reading: Reading | None = None) -> Settings:
+def settings(cell: Cell, reading: Reading | None = None) -> ExperimentSettings:
     """The settings of a cell's experiment, without a seed: the tables of an experiment file."""
     if cell.not_runnable:
         raise UserError(f"{cell.table} {cell.id} cannot be run: {cell.not_runnable}.")
     reading = check_reading(cell, reading)
-    whole: Settings = {}
+    whole: ExperimentSettings = {}
     for layer in cell._layers[reading]:
         _merge(whole, layer)
     whole["method"] = _method(whole.get("method", {}))
@@ -247,7 +247,7 @@ def experiment(
     *,
     rounds: int | None = None,
     fraction: float | None = None,
-) -> Settings:
+) -> ExperimentSettings:
     """The experiment file of a cell, as a dictionary: `Experiment(**experiment(cell))` is the experiment.
     With `rounds` or a `fraction` of the data, a smaller version of it."""
     whole = {"seed": seed, **settings(cell, reading)}
@@ -259,7 +259,7 @@ def experiment(
     return whole
 
 
-def check_reading(cell: Cell | Table, reading: str | None) -> Reading:
+def check_reading(cell: Cell | PublishedTable, reading: str | None) -> Reading:
     """The reading asked for, or the first; a UserError where the paper has no such reading."""
     if reading is None:
         return cell.readings[0]
@@ -268,11 +268,11 @@ def check_reading(cell: Cell | Table, reading: str | None) -> Reading:
             return known
     if reading not in READINGS:
         raise unknown("reading", reading, READINGS)
-    name = cell.id if isinstance(cell, Table) else cell.table
+    name = cell.id if isinstance(cell, PublishedTable) else cell.table
     raise UserError(f"{name} has the reading {cell.readings[0]} alone: no code was released with the paper.")
 
 
-def _fit(method: Settings, rounds: int) -> None:
+def _fit(method: ExperimentSettings, rounds: int) -> None:
     """Let the stages of a method fit into fewer rounds than it was published with."""
     for key in ("warmup", "encoder_rounds"):
         if isinstance(method.get(key), int) and method[key] >= rounds:
@@ -297,14 +297,14 @@ def _scaled(recipe: str, fraction: float) -> str:
     return "+".join(told)
 
 
-def _method(table: Mapping[str, Any]) -> Settings:
+def _method(table: Mapping[str, Any]) -> ExperimentSettings:
     """The [method] table of an experiment file."""
     parts = table["parts"]
     options = {part: dict(table.get(part, {})) for part in parts}
     return {"name": "+".join(parts), **(options[parts[0]] if len(parts) == 1 else options)}
 
 
-def _merge(under: Settings, over: Mapping[str, Any]) -> None:
+def _merge(under: ExperimentSettings, over: Mapping[str, Any]) -> None:
     """Put settings over others, table by table."""
     for key, value in over.items():
         if isinstance(value, Mapping) and isinstance(under.get(key), dict):
@@ -336,7 +336,7 @@ def _table(
     shared: _Layer,
     columns: Mapping[str, _Column],
     rows: Mapping[str, _Row],
-) -> Table:
+) -> PublishedTable:
     names = list(dict.fromkeys([*(row for each in table.values.values() for row in each), *table.rows]))
     for row, of in table.same_numbers.items():
         names.insert(names.index(of) + 1, row)
@@ -348,7 +348,7 @@ def _table(
             given = rows.get(name, _Row())
             if given.same_as:
                 given = rows[given.same_as]
-            layers: dict[Reading, list[Settings]] = {}
+            layers: dict[Reading, list[ExperimentSettings]] = {}
             for reading in readings if not table.not_runnable else ():
                 layers[reading] = [*shared.under(reading), *table.settings.under(reading)]
                 layers[reading] += [*_of_column(column, columns, reading), *_of_row(given, column, reading)]
@@ -365,7 +365,7 @@ def _table(
                     _layers=layers,
                 )
             )
-    return Table(
+    return PublishedTable(
         id=f"{paper}:{table.id}",
         title=table.title,
         reports=table.reports,
@@ -381,14 +381,14 @@ def _table(
     )
 
 
-def _of_column(name: str, columns: Mapping[str, _Column], reading: Reading) -> Iterator[Settings]:
+def _of_column(name: str, columns: Mapping[str, _Column], reading: Reading) -> Iterator[ExperimentSettings]:
     column = columns[name]
     if column.base:
         yield from _of_column(column.base, columns, reading)
     yield from column.under(reading)
 
 
-def _of_row(row: _Row, column: str, reading: Reading) -> Iterable[Settings]:
+def _of_row(row: _Row, column: str, reading: Reading) -> Iterable[ExperimentSettings]:
     plain, read = row.under(reading)
     at = [over for name, over in row.at.items() if column == name or column.startswith(f"{name}/")]
     return [plain, *at, read]

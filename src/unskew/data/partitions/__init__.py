@@ -22,7 +22,7 @@ from unskew.data.partitions.dirichlet import ClientDirichlet, Dirichlet
 from unskew.data.partitions.kept import drawn
 from unskew.data.partitions.natural import Natural
 from unskew.data.partitions.own import OwnSkew
-from unskew.data.partitions.pool import Division, Partitioner, Pool, Seed
+from unskew.data.partitions.pool import Division, Partitioner, PartitionSeed, SamplePool
 from unskew.data.partitions.shards import Iid, Shards, SortedShards
 from unskew.errors import UserError, unknown, whole_number
 from unskew.notation import joined, named, path_of
@@ -42,10 +42,10 @@ __all__ = [
     "Natural",
     "OwnSkew",
     "Part",
+    "PartitionSeed",
     "Partitioner",
-    "Pool",
     "Quantity",
-    "Seed",
+    "SamplePool",
     "Shards",
     "Skew",
     "SortedShards",
@@ -177,7 +177,7 @@ def partition(
                 f"clients={clients} in its name."
             )
         return drawn_partition(train, recipe=write_skew(rule), seed=seed)
-    pool = Pool(
+    pool = SamplePool(
         train.labels.numpy(),
         len(dataset.classes),
         None if train.owners is None else train.owners.numpy(),
@@ -187,9 +187,9 @@ def partition(
     rule = _spell_out(rule, pool.domain_names, clients)
     recipe = write_skew(rule)
     if own_skew(rule) is not None:  # what it depends on is not known
-        division = rule.divide(pool, clients, Seed(seed))
+        division = rule.divide(pool, clients, PartitionSeed(seed))
     else:
-        division = drawn(recipe, pool, clients, seed, lambda: rule.divide(pool, clients, Seed(seed)))
+        division = drawn(recipe, pool, clients, seed, lambda: rule.divide(pool, clients, PartitionSeed(seed)))
     return partition_of(
         division.clients,
         dataset,

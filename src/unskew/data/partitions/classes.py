@@ -8,7 +8,16 @@ from typing import Literal
 import numpy as np
 
 from unskew.data.manifest import Ints
-from unskew.data.partitions.pool import Division, Pool, Seed, deal, enough, even, per_class, pfllib_least
+from unskew.data.partitions.pool import (
+    Division,
+    PartitionSeed,
+    SamplePool,
+    deal,
+    enough,
+    even,
+    per_class,
+    pfllib_least,
+)
 from unskew.errors import UserError
 
 
@@ -28,7 +37,7 @@ class Labels:
         if self.k < 1:
             raise UserError(f"labels k is {self.k} but should be at least 1.")
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         C = pool.classes
         if self.k > C:
@@ -55,7 +64,7 @@ class Labels:
             mine[rng.choice(others, self.k - int(mine.sum()), replace=False)] = 1
         return holds
 
-    def _divide_as_published(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def _divide_as_published(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         C, rng, draw = pool.classes, seed.legacy(), seed.legacy_python()
         holds = [list(range(C))] * clients if self.k == C else [[i % C] for i in range(clients)]
         for mine in holds:
@@ -113,7 +122,7 @@ class Quantity:
                 f"quantity variant={self.variant} takes the classes in order: leave mix_classes out."
             )
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         C = pool.classes
         if self.s > C:
@@ -135,7 +144,7 @@ class Quantity:
             counts[mine, c] = _spacings(int(pool.class_sizes[c]), holders, c, rng)
         return Division(deal(pool, counts, seed.stream("deal")))
 
-    def _divide_as_published(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def _divide_as_published(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         C, rng = pool.classes, seed.legacy()
         ratio = clients / C * self.s
         holders = int(np.ceil(ratio)) if self.variant == "pfllib" else int(ratio)
@@ -197,7 +206,7 @@ class Classes:
         if self.k < 1:
             raise UserError(f"classes k is {self.k} but should be at least 1.")
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         C = pool.classes
         if self.k > C:
@@ -241,7 +250,7 @@ class Balanced:
     """Every client has equally many samples of every class (the local balance of PKD): each class is cut down
     to the smallest one, then into N equal parts; the rest is dropped."""
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         smallest, label = int(pool.class_sizes.min()), int(pool.class_sizes.argmin())
         if smallest < clients:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from unskew.data.manifest import Ints
-from unskew.data.partitions.pool import Division, Partitioner, Pool, Seed, even
+from unskew.data.partitions.pool import Division, Partitioner, PartitionSeed, SamplePool, even
 from unskew.errors import UserError
 
 
@@ -29,7 +29,7 @@ class LongTail:
         if not 1 <= self.factor < np.inf:
             raise UserError(f"longtail factor is {self.factor} but should be a finite number of at least 1.")
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         rng = seed.stream("longtail")
         keep = np.minimum(self.wanted(int(pool.class_sizes.max()), pool.classes), pool.class_sizes)
         mine = [rng.permutation(samples)[:n] for samples, n in zip(pool.by_class, keep.tolist(), strict=True)]
@@ -61,7 +61,7 @@ class Part:
         if not 0 < self.fraction <= 1:
             raise UserError(f"part is {self.fraction} but should be above 0 and at most 1.")
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         rng = seed.stream("part")
         groups = pool.by_class if pool.owners is None else _by_owner(pool.owners)
         mine = [
@@ -126,7 +126,7 @@ class Domains:
             )
         return replace(self, clients=each, fraction=fraction)
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         rule = self.spell_out(pool.domain_names, clients)
         if pool.domains is None:
             raise UserError("domains needs a training split that tells the domain of every sample.")
@@ -134,7 +134,7 @@ class Domains:
         notes: list[str] = []
         tries = 0
         for d, name in enumerate(pool.domain_names):
-            own = Seed(seed.value, d + 1)
+            own = PartitionSeed(seed.value, d + 1)
             here = np.flatnonzero(pool.domains == d)
             if rule.fraction[d] < 1:
                 part = max(1, round(rule.fraction[d] * len(here)))

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from unskew.data.manifest import Floats, Ints
 from unskew.data.partitions.pool import (
     Division,
-    Pool,
-    Seed,
+    PartitionSeed,
+    SamplePool,
     deal,
     enough,
     even,
@@ -77,7 +77,7 @@ class Dirichlet:
         if self.variant != "clean" and self.rounding != "floor":
             raise UserError(f"dirichlet variant={self.variant} rounds by floor: leave rounding out.")
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         least = pfllib_least(pool, clients) if self.min_size == "auto" else self.min_size
         enough(pool, clients, least)
         if self.variant == "clean":
@@ -156,7 +156,7 @@ def _weights(exponential: Floats, gamma: Floats, beta: float, is_open: npt.NDArr
     return weights
 
 
-def _clean(rule: Dirichlet, pool: Pool, clients: int, seed: Seed) -> Draw:
+def _clean(rule: Dirichlet, pool: SamplePool, clients: int, seed: PartitionSeed) -> Draw:
     exponential, gamma = seed.stream("exponential"), seed.stream("gamma")
     shape, full = (pool.classes, clients), len(pool) / clients
     round_off = largest_remainder if rule.rounding == "largest" else _floor
@@ -265,7 +265,7 @@ class ClientDirichlet:
                 f"client-dirichlet alpha is {self.alpha} but should be above 0 and at most {LARGEST_BETA:g}."
             )
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         shape = (clients, pool.classes)
         e = seed.stream("exponential").standard_exponential(shape)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from unskew.data.cache import Arrays, cache_folder, keep, kept
-from unskew.data.partitions.pool import Division, Pool
+from unskew.data.partitions.pool import Division, SamplePool
 from unskew.version import VERSION
 
 SLOW = 0.5
@@ -23,7 +23,7 @@ MOST_BYTES = 256 << 20
 """Beyond either, what was used longest ago is removed."""
 
 
-def drawn(recipe: str, pool: Pool, clients: int, seed: int, draw: Callable[[], Division]) -> Division:
+def drawn(recipe: str, pool: SamplePool, clients: int, seed: int, draw: Callable[[], Division]) -> Division:
     """draw(), or what it gave before for the same recipe, samples, clients and seed. A file that is damaged,
     or that cannot be written, changes nothing but the time this takes."""
     key = _key(recipe, pool, clients, seed)
@@ -41,7 +41,7 @@ def drawn(recipe: str, pool: Pool, clients: int, seed: int, draw: Callable[[], D
     return division
 
 
-def _key(recipe: str, pool: Pool, clients: int, seed: int) -> str:
+def _key(recipe: str, pool: SamplePool, clients: int, seed: int) -> str:
     """A hash of all that a division depends on: the code and the version of NumPy belong to it."""
     about = [recipe, clients, seed, pool.classes, pool.domain_names, VERSION, np.__version__, _code()]
     digest = hashlib.sha256(json.dumps(about).encode())

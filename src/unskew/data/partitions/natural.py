@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from unskew.data.partitions.pool import Division, Pool, Seed
+from unskew.data.partitions.pool import Division, PartitionSeed, SamplePool
 from unskew.errors import UserError
 
 
@@ -28,7 +28,7 @@ class Natural:
         if self.min_size < 1:
             raise UserError(f"natural min_size is {self.min_size} but should be at least 1.")
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         if pool.owners is None:
             raise UserError(
                 "natural needs a dataset whose samples have owners, and this one names none: name them "

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.manifest import Ints, integers
-from unskew.data.partitions.pool import Division, Pool, Seed, enough
+from unskew.data.partitions.pool import Division, PartitionSeed, SamplePool, enough
 from unskew.errors import UserError, unknown
 from unskew.notation import items
 from unskew.user_code import absolute_name, find_name, split_name
@@ -65,7 +65,7 @@ class OwnSkew:
         """Whether the function says how many clients there are."""
         return "clients" not in self._given()[1]
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         if not self.tells_clients:
             enough(pool, clients)
         values = {

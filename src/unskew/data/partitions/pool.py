@@ -15,7 +15,7 @@ from unskew.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
+class SamplePool:
     """The samples to divide, by position 0..n-1."""
 
     labels: Ints
@@ -37,11 +37,11 @@ class Pool:
     def class_sizes(self) -> Ints:
         return np.bincount(self.labels, minlength=self.classes)
 
-    def take(self, positions: Ints) -> Pool:
+    def take(self, positions: Ints) -> SamplePool:
         """The pool of these samples alone; position i of it is positions[i] here."""
         owners = None if self.owners is None else self.owners[positions]
         domains = None if self.domains is None else self.domains[positions]
-        return Pool(self.labels[positions], self.classes, owners, domains, self.domain_names)
+        return SamplePool(self.labels[positions], self.classes, owners, domains, self.domain_names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Division:
 
 
 @dataclass(frozen=True)
-class Seed:
+class PartitionSeed:
     """A partition's own randomness: every purpose has its own stream, apart from those of training. `branch`
     tells the domains of one federation apart."""
 
@@ -84,10 +84,10 @@ class Seed:
 class Partitioner(Protocol):
     """A rule that divides samples among clients. Its dataclass fields are its options."""
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division: ...
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division: ...
 
 
-def enough(pool: Pool, clients: int, each: int = 1) -> None:
+def enough(pool: SamplePool, clients: int, each: int = 1) -> None:
     """Raise unless there are samples for every client."""
     if clients < 1:
         raise UserError(f"{clients} clients cannot share data: ask for at least 1.")
@@ -102,7 +102,7 @@ def enough(pool: Pool, clients: int, each: int = 1) -> None:
         )
 
 
-def pfllib_least(pool: Pool, clients: int) -> int:
+def pfllib_least(pool: SamplePool, clients: int) -> int:
     """The least number of samples that PFLlib wants a client to have: enough for a test batch of 10 in a
     quarter of them, or half an equal share where that is less."""
     return int(min(10 / (1 - 0.75), len(pool) / max(clients, 1) / 2))
@@ -142,7 +142,7 @@ def largest_remainder(shares: Floats, total: int) -> Floats:
     return whole
 
 
-def deal(pool: Pool, counts: Ints, rng: np.random.Generator) -> tuple[Ints, ...]:
+def deal(pool: SamplePool, counts: Ints, rng: np.random.Generator) -> tuple[Ints, ...]:
     """Random samples for each client, counts[client, class] of them, in ascending order."""
     hands: list[list[Ints]] = [[] for _ in counts]
     for mine, share in zip(pool.by_class, counts.T, strict=True):

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from unskew.data.manifest import Ints
-from unskew.data.partitions.pool import Division, Pool, Seed, deal, enough, even, per_class
+from unskew.data.partitions.pool import Division, PartitionSeed, SamplePool, deal, enough, even, per_class
 from unskew.errors import UserError
 
 
@@ -21,7 +21,7 @@ class Iid:
 
     truncate: bool = False
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         order = seed.stream("deal").permutation(len(pool))
         if self.truncate:
@@ -46,7 +46,7 @@ class Shards:
         if self.shards < 1:
             raise UserError(f"shards is {self.shards} but should be at least 1.")
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         if clients * self.shards > len(pool.labels):
             raise UserError(
@@ -63,7 +63,9 @@ class Shards:
             np.add.at(counts[:, c], np.nonzero(labels == c)[0], rng.permutation(even(size, each)))
         return Division(deal(pool, counts, seed.stream("deal")))
 
-    def _divide_as_published(self, pool: Pool, clients: int, each: int, seed: Seed) -> Division:
+    def _divide_as_published(
+        self, pool: SamplePool, clients: int, each: int, seed: PartitionSeed
+    ) -> Division:
         labels = list(range(pool.classes)) * each
         seed.legacy_python().shuffle(labels)
         shards = [_cut(mine, each) for mine in pool.by_class]
@@ -99,7 +101,7 @@ class SortedShards:
         if self.sets < 1:
             raise UserError(f"sorted-shards sets is {self.sets} but should be at least 1.")
 
-    def divide(self, pool: Pool, clients: int, seed: Seed) -> Division:
+    def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         if not self.straddle:
             return Shards(self.sets).divide(pool, clients, seed)
         enough(pool, clients)

@@ -16,7 +16,7 @@ from unskew.data.bounded import TooLargeError, read_all
 from unskew.data.dataset import Split
 from unskew.errors import UserError
 
-Labels = npt.NDArray[np.int64]
+LabelArray = npt.NDArray[np.int64]
 
 
 def damaged(path: Path, why: str) -> UserError:
@@ -48,7 +48,7 @@ def read(path: Path) -> bytes:
     return data
 
 
-def check_labels(labels: npt.NDArray[Any], classes: int, path: Path, first: int = 0) -> Labels:
+def check_labels(labels: npt.NDArray[Any], classes: int, path: Path, first: int = 0) -> LabelArray:
     """Labels first..first+classes-1 of a publisher's file as int64 0..classes-1."""
     strange = damaged(path, "has labels that are no numbers of classes")
     if labels.dtype.kind == "f" and not (np.abs(labels) < 1 << 53).all():
@@ -64,7 +64,7 @@ def check_labels(labels: npt.NDArray[Any], classes: int, path: Path, first: int 
     return shifted
 
 
-def to_split(images: npt.NDArray[np.uint8], labels: Labels, owners: Labels | None = None) -> Split:
+def to_split(images: npt.NDArray[np.uint8], labels: LabelArray, owners: LabelArray | None = None) -> Split:
     """Arrays as a Split, shared with them where they are contiguous."""
     return Split(
         torch.from_numpy(np.ascontiguousarray(images)),

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from unskew.data.columns import Cell, Column, Scale
+from unskew.data.columns import CellValue, InputColumn, Scale
 from unskew.data.dataset import Dataset
 from unskew.data.sources.files import read
-from unskew.data.tables import Choice, Table, chosen, dataset_of, owned
+from unskew.data.tables import ColumnRoles, Table, chosen, dataset_of, owned
 
 HOSPITALS = {
     "Cleveland": "cleveland",
@@ -65,7 +65,7 @@ def heart_disease(*, task: Literal["binary", "grades"] = "binary", scale: Scale 
     return replace(dataset, notes=(note, *dataset.notes))
 
 
-def _never_zero(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+def _never_zero(columns: tuple[InputColumn, ...]) -> tuple[InputColumn, ...]:
     return tuple(
         replace(column, unknown=(0.0,)) if column.name in NEVER_ZERO else column for column in columns
     )
@@ -74,9 +74,9 @@ def _never_zero(columns: tuple[Column, ...]) -> tuple[Column, ...]:
 def _hospital(name: str, file: str, task: str) -> Table:
     path = Path(__file__).parent / "heart_disease" / f"processed.{file}.data"
     lines = csv.reader(read(path).decode().splitlines())
-    table = owned(chosen(path, COLUMNS, enumerate(lines, 1), Choice("num", None, (), ())), name)
+    table = owned(chosen(path, COLUMNS, enumerate(lines, 1), ColumnRoles("num", None, (), ())), name)
     never = {COLUMNS.index(each) for each in NEVER_ZERO}
-    cells: list[list[Cell]] = [
+    cells: list[list[CellValue]] = [
         ["?" if at in never and cell == 0 else cell for at, cell in enumerate(row)]
         for row in table.rows.cells
     ]

@@ -17,7 +17,7 @@ from unskew.data.cache import Arrays, cached
 from unskew.data.dataset import Dataset
 from unskew.data.images import channel_stats
 from unskew.data.own import from_arrays
-from unskew.data.sources.files import Labels, check_labels, damaged, read, to_split
+from unskew.data.sources.files import LabelArray, check_labels, damaged, read, to_split
 from unskew.errors import UserError
 
 # LEAF's order of classes (its data_to_json.py).
@@ -153,7 +153,7 @@ def _other_than_leaf(path: Path, why: str) -> UserError:
     return UserError(f"{path} {why}: write it as LEAF does.")
 
 
-def numbered(owners: Labels, is_test: npt.NDArray[np.bool_]) -> Labels:
+def numbered(owners: LabelArray, is_test: npt.NDArray[np.bool_]) -> LabelArray:
     """Owners as 0..N-1 in order, those with training samples first, so that no training owner is empty."""
     training = np.unique(owners[~is_test])
     others = np.setdiff1d(owners, training)
@@ -176,7 +176,7 @@ def leaf_files(folder: Path) -> tuple[list[Path], int | None]:
     raise UserError(f"{folder} has no JSON files in train/ and test/ or in all_data/: copy them from LEAF.")
 
 
-def every_tenth(owners: Labels) -> npt.NDArray[np.bool_]:
+def every_tenth(owners: LabelArray) -> npt.NDArray[np.bool_]:
     order = np.argsort(owners, kind="stable")
     counts = np.bincount(owners)
     rank = np.empty(len(owners), np.int64)
@@ -204,7 +204,7 @@ def decode(files: list[Path]) -> Arrays:
     }
 
 
-def users_of(path: Path) -> list[tuple[str, npt.NDArray[np.uint8], Labels]]:
+def users_of(path: Path) -> list[tuple[str, npt.NDArray[np.uint8], LabelArray]]:
     content = _json(path)
     try:
         out = []

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from unskew.data.bounded import CHUNK, TooLargeError, most_unpacked
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import channel_stats
-from unskew.data.sources.files import Labels, check_labels, damaged, find_file, to_split
+from unskew.data.sources.files import LabelArray, check_labels, damaged, find_file, to_split
 from unskew.data.sources.idx import DIGITS
 from unskew.errors import UserError
 
@@ -70,7 +70,7 @@ def check_unpacked(path: Path) -> None:
                     raise TooLargeError(f"unpacks to more than {most_unpacked(packed):,} bytes")
 
 
-def read_mat(path: Path) -> tuple[npt.NDArray[np.uint8], Labels]:
+def read_mat(path: Path) -> tuple[npt.NDArray[np.uint8], LabelArray]:
     from scipy.io import loadmat  # slow to import, and few runs need it
     from scipy.io.matlab import MatReadError
 

@@ -20,7 +20,7 @@ from unskew.errors import UserError
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Part = tuple[Floats, Ints]
+ClientData = tuple[Floats, Ints]
 """One client's samples [n, features] and labels [n], in random order."""
 
 FEATURES, CLASSES = 60, 10
@@ -96,7 +96,7 @@ def scales(features: int) -> Floats:
     return np.arange(1.0, features + 1) ** -0.6
 
 
-def one_client(seed: int, alpha: float, beta: float, iid: bool, n: int, k: int) -> Part:
+def one_client(seed: int, alpha: float, beta: float, iid: bool, n: int, k: int) -> ClientData:
     """Client k's samples, whoever else is drawn."""
     common = model(stream(seed, "model"), 0.0) if iid else None
     return client_part(stream(seed, "client", k), alpha, beta, n, common)
@@ -104,7 +104,7 @@ def one_client(seed: int, alpha: float, beta: float, iid: bool, n: int, k: int) 
 
 def client_part(
     rng: np.random.Generator, alpha: float, beta: float, n: int, common: tuple[Floats, Floats] | None
-) -> Part:
+) -> ClientData:
     if common is None:
         u, B = rng.normal(0, alpha), rng.normal(0, beta)
         v = rng.normal(B, 1, FEATURES)
@@ -115,10 +115,10 @@ def client_part(
     return x, (x @ W + b).argmax(axis=1)
 
 
-def mixed_parts(alpha: float, beta: float, sizes: Ints, seed: int) -> list[Part]:
+def mixed_parts(alpha: float, beta: float, sizes: Ints, seed: int) -> list[ClientData]:
     wanted = [label_counts(stream(seed, "shares", k), int(n), k % 2 == 0) for k, n in enumerate(sizes)]
     W, b = model(stream(seed, "model"), 0.0)
-    parts: dict[int, Part] = {}
+    parts: dict[int, ClientData] = {}
     for g in range(min(MIXED_CLUSTERS, len(sizes))):
         rng = stream(seed, "pool", g)
         dW, db = model(rng, 0.0)
@@ -200,7 +200,7 @@ def leaf_synthetic(
     return federated("leaf_synthetic", parts, classes)
 
 
-def drawn_federation(recipe: str, draw: Callable[[int, int], Part], sizes: Ints) -> Dataset:
+def drawn_federation(recipe: str, draw: Callable[[int, int], ClientData], sizes: Ints) -> Dataset:
     """Clients of these sizes, whose samples are drawn by their number of samples and their number."""
     cuts = np.floor(0.9 * sizes).astype(np.int64)
     first = [draw(int(n), k) for k, n in enumerate(sizes[:TESTED])]
@@ -213,7 +213,7 @@ def drawn_federation(recipe: str, draw: Callable[[int, int], Part], sizes: Ints)
 
 
 def train_part(
-    draw: Callable[[int, int], Part], sizes: Ints, cuts: Ints, k: int
+    draw: Callable[[int, int], ClientData], sizes: Ints, cuts: Ints, k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The part of a client's samples that it trains on."""
     x, y = draw(int(sizes[k]), k)
@@ -221,7 +221,7 @@ def train_part(
     return split.inputs, split.labels
 
 
-def federated(name: str, parts: list[Part], classes: int) -> Dataset:
+def federated(name: str, parts: list[ClientData], classes: int) -> Dataset:
     """Clients' samples, which are in random order, cut 90/10 and joined; `owners` says whose they are."""
     cuts = [math.floor(0.9 * len(y)) for _, y in parts]
     train = [(x[:cut], y[:cut]) for (x, y), cut in zip(parts, cuts, strict=True)]
@@ -229,7 +229,7 @@ def federated(name: str, parts: list[Part], classes: int) -> Dataset:
     return Dataset(name, joined(train), joined(test), tuple(str(c) for c in range(classes)))
 
 
-def joined(parts: list[Part]) -> Split:
+def joined(parts: list[ClientData]) -> Split:
     owners = np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
     return Split(
         torch.from_numpy(np.concatenate([x for x, _ in parts]).astype(np.float32)),

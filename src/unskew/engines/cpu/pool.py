@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from unskew.data.federation import Holding
-from unskew.engines.cpu.shared_tensors import Groups
+from unskew.engines.cpu.shared_tensors import TensorGroups
 from unskew.engines.cpu.traced_step import StepTracer
 from unskew.engines.cpu.workers import Workers
 from unskew.engines.evaluate import EvaluationSet
@@ -90,7 +90,7 @@ class WorkerAnswer:
     """Why the client's training came to nothing, where that is so."""
 
 
-Reply = tuple[WorkerAnswer, Groups] | LostError
+Reply = tuple[WorkerAnswer, TensorGroups] | LostError
 """An answer with its tensors, or that there is none because worker processes died at it."""
 
 
@@ -135,7 +135,7 @@ class Pool(Loop):
         test = self.local.evaluators[samples]
         if self._processes is None or self._processes.ended or len(test) < 2:
             return super().evaluate(weights, samples)
-        requests: list[tuple[Request, Groups]] = [
+        requests: list[tuple[Request, TensorGroups]] = [
             (TestRequest(samples, batch), {}) for batch in range(len(test))
         ]
         totals = []
@@ -152,8 +152,8 @@ class Pool(Loop):
     def _replies(
         self,
         processes: Workers[Request, WorkerAnswer],
-        common: Groups,
-        requests: Sequence[tuple[Request, Groups]],
+        common: TensorGroups,
+        requests: Sequence[tuple[Request, TensorGroups]],
     ) -> list[Reply]:
         # One thread copies: others would wait for the next copy in a loop, on the cores of the workers.
         with deterministic(self.device, 1):
@@ -192,8 +192,13 @@ class Pool(Loop):
 
 
 def _work(
-    loop: Loop, method: Method, tracer: StepTracer | None, common: Groups, request: Request, tensors: Groups
-) -> tuple[WorkerAnswer, Groups]:
+    loop: Loop,
+    method: Method,
+    tracer: StepTracer | None,
+    common: TensorGroups,
+    request: Request,
+    tensors: TensorGroups,
+) -> tuple[WorkerAnswer, TensorGroups]:
     """Do in a worker what the loop would do in one process."""
     weights = Weights(common["params"], common["buffers"])
     if isinstance(request, TestRequest):
@@ -218,7 +223,7 @@ def _work(
     }
 
 
-def _request(job: Job) -> tuple[Request, Groups]:
+def _request(job: Job) -> tuple[Request, TensorGroups]:
     task = job.task
     groups = {
         "holding": {"rows": torch.from_numpy(task.holding.rows), "counts": task.holding.counts},
@@ -248,7 +253,7 @@ def _outcome(job: Job, reply: Reply) -> Outcome:
     )
 
 
-def _weights(weights: Weights) -> Groups:
+def _weights(weights: Weights) -> TensorGroups:
     return {"params": weights.params, "buffers": weights.buffers}
 
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from unskew.types import Tensors
 
-Groups = dict[str, Tensors]
+TensorGroups = dict[str, Tensors]
 """Named tensors in named groups, such as "params" and "buffers"."""
 
 CACHE_LINE = 64
 """The bytes of a cache line. PyTorch's own tensors on a CPU begin at one."""
 
-Item = tuple[str, str, torch.dtype, tuple[int, ...], tuple[int, ...], int]
+TensorItem = tuple[str, str, torch.dtype, tuple[int, ...], tuple[int, ...], int]
 """A tensor's group, name, type, shape, strides and first byte, as a plain tuple, which is fast to send."""
 
 
@@ -29,7 +29,7 @@ class Layout:
 
     size: int
     groups: tuple[str, ...]
-    items: tuple[Item, ...]
+    items: tuple[TensorItem, ...]
 
 
 class SharedTensors:
@@ -48,9 +48,9 @@ class SharedTensors:
         """The mapped bytes as one flat tensor, seen as each type that was asked for."""
         weakref.finalize(self, os.close, self._file)
 
-    def write(self, groups: Groups) -> Layout:
+    def write(self, groups: TensorGroups) -> Layout:
         """Replace what the region holds by these tensors, and return where each of them lies."""
-        items: list[Item] = []
+        items: list[TensorItem] = []
         sources: dict[int, Tensor] = {}
         offsets: dict[tuple[object, ...], int] = {}
         end = 0
@@ -72,10 +72,10 @@ class SharedTensors:
             self._tensor(layout, items[n]).copy_(value)
         return layout
 
-    def read(self, layout: Layout, *, copy: bool = False) -> Groups:
+    def read(self, layout: Layout, *, copy: bool = False) -> TensorGroups:
         """Return the tensors that were written: views of the region, which the next write overwrites, or
         copies of their own."""
-        groups: Groups = {group: {} for group in layout.groups}
+        groups: TensorGroups = {group: {} for group in layout.groups}
         known: dict[tuple[object, ...], Tensor] = {}
         for item in layout.items:
             (group, name), place = item[:2], item[2:]
@@ -85,7 +85,7 @@ class SharedTensors:
             groups[group][name] = known[place]
         return groups
 
-    def _tensor(self, layout: Layout, item: Item) -> Tensor:
+    def _tensor(self, layout: Layout, item: TensorItem) -> Tensor:
         _, _, dtype, shape, stride, offset = item
         if not self._memory or layout.size > self._mapped:
             self._mapped = os.fstat(self._file).st_size

@@ -18,14 +18,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Generic, TypeVar
 
-from unskew.engines.cpu.shared_tensors import Groups, Layout, SharedTensors
+from unskew.engines.cpu.shared_tensors import Layout, SharedTensors, TensorGroups
 from unskew.engines.job import LostError, portable
 from unskew.engines.numerics import keep_freed_memory
 
 T = TypeVar("T")
 A = TypeVar("A")
 
-WorkFunction = Callable[[Groups, T, Groups], tuple[A, Groups]]
+WorkFunction = Callable[[TensorGroups, T, TensorGroups], tuple[A, TensorGroups]]
 """A function from the tensors common to all tasks, a task and its tensors, to an answer and its tensors."""
 
 
@@ -63,8 +63,8 @@ class Workers(Generic[T, A]):
         return not self.end.alive
 
     def run(
-        self, common: Groups, tasks: Sequence[tuple[T, Groups]]
-    ) -> list[tuple[A, Groups] | BaseException]:
+        self, common: TensorGroups, tasks: Sequence[tuple[T, TensorGroups]]
+    ) -> list[tuple[A, TensorGroups] | BaseException]:
         """Return an answer for every task, or the exception that was raised by it, in the order of the tasks.
 
         Tasks are given out in that order, each to the first worker that is free; `common` is what all of
@@ -72,7 +72,7 @@ class Workers(Generic[T, A]):
         is tried once more when all others are done, with the machine's memory for itself; where that one dies
         too, its answer is a `LostError`. Where this call is interrupted, all processes end.
         """
-        done: dict[int, tuple[A, Groups] | BaseException] = {}
+        done: dict[int, tuple[A, TensorGroups] | BaseException] = {}
         waiting, alone = deque(range(len(tasks))), deque[int]()
         busy: dict[Connection, tuple[Worker, int]] = {}
         informed: set[Worker] = set()
@@ -197,7 +197,7 @@ def _main(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, conne
 
 
 def _serve(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, connection: Connection) -> None:
-    seen: Groups = {}
+    seen: TensorGroups = {}
     try:
         while True:
             message: Layout | tuple[T, Layout] = connection.recv()

@@ -33,7 +33,7 @@ from unskew.report.figures.style import (
 from unskew.report.figures.words import heading
 from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, find, shared_rounds
-from unskew.report.read import Run, by_method
+from unskew.report.read import SavedRun, by_method
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,11 @@ Rounds = Mapping[int, Sequence[float]]
 
 @printed
 def curves(
-    runs: Sequence[Run], *, metric: str = "accuracy", width: float | None = None, title: str | None = None
+    runs: Sequence[SavedRun],
+    *,
+    metric: str = "accuracy",
+    width: float | None = None,
+    title: str | None = None,
 ) -> Figure:
     """A metric in every tested round, one line for each method: the mean over its seeds, and a band of one
     standard deviation to each side, cut where no value can be (FedVLS, Fig. 3). Of runs under several
@@ -69,7 +73,7 @@ def curves(
 
 
 @printed
-def experts(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
+def experts(runs: Sequence[SavedRun], *, width: float | None = None, title: str | None = None) -> Figure:
     """What methods count in the steps of their clients, in every round, as a share of the samples that these
     passed through: such as how often PKD's experts teach (PKD, Fig. 11). Of a method that counts several
     things, a line for each. Runs that count nothing are left out; `counting` says which are not."""
@@ -93,7 +97,7 @@ def experts(runs: Sequence[Run], *, width: float | None = None, title: str | Non
     return _lines(parts, Axis(ylabel, 100, (0, 100)), width, heading(runs, title))
 
 
-def counting(runs: Sequence[Run]) -> list[Run]:
+def counting(runs: Sequence[SavedRun]) -> list[SavedRun]:
     """Of these runs those that have counted something in the steps of their clients; at least one."""
     found = [run for run in runs if any(line.tallies for line in run.rounds)]
     if not found:
@@ -104,14 +108,14 @@ def counting(runs: Sequence[Run]) -> list[Run]:
     return found
 
 
-def _tallies(run: Run) -> dict[str, str]:
+def _tallies(run: SavedRun) -> dict[str, str]:
     """What a run has counted, in words; while it is under way, by name."""
     names = dict.fromkeys(name for line in run.rounds for name in line.tallies)
     known = run.summary.tallies if run.summary else {}
     return {name: known[name].of if name in known else name for name in names}
 
 
-def _shares(run: Run, tally: str) -> dict[int, float]:
+def _shares(run: SavedRun, tally: str) -> dict[int, float]:
     return {
         line.round: line.tallies[tally] / line.samples
         for line in run.rounds
@@ -160,7 +164,7 @@ def _band(axes: Axes, values: Rounds, axis: Axis, look: Mapping[str, Any], alpha
 
 
 @printed
-def extremes(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
+def extremes(runs: Sequence[SavedRun], *, width: float | None = None, title: str | None = None) -> Figure:
     """The best class, the mean over classes and the worst class in every round, a panel for each method; over
     seeds, their means (PKD, Fig. 3)."""
     groups = by_method(runs)

@@ -25,8 +25,8 @@ from unskew.report.figures.style import (
     wrap,
 )
 from unskew.report.figures.words import heading
-from unskew.report.looks import Look, looks
-from unskew.report.read import Run
+from unskew.report.looks import PlotStyle, looks
+from unskew.report.read import SavedRun
 from unskew.report.table import NONE
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ GREY = "#444444"
 
 @printed
 def forest(
-    runs: Sequence[Run],
+    runs: Sequence[SavedRun],
     *,
     reference: str | None = None,
     width: float | None = None,
@@ -62,12 +62,12 @@ def forest(
     total = width or PAGE
     names = list(dict.fromkeys(each.name for _, told in parts for each in told.others))
     short = dict(zip(names, distinct(names, 1.3 if total > 5 else 0.85), strict=True))
-    rows: list[Row] = []
+    rows: list[ForestRow] = []
     for part, told in parts:
         if part.short:
             against = f", against {told.reference}" if len(references) > 1 else ""
-            rows.append(Row(f"{part.short}{against}"))
-        rows += [Row(short[each.name], each.name, each.differences) for each in told.others]
+            rows.append(ForestRow(f"{part.short}{against}"))
+        rows += [ForestRow(short[each.name], each.name, each.differences) for each in told.others]
     pitch = min(ROW, (TALLEST - 1.4) / len(rows))
     if pitch < PITCH:
         raise UserError(f"{len(rows)} rows do not fit on a page: give fewer runs.")
@@ -98,7 +98,7 @@ def forest(
 
 
 @dataclass(frozen=True)
-class Row:
+class ForestRow:
     """A method, or the condition of those below it."""
 
     label: str
@@ -128,7 +128,9 @@ def _heading(parts: Sequence[tuple[Condition, Answer]], title: str | None) -> st
     return words
 
 
-def _panel(axes: Axes, rows: Sequence[Row], measure: str, seen: Mapping[str, Look], *, numbers: bool) -> None:
+def _panel(
+    axes: Axes, rows: Sequence[ForestRow], measure: str, seen: Mapping[str, PlotStyle], *, numbers: bool
+) -> None:
     axes.axvline(0, color=GREY, linewidth=0.8, zorder=1)
     axes.grid(False, axis="y")
     for place, row in enumerate(rows):

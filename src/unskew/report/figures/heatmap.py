@@ -33,7 +33,7 @@ from unskew.report.figures.style import (
     write_number,
 )
 from unskew.report.figures.words import finished, heading
-from unskew.report.read import Run, same_classes
+from unskew.report.read import SavedRun, same_classes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ WIDEST, NARROWEST = 0.75, 0.245
 
 @printed
 def heatmap(
-    runs: Sequence[Run], *, sort: bool = False, width: float | None = None, title: str | None = None
+    runs: Sequence[SavedRun], *, sort: bool = False, width: float | None = None, title: str | None = None
 ) -> Figure:
     """The accuracy of each class by the final model of each method, in percent, the mean over seeds; a frame
     around the lowest of each method. Of runs under several conditions, a panel for each condition. With

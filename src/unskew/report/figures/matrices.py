@@ -38,7 +38,7 @@ from unskew.report.figures.style import (
     write_number,
 )
 from unskew.report.figures.words import finished, heading
-from unskew.report.read import Run, by_method, same_classes
+from unskew.report.read import SavedRun, by_method, same_classes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +56,7 @@ many."""
 
 @printed
 def confusion(
-    runs: Sequence[Run],
+    runs: Sequence[SavedRun],
     *,
     against: str | None = None,
     width: float | None = None,
@@ -75,12 +75,12 @@ def confusion(
     )  # fmt: skip
 
 
-def _shares(runs: Sequence[Run]) -> Floats:
+def _shares(runs: Sequence[SavedRun]) -> Floats:
     return metrics.confusion_share(np.sum([finished(run).confusion for run in runs], axis=0))
 
 
 def _against(
-    runs: Sequence[Run], reference: str, classes: Sequence[str], width: float | None, title: str | None
+    runs: Sequence[SavedRun], reference: str, classes: Sequence[str], width: float | None, title: str | None
 ) -> Figure:
     shown, used = {}, []
     for condition in by_condition(runs):
@@ -95,7 +95,7 @@ def _against(
     )  # fmt: skip
 
 
-def versus(condition: Condition, reference: str) -> Iterator[tuple[str, list[Run], list[Run]]]:
+def versus(condition: Condition, reference: str) -> Iterator[tuple[str, list[SavedRun], list[SavedRun]]]:
     """Each method but the reference with its runs and those of the reference, on the seeds that both have."""
     if reference not in condition.methods:
         raise UserError(
@@ -114,7 +114,7 @@ def versus(condition: Condition, reference: str) -> Iterator[tuple[str, list[Run
 
 
 @printed
-def features(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
+def features(runs: Sequence[SavedRun], *, width: float | None = None, title: str | None = None) -> Figure:
     """How far apart the mean features of two classes are, against the mean over all pairs: dark where the
     final model finds two classes alike (PKD, Fig. 4 and 7)."""
     classes = same_classes(runs)
@@ -130,7 +130,7 @@ def features(runs: Sequence[Run], *, width: float | None = None, title: str | No
     )  # fmt: skip
 
 
-def _relative(run: Run) -> Floats:
+def _relative(run: SavedRun) -> Floats:
     distances = np.array(finished(run).feature_distances, dtype=np.float64)
     np.fill_diagonal(distances, np.nan)
     known = distances[~np.isnan(distances)]
@@ -212,7 +212,7 @@ def _write_values(axes: Axes, values: Floats, number: str) -> None:
 
 
 @printed
-def predictions(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
+def predictions(runs: Sequence[SavedRun], *, width: float | None = None, title: str | None = None) -> Figure:
     """Which classes the global model answers, in every tested round, below which labels the clients of the
     round held, where that is known; a panel for each method, of its first seed, which it names (FedLMD,
     Fig. 2)."""

@@ -32,7 +32,7 @@ from unskew.report.figures.style import (
     wrap,
 )
 from unskew.report.figures.words import heading
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ SMALLEST, CELL = 0.2, 0.28
 most."""
 
 
-def partition(runs: Sequence[Run], *, width: float | None = None, title: str | None = None) -> Figure:
+def partition(runs: Sequence[SavedRun], *, width: float | None = None, title: str | None = None) -> Figure:
     """The partitions of these runs: one panel for each that differs, with its seed."""
     if not all(len(run.counts) for run in runs):
         raise UserError(
@@ -84,12 +84,12 @@ def draw_partition(
     return _draw([("", counts, tuple(classes), tuple(clients))], title, width)
 
 
-Part = tuple[str, Counts, tuple[str, ...], tuple[str, ...]]
+PartitionPanel = tuple[str, Counts, tuple[str, ...], tuple[str, ...]]
 """A title, label counts, the classes, and what the clients are called."""
 
 
 @printed
-def _draw(parts: Sequence[Part], title: str, width: float | None) -> Figure:
+def _draw(parts: Sequence[PartitionPanel], title: str, width: float | None) -> Figure:
     clients = max(counts.shape[0] for _, counts, _, _ in parts)
     C = max(counts.shape[1] for _, counts, _, _ in parts)
     names = [distinct(classes, 1.3) for _, _, classes, _ in parts]

@@ -27,22 +27,22 @@ from unskew.report.figures.style import (
     text_width,
 )
 from unskew.report.figures.words import heading
-from unskew.report.looks import Look, looks
+from unskew.report.looks import PlotStyle, looks
 from unskew.report.measures import Measure, final_value, find, series
-from unskew.report.read import Run, hyperparameters, settings
+from unskew.report.read import SavedRun, hyperparameters, settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Setting = object
-Lines = dict[str, dict[Setting, list[Run]]]
+SettingValue = object
+Lines = dict[str, dict[SettingValue, list[SavedRun]]]
 """By name, the runs at each value of the setting."""
 
 
 @printed
 def sensitivity(
-    runs: Sequence[Run],
+    runs: Sequence[SavedRun],
     *,
     over: Sequence[str] = (),
     metric: str = "accuracy",
@@ -80,7 +80,7 @@ def sensitivity(
     return figure
 
 
-def _key(name: str, flat: Sequence[Mapping[str, Setting]]) -> str:
+def _key(name: str, flat: Sequence[Mapping[str, SettingValue]]) -> str:
     known = dict.fromkeys(key for each in flat for key in each)
     if name in known:
         return name
@@ -92,16 +92,16 @@ def _key(name: str, flat: Sequence[Mapping[str, Setting]]) -> str:
     return short[0]
 
 
-def _varying(flat: Sequence[Mapping[str, Setting]]) -> list[str]:
+def _varying(flat: Sequence[Mapping[str, SettingValue]]) -> list[str]:
     known = dict.fromkeys(key for each in flat for key in each if key != "method.name")
     varying = [key for key in known if len({str(each[key]) for each in flat if key in each}) > 1]
     return sorted(varying, key=lambda key: not key.startswith("method."))  # the method's own first
 
 
-def _lines(key: str, runs: Sequence[Run], flat: Sequence[Mapping[str, Setting]]) -> Lines:
+def _lines(key: str, runs: Sequence[SavedRun], flat: Sequence[Mapping[str, SettingValue]]) -> Lines:
     """Runs that agree in all but this setting, and the seed; and those of methods that have no such setting,
     under the same conditions."""
-    groups: dict[str, tuple[dict[str, Setting], dict[Setting, list[Run]]]] = {}
+    groups: dict[str, tuple[dict[str, SettingValue], dict[SettingValue, list[SavedRun]]]] = {}
     for run, mine in zip(runs, flat, strict=True):
         rest = {name: value for name, value in mine.items() if name != key}
         value = str(mine[key]) if isinstance(mine.get(key), list) else mine.get(key)
@@ -120,7 +120,7 @@ def _lines(key: str, runs: Sequence[Run], flat: Sequence[Mapping[str, Setting]])
     return named
 
 
-def _conditions(rest: Mapping[str, Setting]) -> dict[str, Setting]:
+def _conditions(rest: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
     return {name: value for name, value in rest.items() if not name.startswith("method.")}
 
 
@@ -129,7 +129,7 @@ def _panel(
     key: str,
     lines: Lines,
     measure: Measure,
-    seen: Mapping[str, Look],
+    seen: Mapping[str, PlotStyle],
     inches: float,
 ) -> None:
     values = list(dict.fromkeys(value for each in lines.values() for value in each if value is not None))
@@ -163,13 +163,13 @@ def _panel(
     axes.set_xlabel(fit(label, inches, 8))
 
 
-def _last(run: Run, measure: Measure) -> float:
+def _last(run: SavedRun, measure: Measure) -> float:
     known = series(run, measure)  # or it says why there is none
     value = final_value(run, measure)
     return known[max(known)] if value is None else value
 
 
-def _places(key: str, values: Sequence[Setting]) -> tuple[str, dict[Setting, float], bool]:
+def _places(key: str, values: Sequence[SettingValue]) -> tuple[str, dict[SettingValue, float], bool]:
     """The axis's name, where on it each value stands, and whether that is a number of its own: words stand
     side by side. The number in dirichlet:0.1 is one."""
     short = key.rpartition(".")[2]
@@ -183,7 +183,7 @@ def _places(key: str, values: Sequence[Setting]) -> tuple[str, dict[Setting, flo
     return short, {value: float(index) for index, value in enumerate(values)}, False
 
 
-def _ticks(axes: Axes, places: Mapping[Setting, float], numeric: bool, inches: float) -> None:
+def _ticks(axes: Axes, places: Mapping[SettingValue, float], numeric: bool, inches: float) -> None:
     """At the values themselves, as far as their names have room."""
     from matplotlib.ticker import NullLocator
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unskew.errors import UserError
 from unskew.files import replacing
-from unskew.report.looks import COLOURS, MARKERS, Look
+from unskew.report.looks import COLOURS, MARKERS, PlotStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -194,7 +194,7 @@ def tile(
     return columns, wide(columns)
 
 
-def line_style(look: Look) -> dict[str, Any]:
+def line_style(look: PlotStyle) -> dict[str, Any]:
     """A method's line: its colour, and in grey its dash and its marker. Lines with gaps lie above those with
     fewer, so that of two that are the same both are seen."""
     gaps = sum(look.dash[1::2]) / sum(look.dash) if look.dash else 0.0
@@ -207,7 +207,7 @@ def line_style(look: Look) -> dict[str, Any]:
     }
 
 
-def line_key(look: Look) -> Line2D:
+def line_key(look: PlotStyle) -> Line2D:
     """The sample of a method's line in a legend."""
     from matplotlib.lines import Line2D
 

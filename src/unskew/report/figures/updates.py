@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unskew import metrics
 from unskew.errors import UserError
-from unskew.record import Client, Probe
+from unskew.record import Client, ProbeRecord
 from unskew.report.figures.style import (
     BLUE,
     NORMAL,
@@ -29,7 +29,7 @@ from unskew.report.figures.style import (
 )
 from unskew.report.figures.words import heading
 from unskew.report.measures import no_probe
-from unskew.report.read import Run, by_method, same_classes
+from unskew.report.read import SavedRun, by_method, same_classes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ STAGES = {
 
 @printed
 def updates(
-    runs: Sequence[Run],
+    runs: Sequence[SavedRun],
     *,
     client: int | None = None,
     round: int | None = None,
@@ -97,7 +97,7 @@ def updates(
     return figure
 
 
-def _probe(run: Run, round: int | None) -> Probe:
+def _probe(run: SavedRun, round: int | None) -> ProbeRecord:
     if not run.probes:
         raise no_probe(run, "class accuracies around a local update")
     if round is None:
@@ -109,7 +109,7 @@ def _probe(run: Run, round: int | None) -> Probe:
     raise UserError(f"{run.path} was not probed in round {round}: choose --round from {known}.")
 
 
-def _client(run: Run, probe: Probe, client: int | None) -> Client:
+def _client(run: SavedRun, probe: ProbeRecord, client: int | None) -> Client:
     clients = probe.clients
     if not clients:
         raise UserError(f"no client of {run.path} trained in round {probe.round}: choose another --round.")
@@ -158,7 +158,7 @@ def _classes(
         axes.text(float(index), 2, "no test samples", rotation=90, ha="center", va="bottom", fontsize=SMALL)
 
 
-def _groups(axes: Axes, probes: Sequence[Probe], named: bool, cell: float) -> None:
+def _groups(axes: Axes, probes: Sequence[ProbeRecord], named: bool, cell: float) -> None:
     means, spread = {}, {}
     for stage in STAGES:
         seeds = [

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from unskew.errors import UserError
 from unskew.record import Summary
 from unskew.report.conditions import by_condition, in_common
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 
-def heading(runs: Sequence[Run], title: str | None) -> str:
+def heading(runs: Sequence[SavedRun], title: str | None) -> str:
     """The title that was asked for, or else the conditions that all runs share and the seeds."""
     if title is not None:
         return title
@@ -19,7 +19,7 @@ def heading(runs: Sequence[Run], title: str | None) -> str:
     return ", ".join(part for part in (shared, seeds_of(runs)) if part)
 
 
-def seeds_of(runs: Sequence[Run]) -> str:
+def seeds_of(runs: Sequence[SavedRun]) -> str:
     """How many seeds each method has under its condition, such as 3 seeds; of one seed, which."""
     groups = [[run.seed for run in seeds] for part in by_condition(runs) for seeds in part.methods.values()]
     least, most = min(map(len, groups)), max(map(len, groups))
@@ -29,7 +29,7 @@ def seeds_of(runs: Sequence[Run]) -> str:
     return f"{most} seeds" if least == most else f"{least} to {most} seeds"
 
 
-def finished(run: Run) -> Summary:
+def finished(run: SavedRun) -> Summary:
     """The summary of a run that has ended."""
     if run.summary is None:
         raise UserError(

@@ -16,7 +16,7 @@ from unskew.errors import UserError
 from unskew.files import write_file
 from unskew.record import Json
 from unskew.report.page.data import page_data
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 __all__ = ["page_data", "policy", "render", "write_page"]
 
@@ -24,7 +24,7 @@ SCRIPTS = ("basics", "state", "charts", "tables", "forest", "curves", "sites", "
 """Files of script/, in the order in which they make the page's script."""
 
 
-def write_page(runs: Sequence[Run], path: Path, coming: Sequence[int] = ()) -> None:
+def write_page(runs: Sequence[SavedRun], path: Path, coming: Sequence[int] = ()) -> None:
     """Write the page about these runs to a file. `coming` are the rounds of each run that has not begun."""
     content = render(page_data(runs, coming)).encode()
     try:

@@ -38,7 +38,7 @@ from unskew.report.page.runs import (
     thin,
 )
 from unskew.report.page.sites import site_classes, site_table
-from unskew.report.read import Run, by_method
+from unskew.report.read import SavedRun, by_method
 from unskew.report.table import (
     BY_VALIDATION,
     COLUMNS,
@@ -81,7 +81,7 @@ COSTS = 4
 """Columns of the table that are costs, its last; the others are the comparison."""
 
 
-def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json]:
+def page_data(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str, Json]:
     """All that the page's script reads. `coming` are the rounds of each run that has not begun."""
     blocks = by_condition(runs)
     methods = [(block, name) for block in blocks for name in block.methods]
@@ -91,7 +91,7 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
         for name, members in block.methods.items()
         for run in members
     }
-    federations: dict[object, Run] = {}
+    federations: dict[object, SavedRun] = {}
     for run in runs:
         federations.setdefault(_federation_key(run), run)
     keep = thin(sum(len(run.tested) * len(run.classes) for run in runs), MOST_CLASS_VALUES)
@@ -155,7 +155,7 @@ def page_data(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json
     }
 
 
-def _notes(runs: Sequence[Run], coming: Sequence[int]) -> list[Json]:
+def _notes(runs: Sequence[SavedRun], coming: Sequence[int]) -> list[Json]:
     """What the runs themselves say about their numbers, and how many are missing."""
     told = {note: None for run in runs for note in (run.summary.notes if run.summary else _faults(run))}
     failed = [f"{run.label} seed {run.seed} failed: {run.failure.sentence}" for run in runs if run.failure]
@@ -163,12 +163,12 @@ def _notes(runs: Sequence[Run], coming: Sequence[int]) -> list[Json]:
     return [*missing, *failed, *told]
 
 
-def _faults(run: Run) -> list[str]:
+def _faults(run: SavedRun) -> list[str]:
     """The note on clients that were left out, as the summary of the run will have it."""
     return fault_notes((round.round, fault) for round in run.rounds for fault in round.faults or ())
 
 
-def _tuning_notes(seeds: Mapping[str, Sequence[Run]]) -> list[Json]:
+def _tuning_notes(seeds: Mapping[str, Sequence[SavedRun]]) -> list[Json]:
     """What was tuned for each method, where that differs."""
     each = {name: tuned(runs[0]) for name, runs in seeds.items()}
     names = dict.fromkeys(name for told in each.values() for name in told)
@@ -214,7 +214,7 @@ def _head(column: Column, title: str) -> Json:
     return {"key": column.name, "title": title, "help": HELP[column.name], "lower": column.lower}
 
 
-def _class_table(seeds: Mapping[str, Sequence[Run]], told: Answer) -> dict[str, Json] | None:
+def _class_table(seeds: Mapping[str, Sequence[SavedRun]], told: Answer) -> dict[str, Json] | None:
     """The accuracy of each class by each method, over seeds: of the final models, or where not all runs have
     ended, in the last round that all have reached."""
     when, come = told_of(seeds, told)
@@ -222,7 +222,7 @@ def _class_table(seeds: Mapping[str, Sequence[Run]], told: Answer) -> dict[str, 
     if when is None or not tested:
         return None
 
-    def values(run: Run) -> Sequence[float | None]:
+    def values(run: SavedRun) -> Sequence[float | None]:
         if when.round is None and run.summary:
             return run.summary.class_accuracy
         return next(line for line in run.tested if line.round == when.round).class_accuracy
@@ -244,7 +244,7 @@ def _over_seeds(values: Sequence[float | None]) -> Json:
     return None if known is None else [number(known.mean), metrics.plus_minus(known, scale=100)]
 
 
-def _tested(seeds: Mapping[str, Sequence[Run]], reference: str) -> list[Run]:
+def _tested(seeds: Mapping[str, Sequence[SavedRun]], reference: str) -> list[SavedRun]:
     """The runs that a table can have; its first are the reference."""
     names = [reference, *(name for name in seeds if name != reference)]
     return [run for name in names for run in seeds[name] if run.tested]
@@ -280,7 +280,7 @@ def _forest(told: Answer) -> dict[str, Json] | None:
 
 
 def _rows(
-    seeds: Mapping[str, Sequence[Run]],
+    seeds: Mapping[str, Sequence[SavedRun]],
     told: Answer,
     reference: str,
     methods: Sequence[int],
@@ -307,7 +307,7 @@ def _rows(
     ]
 
 
-def _rounds(runs: Sequence[Run]) -> str:
+def _rounds(runs: Sequence[SavedRun]) -> str:
     """How far the runs are."""
     told = span([run.done for run in runs])
     stopped = all(run.finished for run in runs)
@@ -326,15 +326,15 @@ def _against(told: Answer, name: str) -> Json:
 # Runs
 
 
-def _federation_key(run: Run) -> object:
+def _federation_key(run: SavedRun) -> object:
     return run.classes, run.counts.tobytes(), run.names
 
 
-def _site_cells(run: Run) -> int:
+def _site_cells(run: SavedRun) -> int:
     return len(run.summary.sites.each) * len(run.classes) if run.summary and run.summary.sites else 0
 
 
-def _federation(run: Run) -> dict[str, Json]:
+def _federation(run: SavedRun) -> dict[str, Json]:
     masks = metrics.groups(run.counts)
     kind = sum(place * masks[group] for place, group in enumerate(GROUPS))
     assert isinstance(kind, np.ndarray)

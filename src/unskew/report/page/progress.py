@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unskew.record import Json
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 RECENT = 10
 """Rounds whose pace tells that of the next ones."""
 
 
-def progress(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json]:
+def progress(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str, Json]:
     """Runs in all, rounds done, rounds to come to, runs that failed, seconds that are left (None where
     nothing tells), when a round was last written (None before the first file), and whether all runs have
     ended. `coming` are the rounds of each run that has not begun."""
@@ -33,7 +33,7 @@ def progress(runs: Sequence[Run], coming: Sequence[int] = ()) -> dict[str, Json]
     }
 
 
-def _left(run: Run, runs: Sequence[Run]) -> float | None:
+def _left(run: SavedRun, runs: Sequence[SavedRun]) -> float | None:
     """By the run's own pace; before its first round, by that of the runs with the same method, or of all."""
     pace = _pace(run)
     if pace is None:
@@ -43,7 +43,7 @@ def _left(run: Run, runs: Sequence[Run]) -> float | None:
     return None if pace is None else pace * (run.total_rounds - run.done)
 
 
-def _pace(run: Run) -> float | None:
+def _pace(run: SavedRun) -> float | None:
     """Seconds a round, with its share of probes."""
     if not run.rounds:
         return None

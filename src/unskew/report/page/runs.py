@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from unskew import metrics
-from unskew.record import Json, Probe, Round, Stages
+from unskew.record import Json, ProbeRecord, RoundRecord, StagesRecord
 from unskew.report.answer import GROUPS
 from unskew.report.measures import MEASURES
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 T = TypeVar("T")
 
@@ -40,12 +40,12 @@ def every(lines: Sequence[T], step: int) -> list[T]:
 # By round
 
 
-def curves(run: Run, keep: int, keep_sites: int) -> dict[str, Json]:
+def curves(run: SavedRun, keep: int, keep_sites: int) -> dict[str, Json]:
     """Every measure by round, and every class's accuracy in each `keep`-th tested round and the last; of
     sites likewise. The rounds stand apart: under `all` where a measure is of every round, `tested`,
     `probed`, `by_class` or `by_site`."""
     some, of_sites = every(run.tested, keep), every(run.tested, keep_sites)
-    lines: dict[str, Sequence[Round | Probe]] = {
+    lines: dict[str, Sequence[RoundRecord | ProbeRecord]] = {
         "all": run.rounds,
         "tested": run.tested,
         "probed": run.probes,
@@ -72,23 +72,23 @@ def curves(run: Run, keep: int, keep_sites: int) -> dict[str, Json]:
     }
 
 
-def site_values(run: Run) -> int:
+def site_values(run: SavedRun) -> int:
     return sum(len(line.sites.accuracy or {}) for line in run.tested if line.sites)
 
 
 # What was spent
 
 
-def seconds(run: Run) -> float:
+def seconds(run: SavedRun) -> float:
     """Of the whole run with all its stages and probes; of one that has not ended, until its last round."""
     return max(run.summary.seconds if run.summary else 0.0, _counted_seconds(run))
 
 
-def _counted_seconds(run: Run) -> float:
+def _counted_seconds(run: SavedRun) -> float:
     return sum(line.seconds for line in run.rounds) + sum(probe.seconds for probe in run.probes)
 
 
-def spent(run: Run, of_method: Sequence[Run]) -> dict[str, Json]:
+def spent(run: SavedRun, of_method: Sequence[SavedRun]) -> dict[str, Json]:
     """What it took until the end of each round: megabytes between server and clients, U of computation,
     seconds. What a method does beside its rounds, such as PKD's experts, is in `beside` and in all of the
     numbers, as if it came before the first round: only the whole of it is recorded."""
@@ -113,7 +113,7 @@ def spent(run: Run, of_method: Sequence[Run]) -> dict[str, Json]:
     return told | {"beside": beside}
 
 
-def _cost_of_round(run: Run, of_method: Sequence[Run]) -> float | None:
+def _cost_of_round(run: SavedRun, of_method: Sequence[SavedRun]) -> float | None:
     """In U, the same in every round; None where the rounds of a method differ or nobody has counted."""
     epochs = run.experiment["budget"].get("epochs")
     passes = next((each.summary.passes for each in (run, *of_method) if each.summary), None)
@@ -136,20 +136,20 @@ def _short(value: float) -> float:
 # Probes
 
 
-def probe_every(run: Run) -> int:
+def probe_every(run: SavedRun) -> int:
     table = run.experiment.get("probe")
     every = table.get("every", 0) if isinstance(table, dict) else 0
     return every if isinstance(every, int) else 0
 
 
-def probe_values(run: Run) -> int:
+def probe_values(run: SavedRun) -> int:
     return sum(
         len(probe.clients) * 12 + sum(map(len, _models(probe).values())) * len(run.classes)
         for probe in run.probes
     )
 
 
-def _models(probe: Probe) -> Mapping[str, list[list[float | None]]]:
+def _models(probe: ProbeRecord) -> Mapping[str, list[list[float | None]]]:
     """Class accuracies around the local updates: of every client, or once where all have the model in
     common."""
     told = {}
@@ -160,7 +160,7 @@ def _models(probe: Probe) -> Mapping[str, list[list[float | None]]]:
     return told
 
 
-def probed(probe: Probe) -> dict[str, Json]:
+def probed(probe: ProbeRecord) -> dict[str, Json]:
     """The clients of a probed round, one value or list for each; a model that all have in common once, its
     class accuracies in hundredths of a percent."""
     clients = probe.clients
@@ -173,7 +173,7 @@ def probed(probe: Probe) -> dict[str, Json]:
     return told
 
 
-def _stages(stages: Stages | None) -> Json:
+def _stages(stages: StagesRecord | None) -> Json:
     if stages is None:
         return None
     return [number(value) for value in (stages.before, stages.after, stages.aggregated)]

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from unskew import metrics
-from unskew.record import Json, Number, Site, SiteSpread
+from unskew.record import Json, Number, SiteRecord, SiteSpread
 from unskew.report.page.runs import number
-from unskew.report.read import Run
+from unskew.report.read import SavedRun
 
 MOST_ROWS = 40
 """Sites that the table has, of many those with the lowest accuracy."""
@@ -21,7 +21,7 @@ SPREAD = {
 }
 
 
-def site_table(seeds: Mapping[str, Sequence[Run]]) -> dict[str, Json] | None:
+def site_table(seeds: Mapping[str, Sequence[SavedRun]]) -> dict[str, Json] | None:
     """The sites against the methods of a block, over seeds; None where no run tells of sites."""
     last = {name: [found for run in runs if (found := _last(run))] for name, runs in seeds.items()}
     if not any(last.values()):
@@ -65,7 +65,9 @@ def site_table(seeds: Mapping[str, Sequence[Run]]) -> dict[str, Json] | None:
     }
 
 
-def _in_all(name: str, values: Mapping[str, Sequence[Number]], seeds: Mapping[str, Sequence[Run]]) -> bool:
+def _in_all(
+    name: str, values: Mapping[str, Sequence[Number]], seeds: Mapping[str, Sequence[SavedRun]]
+) -> bool:
     """Whether every run that tells of sites tells of this one: a mean over some of them says nothing."""
     return all(
         len(values.get(method, [])) == sum(_last(run) is not None for run in runs)
@@ -73,7 +75,7 @@ def _in_all(name: str, values: Mapping[str, Sequence[Number]], seeds: Mapping[st
     )
 
 
-def site_classes(run: Run) -> Json:
+def site_classes(run: SavedRun) -> Json:
     """The accuracy of each class at each site, of a run that has ended, and the classes that it lacks."""
     if not _each(run):
         return None
@@ -88,16 +90,16 @@ def site_classes(run: Run) -> Json:
     ]
 
 
-def _last(run: Run) -> SiteSpread | None:
+def _last(run: SavedRun) -> SiteSpread | None:
     return run.final.sites if run.final else None
 
 
-def _accuracies(run: Run) -> dict[str, Number]:
+def _accuracies(run: SavedRun) -> dict[str, Number]:
     spread = _last(run)
     return (spread.accuracy or {}) if spread else {}
 
 
-def _each(run: Run) -> list[Site]:
+def _each(run: SavedRun) -> list[SiteRecord]:
     return run.summary.sites.each if run.summary and run.summary.sites else []
 
 
@@ -109,7 +111,7 @@ def _values(spreads: Sequence[SiteSpread], name: str) -> list[Number]:
     return [spread.accuracy[name] for spread in spreads if spread.accuracy and name in spread.accuracy]
 
 
-def _macro(runs: Sequence[Run], name: str) -> list[Number]:
+def _macro(runs: Sequence[SavedRun], name: str) -> list[Number]:
     return [site.balanced_accuracy for run in runs for site in _each(run) if site.name == name]
 
 

@@ -17,7 +17,7 @@ from unskew.errors import unknown
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Table = dict[Any, Callable[..., Any]]
+DecompositionTable = dict[Any, Callable[..., Any]]
 aten = torch.ops.aten
 
 VARIABLE = "UNSKEW_FAST_WITHOUT"
@@ -54,11 +54,11 @@ class Decompositions:
     def __init__(self, *, compiled: bool = True, without: frozenset[str] = frozenset()) -> None:
         context = Context(compiled=compiled, without=without)
         convolution, norm = Convolution(context), BatchNorm(context)
-        self.convolutions: Table = {
+        self.convolutions: DecompositionTable = {
             aten.convolution.default: convolution.forward,
             aten.convolution_backward.default: convolution.backward,
         }
-        others: dict[str, Table] = {
+        others: dict[str, DecompositionTable] = {
             "batch_norm": {
                 aten.native_batch_norm.default: norm.forward,
                 aten.native_batch_norm_backward.default: norm.backward,
@@ -86,7 +86,7 @@ def decompose_convolutions(step: Callable[P, T]) -> Callable[P, T]:
 
 
 class _Decomposed(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: DecompositionTable) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._table = table
 
