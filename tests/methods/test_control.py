@@ -42,7 +42,7 @@ METHODS = {
     "fedsam": fedsam(),
     "mofedsam": mofedsam(),
     "fedgf": fedgf(),
-    "fedgf fixed": fedgf(c=0.3),
+    "fedgf by threshold": fedgf(c="threshold"),
 }
 
 
@@ -139,7 +139,7 @@ def test_digits_under_heavy_skew(skewed, name):
     assert not torch.equal(flat(result.weights), flat(engines.start(trial).initial))
 
 
-@pytest.mark.parametrize("name", ["scaffold I", "feddyn by size", "fedcurv by sample", "fedgf fixed"])
+@pytest.mark.parametrize("name", ["scaffold I", "feddyn by size", "fedcurv by sample", "fedgf by threshold"])
 def test_laws_hold_for_other_options_too(name):
     """Among them: one class, one sample and no sample at a client; BatchNorm; two classes."""
     check_method(METHODS[name])
@@ -162,7 +162,7 @@ NEUTRAL = {
     "fedsam, two passes": fedsam(rho=1e-30),
     "mofedsam": mofedsam(rho=0, beta=1),
     "fedgf": fedgf(rho=0, rho_global=0, c=0),
-    "fedgf, two passes": fedgf(rho=0, rho_global=0, threshold=1e9),
+    "fedgf, two passes": fedgf(rho=0, rho_global=0, c="threshold", threshold=1e9),
 }
 
 
@@ -709,11 +709,11 @@ def test_without_its_global_point_fedgf_is_fedsam(images):
     trial = Trial(images, "lenet5-bn", budget=Budget(rounds=3, epochs=1, batch_size=8))
     sam = unskew.train(trial, fedsam(rho=0.05)).weights
     assert same(sam, unskew.train(trial, fedgf(rho=0.05, c=0)).weights)
-    assert same(sam, unskew.train(trial, fedgf(rho=0.05, threshold=1e9)).weights)
-    assert not same(sam, unskew.train(trial, fedgf(rho=0.05, threshold=0)).weights)
+    assert same(sam, unskew.train(trial, fedgf(rho=0.05, c="threshold", threshold=1e9)).weights)
+    assert not same(sam, unskew.train(trial, fedgf(rho=0.05, c="threshold", threshold=0)).weights)
 
 
-@pytest.mark.parametrize("options", [{}, {"c": 0.3}])
+@pytest.mark.parametrize("options", [{}, {"c": "threshold"}])
 def test_a_first_round_of_fedgf_is_one_of_fedsam(skewed, options):
     trial = Trial(skewed, "mlp-small", budget=Budget(rounds=1, epochs=1))
     one, other = unskew.train(trial, fedsam(rho=0.1)), unskew.train(trial, fedgf(rho=0.1, **options))
@@ -766,6 +766,8 @@ def shares(method: Method, distances: list[float]) -> list[float]:
 
 
 def test_the_share_counts_the_rounds_in_which_clients_strayed():
-    assert shares(fedgf(threshold=0.3), [0.4, 0.2, 0.2, 0.5]) == pytest.approx([1, 1 / 2, 1 / 3, 1 / 2])
-    assert shares(fedgf(threshold=0.3, window=2), [0.4, 0.2, 0.2, 0.5]) == [1, 0.5, 0, 0.5]
+    assert shares(fedgf(c="threshold", threshold=0.3), [0.4, 0.2, 0.2, 0.5]) == pytest.approx(
+        [1, 1 / 2, 1 / 3, 1 / 2]
+    )
+    assert shares(fedgf(c="threshold", threshold=0.3, window=2), [0.4, 0.2, 0.2, 0.5]) == [1, 0.5, 0, 0.5]
     assert shares(fedgf(c=0.3), [0.4, 0.2]) == pytest.approx([0.3, 0.3])
