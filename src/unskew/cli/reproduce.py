@@ -276,7 +276,8 @@ def _write(
         return
     for name in paths:
         console().print(name, soft_wrap=True)
-    say(f"{len(paths)} experiment files; run one with: unskew run {shlex.quote(paths[0])}")
+    told = "1 experiment file; run it" if len(paths) == 1 else f"{len(paths)} experiment files; run one"
+    say(f"{told} with: unskew run {shlex.quote(paths[0])}")
 
 
 def _keep(table: PublishedTable, out: Path, version: Version) -> None:
