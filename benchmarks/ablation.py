@@ -166,7 +166,8 @@ def main() -> None:
                 pass
         require(torch.cuda.is_available(), "fast=true is for a CUDA GPU, and there is none: run this on one.")
         cell = CELLS[options.cell]
-        if options.epochs:
+        if options.epochs is not None:
+            require(options.epochs >= 1, f"--epochs is {options.epochs} but should be at least 1.")
             cell = replace(cell, budget=cell.budget.model_copy(update={"epochs": options.epochs}))
         data, notes = dataset(cell.data, options.data)
         print(*notes, sep="\n", file=sys.stderr)

@@ -416,7 +416,7 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
                 f"settings, {signed(before)} points on average; beside the strongest FedAvg in {len(left)} "
                 f"of {len(claimed)}, {signed(after)} on average."
             )
-    itself, where = [], dict[str, list[str]]()
+    itself, where = list[str](), dict[str, list[str]]()
     for setting, found in several:
         network, fedavg = _strongest_fedavg(setting)
         itself.append(f"{_plain(found[0])} → {_percent(fedavg, 'accuracy')}")
@@ -443,15 +443,14 @@ def _beside_the_strongest(client: str, found: Sequence[Equal]) -> Difference | N
     """A method's gain where FedAvg is strongest, of what it was measured with beside plain averaging on the
     network as published; None where FedAvg is nowhere stronger than with that."""
     measured = [each for each in found if client in each.gains]
-    strongest = max(measured, key=_accuracy, default=None)
+    strongest = max(measured, key=lambda each: _accuracy(each.verdict.reference.method), default=None)
     if strongest is None or not (strongest.server or strongest.network.changed):
         return None
     return strongest.gains[client]
 
 
-def _accuracy(equal: Equal) -> float:
-    """FedAvg's accuracy there."""
-    return equal.verdict.reference.method.mean("accuracy") or 0.0
+def _accuracy(method: MethodResult) -> float:
+    return method.mean("accuracy") or 0.0
 
 
 def _strongest_fedavg(setting: Setting) -> tuple[NetworkResult, MethodResult]:
@@ -462,14 +461,14 @@ def _strongest_fedavg(setting: Setting) -> tuple[NetworkResult, MethodResult]:
             (network, method)
             for network in setting.networks
             for method in network.methods
-            if method.client == REFERENCE and not method.own_server and len(method.seeds) >= metrics.FEWEST
+            if method.client == REFERENCE and len(method.seeds) >= metrics.FEWEST
         ),
-        key=lambda each: each[1].mean("accuracy") or 0.0,
+        key=lambda each: _accuracy(each[1]),
     )
 
 
 def _plain(equal: Equal) -> str:
-    """FedAvg's accuracy there, in percent."""
+    """FedAvg's accuracy there."""
     return _percent(equal.verdict.reference.method, "accuracy")
 
 
