@@ -79,18 +79,20 @@ def fedgf(
 
     def init(weights: Weights) -> Tensors:
         any_ = next(iter(weights.params.values()))
-        return {SHARE: any_.new_zeros(()), STRAYED: any_.new_zeros(0), **under(POINT, weights.params)}
+        strayed = {STRAYED: any_.new_zeros(0)} if isinstance(c, str) else {}
+        return {SHARE: any_.new_zeros(()), **strayed, **under(POINT, weights.params)}
+
+    def mix(memory: Tensors, updates: Updates) -> Tensors:
+        """Return c of the next round, and what it follows from."""
+        if not isinstance(c, str):
+            return {SHARE: torch.full_like(memory[SHARE], c)}
+        far = squared_norms(updates.delta).sqrt().mean() > threshold
+        strayed = torch.cat([memory[STRAYED], far.to(memory[STRAYED])[None]])[-window:]
+        return {SHARE: strayed.mean(), STRAYED: strayed}
 
     def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
-        distance = squared_norms(updates.delta).sqrt().mean()
-        strayed = torch.cat([state.memory[STRAYED], (distance > threshold).to(state.memory[STRAYED])[None]])
-        strayed = strayed[-window:]
         back = {name: state.weights.params[name] - value for name, value in after.params.items()}
-        return {
-            SHARE: strayed.mean() if isinstance(c, str) else strayed.new_full((), c),
-            STRAYED: strayed,
-            **under(POINT, moved(after.params, back, rho_global)),
-        }
+        return {**mix(state.memory, updates), **under(POINT, moved(after.params, back, rho_global))}
 
     def share(state: ServerState) -> Tensors:
         return {SHARE: state.memory[SHARE], **select(POINT, state.memory)}
