@@ -224,10 +224,10 @@ def finish(
         study.agree_on_plan(folder, found, planned)
         left = [run for run in planned if not is_finished(run.folder)]
         rounds = sum(run.prepared.experiment.budget.rounds for run in left)
-        with ProgressDisplay(rounds, cells=len(left), quiet=quiet, table=table) as watch:
+        with ProgressDisplay(rounds, cells=len(left), quiet=quiet, table=table) as display:
             clock.mark("set-up")
             try:
-                ends = sweep(planned, watch, loggers)
+                ends = sweep(planned, display, loggers)
             except KeyboardInterrupt:
                 raise Interrupted(f"stopped; {how_to_go_on(folder, experiments)}") from None
             clock.mark("runs")

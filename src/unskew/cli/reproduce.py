@@ -214,9 +214,9 @@ def _run(
         finished = f", {done} others are finished" if done else ""
         say(f"{len(left)} run{'s' * (len(left) > 1)} to do{finished}; {_time(Pace.of(folder), settings)}")
     total = sum(each["budget"]["rounds"] for each in settings)
-    with _Estimating(total, prepared, folder, quiet=quiet) as watch:
+    with _Estimating(total, prepared, folder, quiet=quiet) as display:
         try:
-            ends = sweep(runs, watch, loggers)
+            ends = sweep(runs, display, loggers)
         except KeyboardInterrupt:
             again = shlex.join(["unskew", *sys.argv[1:]])
             raise Interrupted(f"stopped; what is finished is kept; go on with: {again}") from None

@@ -89,9 +89,9 @@ def resume(
         answer(read_run(run), spec, clock, json=json, quiet=True)
         return
     [(_, prepared)] = set_up([("", spec)], clock, quiet=quiet)
-    with ProgressDisplay(spec.budget.rounds, quiet=quiet, table=table) as watch:
-        watch.label(f"{spec.method.brief()} seed {spec.seed}")
-        finished = execute(prepared, run, watch, loggers, clock)
+    with ProgressDisplay(spec.budget.rounds, quiet=quiet, table=table) as display:
+        display.label(f"{spec.method.brief()} seed {spec.seed}")
+        finished = execute(prepared, run, display, loggers, clock)
     answer(finished, prepared.experiment, clock, json=json, quiet=quiet)
 
 

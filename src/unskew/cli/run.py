@@ -111,10 +111,10 @@ def run(
     [(_, prepared)] = set_up([("", spec)], clock, quiet=quiet)
     settings = prepared.experiment
     label = settings.method.brief()
-    with ProgressDisplay(settings.budget.rounds, quiet=quiet, table=table) as watch:
-        watch.label(f"{label} seed {settings.seed}")
+    with ProgressDisplay(settings.budget.rounds, quiet=quiet, table=table) as display:
+        display.label(f"{label} seed {settings.seed}")
         folder = out or free_folder("-".join(settings.words()))
-        finished = execute(prepared, folder, watch, loggers, clock)
+        finished = execute(prepared, folder, display, loggers, clock)
     answer(finished, settings, clock, json=json, quiet=quiet)
 
 

@@ -224,9 +224,9 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
         done = read_trials(folder, search)
         left = (planned - sum(map(len, done.values()))) * len(search.seeds)
         rounds = Experiment(**search.experiment).budget.rounds
-        with ProgressDisplay(left * rounds, cells=left, quiet=quiet) as watch:
+        with ProgressDisplay(left * rounds, cells=left, quiet=quiet) as display:
             try:
-                run_search(folder, search, methods, done, prepare, watch)
+                run_search(folder, search, methods, done, prepare, display)
             except KeyboardInterrupt:
                 tried = [experiment_of(search, table, {}, 0) for table, _ in methods.values()]
                 raise Interrupted(f"stopped; {how_to_go_on(folder, tried)}") from None
