@@ -32,7 +32,7 @@ def script(name):
     return module
 
 
-collect, build = script("collect"), script("build")
+collect, build, steady = script("collect"), script("build"), script("steady")
 
 COUNTS = np.array([[50, 50, 0, 0], [0, 50, 50, 0], [0, 0, 50, 50], [50, 0, 0, 50]])
 
@@ -99,6 +99,7 @@ def test_the_evidence_and_the_page_are_those_of_the_raw_lines():
     assert build.EVIDENCE.read_text() == evidence.write(settings), hint
     assert build.PAGE.read_text() == build.page(settings), hint
     assert list(evidence.evidence()) == settings
+    assert steady.PAGE.read_text() == steady.renewed(steady.PAGE.read_text()), "run docs/results/steady.py"
 
 
 def test_every_run_has_one_line():
