@@ -290,11 +290,12 @@ python docs/results/steady.py
 ```
 
 The last renews the tables of [steady](steady.md). A raw line has the whole experiment of a run, its
-identity, commit, device and versions; how skewed the clients' labels are; accuracy (last,
-best by test, mean of the last ten rounds), worst class, majority, minority and vacant classes, all at the end and as the mean of the last rounds; every class, the confusion
-matrix of up to twenty classes, and the curve; traffic, clients' work and seconds. A run that has a line
-already is left out. With three seeds and many methods Holm's correction leaves little to claim: two more
-seeds of the methods that matter say more than more methods."""
+identity, commit, device and versions; how skewed the clients' labels are; accuracy (last, best by test,
+mean of the last ten rounds), worst class, majority, minority and vacant classes, all at the end and as
+the mean of the last rounds; every class, the confusion matrix of up to twenty classes, and the curve;
+traffic, clients' work and seconds. A run that has a line already is left out. With three seeds and many
+methods Holm's correction leaves little to claim: two more seeds of the methods that matter say more than
+more methods."""
 
 NONE = "No setting has three seeds of several methods yet."
 
