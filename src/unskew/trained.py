@@ -23,7 +23,7 @@ from unskew.data.columns import CellValue, Columns, InputColumn, Rows, cell_of
 from unskew.data.own import Array, to_array, to_bytes
 from unskew.data.words import Words, tokenise
 from unskew.errors import UserError, unknown
-from unskew.parts.architecture import Make, rebuild
+from unskew.parts.architecture import MakeModule, rebuild
 from unskew.types import Inputs, Out, Tensors
 from unskew.user_code import is_code
 
@@ -260,7 +260,7 @@ def load_model(
     *,
     client: int | str | None = None,
     site: str | None = None,
-    model: str | Make | nn.Module | None = None,
+    model: str | MakeModule | nn.Module | None = None,
 ) -> TrainedModel:
     """The model of a run, in evaluation mode, for raw inputs.
 
@@ -426,14 +426,14 @@ def _named(told: record.ModelFile, inputs: Inputs, tensors: Tensors, path: Path)
 
 
 def _own(
-    told: record.ModelFile, inputs: Inputs, model: str | Make | nn.Module | None, path: Path
+    told: record.ModelFile, inputs: Inputs, model: str | MakeModule | nn.Module | None, path: Path
 ) -> nn.Module:
     if model is None:
         raise UserError(
             f"the network of {path} is made by code of your own ({told.network.name}), which no run folder "
             "chooses: give it yourself, with --model, or model= in Python."
         )
-    options, make = told.network.options, cast(Make, model)
+    options, make = told.network.options, cast(MakeModule, model)
     if isinstance(model, nn.Module):
         make = partial(copy.deepcopy, model)
     elif isinstance(model, str):

@@ -69,14 +69,14 @@ def _difference(expected: Tensors, sent: Tensors) -> str:
     return ""
 
 
-Form = frozenset[tuple[str, torch.Size, torch.dtype]]
+ReportForm = frozenset[tuple[str, torch.Size, torch.dtype]]
 
 
-def _form(tensors: Tensors) -> Form:
+def _form(tensors: Tensors) -> ReportForm:
     return frozenset((name, value.shape, value.dtype) for name, value in tensors.items())
 
 
-def _odd(form: Form, usual: Form) -> str:
+def _odd(form: ReportForm, usual: ReportForm) -> str:
     return f"'{min(name for name, _, _ in form ^ usual)}'"
 
 
