@@ -54,13 +54,19 @@ class Core(nn.Module):
 
     def forward(self, samples: Tensor) -> Out:
         x = samples.float() * self.scale + self.offset if self.is_image else samples
-        alone = self.by_batch and not torch.compiler.is_exporting() and len(x) == 1
+        alone = self.by_batch and not _is_exporting() and len(x) == 1
         if alone:  # one sample has no statistics: beside its copy it has
             x = torch.cat([x, x])
         with torch.autocast(x.device.type, torch.bfloat16) if self.bf16 else nullcontext():
             out = self.network(x)
         features, logits = out.features.float(), out.logits.float()
         return Out(features[:1], logits[:1]) if alone else Out(features, logits)
+
+
+def _is_exporting() -> bool:
+    """Whether this is traced for an export. PyTorch 2.6 does not tell that from any other compilation."""
+    ask = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+    return bool(ask())
 
 
 class TrainedModel(nn.Module):
