@@ -29,7 +29,7 @@ from unskew.parts.schedules import Schedule
 from unskew.randomness import Purpose, draw_seed, seed_torch
 from unskew.record import NetworkRecord
 from unskew.spec import Spec
-from unskew.types import Optimizer, Weights
+from unskew.types import Optimizer, Tensors, Weights
 from unskew.user_code import split_name
 
 MOST_THREADS = 256
@@ -349,6 +349,11 @@ class Trial:
     def counts_of(self, client: int, counts: Tensor) -> Tensor:
         """A client's label counts as it claims them: true, unless an attack says otherwise."""
         return self.attack.counts(self.seed, self.federation.clients, client, counts)
+
+    def sent_of(self, weights: Weights) -> Tensors:
+        """What of a model the server and the clients send each other: its parameters, and its buffers where
+        they are averaged. Elsewhere clients keep their own, or all have the same for good."""
+        return weights.params | weights.buffers if self.statistics == "average" else weights.params
 
     @property
     def cohort(self) -> int:
