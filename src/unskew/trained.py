@@ -289,7 +289,7 @@ def load_model(
     whose = None
     if told.network.clients is not None or client is not None:
         at, whose = _choose(told.network.clients or [], client, path)
-        tensors = {name: value[at] for name, value in _stacked(tensors, told, path).items()}
+        tensors = _of_client(at, tensors, told, path)
     network = _own(told, inputs, model, path) if told.network.own else _named(told, inputs, tensors, path)
     norms = [] if told.network.statistics == "average" else models.moving_norms(network)
     _fill(network, tensors, told, path)
@@ -410,11 +410,12 @@ def _choose(
     raise UserError(f"{path} holds no model of client '{wanted}': choose one of {names}{more}.")
 
 
-def _stacked(tensors: Tensors, told: record.ModelFile, path: Path) -> Tensors:
+def _of_client(at: int, tensors: Tensors, told: record.ModelFile, path: Path) -> Tensors:
+    """One of several models. Where a tensor has one entry, all of them share it."""
     clients = len(told.network.clients or ())
-    if any(value.ndim == 0 or len(value) != clients for value in tensors.values()):
+    if any(value.ndim == 0 or len(value) not in (1, clients) for value in tensors.values()):
         raise _damaged(path, f"it should hold {clients} models")
-    return tensors
+    return {name: value[at if len(value) > 1 else 0] for name, value in tensors.items()}
 
 
 def _named(told: record.ModelFile, inputs: Inputs, tensors: Tensors, path: Path) -> nn.Module:
