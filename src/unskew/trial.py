@@ -416,7 +416,7 @@ class Trial:
             if isinstance(self.model, str):
                 options = {"norm": self.norm, **self.model_options}
                 make = partial(models.build, self.model, dataset.inputs, classes, **options)
-                _check_room(self.model, make)
+                _check_memory(self.model, make)
             gpu = torch.cuda.is_available()  # a model of one's own may draw there
             seed_torch(draw_seed(self.seed, Purpose.INITIAL_WEIGHTS), torch.device("cuda" if gpu else "cpu"))
             if isinstance(self.model, str):
@@ -459,7 +459,7 @@ def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, 
     )
 
 
-def _check_room(name: str, make: Callable[[], nn.Module]) -> None:
+def _check_memory(name: str, make: Callable[[], nn.Module]) -> None:
     """Refuse a model that no memory holds before it is made."""
     try:
         with torch.device("meta"):  # its shapes alone

@@ -33,12 +33,12 @@ class TracedStep:
     ordinary: int = 0
     """How many steps ran before it was traced."""
     seconds: float = 0.0
-    """How long these took."""
+    """How many seconds the ordinary steps took."""
     replay: TraceReplay | None = None
     counts: Tensor | None = None
     """The label counts of the client it was traced with."""
     agreed: float = 0.0
-    """How many comparisons it has passed."""
+    """How many comparisons the trace has passed."""
     replayed: int = 0
     next_check: int = 1
     """The replay that is compared with an ordinary step next."""

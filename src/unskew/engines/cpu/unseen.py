@@ -76,7 +76,7 @@ class Unseen(TorchFunctionMode):
         super().__init__()
         self.reason = ""
         self.paused = False
-        """Set while the tracer itself looks at tensors."""
+        """Whether it is the tracer itself that looks at tensors."""
         self._roots = (random.getstate, np.random.get_state, *roots)
 
     def __enter__(self) -> Unseen:

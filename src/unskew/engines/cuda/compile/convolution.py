@@ -11,7 +11,8 @@ from unskew.engines.cuda.compile import depthwise, im2col
 from unskew.engines.cuda.compile.context import Context, images
 
 ConvolutionKind = Literal["pointwise", "stem", "depthwise"]
-"""1×1 without stride; few input channels, as in a network's first layer; one kernel for each channel."""
+"""How a convolution is decomposed: as one of 1×1 without stride, of few input channels, as in a network's
+first layer, or with one kernel for each channel."""
 
 
 class Convolution:
