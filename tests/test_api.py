@@ -40,31 +40,36 @@ def test_the_losses_are_these():
     }  # fmt: skip
 
 
-def type_aliases(module: ast.Module) -> Iterator[str]:
-    """The types that a module gives a name, such as Floats; not the parameters of commands, which are
-    Annotated and called as their flags."""
+def type_aliases(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """The types that a module gives a name, such as Floats, and what they are; not the parameters of
+    commands, which are Annotated and called as their flags."""
     for node in module.body:
         if isinstance(node, ast.Assign) and not ast.unparse(node.value).startswith("Annotated["):
-            yield from (each.id for each in node.targets if isinstance(each, ast.Name))
+            is_what = ast.unparse(node.value).replace("npt.", "")
+            yield from ((each.id, is_what) for each in node.targets if isinstance(each, ast.Name))
         elif isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation):
-            yield ast.unparse(node.target)
+            yield ast.unparse(node.target), ast.unparse(node.value)
 
 
-def test_no_class_shares_its_name_with_a_type_of_another_module():
+def test_no_name_stands_for_several_classes_or_types():
     folder = Path(unskew.__file__).parent
-    classes, aliases = defaultdict(set), defaultdict(set)
+    homes: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path in folder.rglob("*.py"):
         module = ast.parse(path.read_text(encoding="utf-8"))
         where = ".".join(["unskew", *path.relative_to(folder).with_suffix("").parts])
         for node in module.body:
             if isinstance(node, ast.ClassDef):
-                classes[node.name].add(where)
-        for name in type_aliases(module):
-            aliases[name].add(where)
-    assert "Trial" in classes
-    assert "Outcome" in aliases
-    homes = {name: sorted(where | aliases[name]) for name, where in classes.items()}
-    shared = [f"{name}: {' and '.join(where)}" for name, where in sorted(homes.items()) if len(where) > 1]
+                homes[node.name][f"class {where}"].append(where)
+        for name, is_what in type_aliases(module):
+            if not name.isupper() and name[0].isupper():
+                homes[name][is_what].append(where)
+    assert "Trial" in homes
+    assert "Outcome" in homes
+    shared = [
+        f"{name}: {' and '.join(sorted(place for places in each.values() for place in places))}"
+        for name, each in sorted(homes.items())
+        if len(each) > 1
+    ]
     assert not shared, "\n".join(["one name stands for several things, rename all but one of each:", *shared])
 
 

@@ -272,6 +272,26 @@ def test_buffers_are_sent_where_they_are_averaged(federation, statistics, buffer
     assert last == metrics.Traffic(up=3 * model, down=4 * model)
 
 
+class WithTable(nn.Module):
+    """Has a buffer that is no BatchNorm's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table: torch.Tensor
+        self.register_buffer("table", torch.ones(5, 6))
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x * self.table[0])
+
+
+@pytest.mark.parametrize(("statistics", "buffers"), [("average", 5 * 6 * 4), ("local", 0), ("batch", 0)])
+def test_who_is_asked_is_sent_what_who_trains_is_sent(federation, statistics, buffers):
+    result = sent(federation, methods.ccvr(), model=WithTable, statistics=statistics)
+    model = (6 * 4 + 4) * 4 + buffers
+    assert result.rounds[-1].traffic.down == result.beside.down == 4 * model
+
+
 def half_frozen() -> nn.Module:
     model = Counted()
     model.body.requires_grad_(False)

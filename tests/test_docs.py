@@ -1,7 +1,10 @@
 """The documentation's Python runs as it stands."""
 
+import itertools
+import pkgutil
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -82,6 +85,16 @@ def test_the_experiment_page_shows_the_defaults():
     )
     for name in named:
         assert shown[name] == default[name]
+
+
+def test_the_architecture_page_has_the_layers_that_are_checked_and_every_module_is_in_one():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    checked = [line.replace("unskew.", "").split(" | ") for line in contracts[0]["layers"]]
+    after = (ROOT / "docs/architecture.md").read_text().split("## What may import what")[1]
+    shown = [line.split(", ") for line in after.split("```")[1].split("\n") if line]
+    assert shown == checked
+    modules = {module.name for module in pkgutil.iter_modules([ROOT / "src/unskew"])} - {"__main__"}
+    assert modules == {"report", *itertools.chain(*checked)}  # which has a contract of its own
 
 
 def test_links_between_pages_lead_somewhere():

@@ -76,3 +76,16 @@ command()
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "unskew: stopped.\n")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_engines_need_no_signatures_that_the_oldest_pytorch_cannot_read(tmp_path):
+    """PyTorch 2.6 reads no `list[int]` in the signature of an operator."""
+    program = """
+import torch
+def refuse(function, **_):
+    raise ValueError(f"infer_schema(func): {function.__name__} has an unsupported type")
+torch.library.infer_schema = refuse
+import unskew.engines
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

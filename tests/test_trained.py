@@ -64,6 +64,14 @@ def test_a_loaded_model_says_what_the_run_did(name: str, small: Federation, tmp_
     assert (whole_confusion(tmp_path / "run", small.dataset) == result.final.confusion).all()
 
 
+def test_one_sample_is_read_by_the_oldest_pytorch_too(small: Federation, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delattr(torch.compiler, "is_exporting", raising=False)  # it came with 2.7
+    make = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
+    train(Trial(small, make, budget=ONE, engine="loop", statistics="batch")).save(tmp_path / "run")
+    model = load_model(tmp_path / "run", model=make)
+    assert model(small.dataset.test.inputs[:1]).shape == (1, 10)
+
+
 @pytest.mark.parametrize("statistics", ["average", "local", "batch"])
 def test_batch_norm_is_as_in_the_test(statistics: str, small: Federation, tmp_path: Path) -> None:
     def make() -> nn.Module:

@@ -18,7 +18,7 @@ from unskew.notation import Option, items, named, read_options
 from unskew.randomness import Purpose, draw_seed, stream
 from unskew.types import Tensors, Weights
 
-Kind = Literal["none", "sign-flip", "noise", "alie", "nan", "label-flip"]
+AttackKind = Literal["none", "sign-flip", "noise", "alie", "nan", "label-flip"]
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Attack:
     clients report beside it, keep, or answer to a question is honest.
     """
 
-    kind: Kind = "none"
+    kind: AttackKind = "none"
     fraction: float = 0.2
     """Of all clients; which ones follows from the seed."""
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise unknown("attack", self.kind, get_args(Kind))
+        if self.kind not in get_args(AttackKind):
+            raise unknown("attack", self.kind, get_args(AttackKind))
         require(0 <= self.fraction <= 1, f"attack fraction is {self.fraction:g} but should be from 0 to 1.")
         require(self.scale >= 0, f"attack scale is {self.scale:g} but should be 0 or more.")
 
@@ -51,9 +51,9 @@ class Attack:
     def parse(cls, text: str) -> Attack:
         """The attack of a text such as sign-flip:fraction=0.2,scale=10."""
         name, rest = named(text)
-        if name not in get_args(Kind):
-            raise unknown("attack", name, get_args(Kind))
-        kind = cast(Kind, name)
+        if name not in get_args(AttackKind):
+            raise unknown("attack", name, get_args(AttackKind))
+        kind = cast(AttackKind, name)
         kinds = get_type_hints(cls)
         options = {each.name: Option(kinds[each.name], required=False) for each in fields(cls)[1:]}
         given = items(rest)

@@ -20,7 +20,7 @@ from unskew.types import Look, Objective, Scope, Tensors, View, Weights
 
 
 class DivergedError(UserError):
-    """That no client of a round has come to finite values."""
+    """No client of a round has come to finite values."""
 
 
 MOST_TOLD = 5

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-import unskew
 from unskew import record
 from unskew.version import VERSION
 
@@ -45,7 +44,7 @@ def _versions() -> dict[str, str]:
 
 @cache
 def _unskew_commit() -> str | None:
-    return _git_commit(Path(unskew.__file__).parent)
+    return _git_commit(Path(__file__).parent)
 
 
 @cache

@@ -285,8 +285,7 @@ class Run:
                         f"client {client} answered stage '{name}' with NaN or infinite values in "
                         f"'{unusable[0]}': all have to answer; if the model diverged, try a smaller lr."
                     )
-            model = sent.params if trial.statistics == "local" else sent.params | sent.buffers
-            down = metrics.nbytes(model) * len(asked) if weights else 0
+            down = metrics.nbytes(trial.sent_of(sent)) * len(asked) if weights else 0
             up = 0 if local else sum(map(metrics.nbytes, answers))
             return Stage(
                 values=answers, traffic=Traffic(up=up, down=down), cost=self._cost_of(models * count.forward)

@@ -251,7 +251,7 @@ def begin_round(
         raise
 
     traffic = metrics.traffic(
-        received.params | received.buffers if trial.statistics == "average" else received.params,
+        trial.sent_of(received),
         cohort=len(cohort.tasks),
         trained=len(summary.done),
         shared=method.server.share(state.server),

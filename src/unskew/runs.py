@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.torch import save
+from torch import Tensor
 
 from unskew import metrics, record
 from unskew.clock import Clock
@@ -212,7 +213,7 @@ class RunFolder:
         weights = result.weights
         # Copies, since safetensors refuses tensors that share memory, as frozen ones of models side by side.
         tensors = {
-            name: value.cpu().contiguous().clone()
+            name: _once(value, result.network).cpu().contiguous().clone()
             for name, value in (weights.params | weights.buffers).items()
         }
         for name in ("rounds.jsonl", "probes.jsonl"):
@@ -230,6 +231,13 @@ class RunFolder:
         summary = summarise(resolved, result, time(), self.path)
         write_whole(self.path / "summary.json", to_json(summary))
         return summary
+
+
+def _once(value: Tensor, network: record.NetworkRecord) -> Tensor:
+    """A tensor of a model as it is written: of one that all clients' models share, the first axis has one
+    entry."""
+    shared = network.clients is not None and len(value) > 1 and value.stride(0) == 0
+    return value[:1] if shared else value
 
 
 def model_file(resolved: Resolved, result: Result) -> record.ModelFile:

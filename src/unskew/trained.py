@@ -23,7 +23,7 @@ from unskew.data.columns import CellValue, Columns, InputColumn, Rows, cell_of
 from unskew.data.own import Array, to_array, to_bytes
 from unskew.data.words import Words, tokenise
 from unskew.errors import UserError, unknown
-from unskew.parts.architecture import Make, rebuild
+from unskew.parts.architecture import MakeModule, rebuild
 from unskew.types import Inputs, Out, Tensors
 from unskew.user_code import is_code
 
@@ -54,13 +54,19 @@ class Core(nn.Module):
 
     def forward(self, samples: Tensor) -> Out:
         x = samples.float() * self.scale + self.offset if self.is_image else samples
-        alone = self.by_batch and not torch.compiler.is_exporting() and len(x) == 1
+        alone = self.by_batch and not _is_exporting() and len(x) == 1
         if alone:  # one sample has no statistics: beside its copy it has
             x = torch.cat([x, x])
         with torch.autocast(x.device.type, torch.bfloat16) if self.bf16 else nullcontext():
             out = self.network(x)
         features, logits = out.features.float(), out.logits.float()
         return Out(features[:1], logits[:1]) if alone else Out(features, logits)
+
+
+def _is_exporting() -> bool:
+    """Whether this is traced for an export. PyTorch 2.6 does not tell that from any other compilation."""
+    ask = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+    return bool(ask())
 
 
 class TrainedModel(nn.Module):
@@ -260,7 +266,7 @@ def load_model(
     *,
     client: int | str | None = None,
     site: str | None = None,
-    model: str | Make | nn.Module | None = None,
+    model: str | MakeModule | nn.Module | None = None,
 ) -> TrainedModel:
     """The model of a run, in evaluation mode, for raw inputs.
 
@@ -283,7 +289,7 @@ def load_model(
     whose = None
     if told.network.clients is not None or client is not None:
         at, whose = _choose(told.network.clients or [], client, path)
-        tensors = {name: value[at] for name, value in _stacked(tensors, told, path).items()}
+        tensors = _of_client(at, tensors, told, path)
     network = _own(told, inputs, model, path) if told.network.own else _named(told, inputs, tensors, path)
     norms = [] if told.network.statistics == "average" else models.moving_norms(network)
     _fill(network, tensors, told, path)
@@ -404,11 +410,12 @@ def _choose(
     raise UserError(f"{path} holds no model of client '{wanted}': choose one of {names}{more}.")
 
 
-def _stacked(tensors: Tensors, told: record.ModelFile, path: Path) -> Tensors:
+def _of_client(at: int, tensors: Tensors, told: record.ModelFile, path: Path) -> Tensors:
+    """One of several models. Where a tensor has one entry, all of them share it."""
     clients = len(told.network.clients or ())
-    if any(value.ndim == 0 or len(value) != clients for value in tensors.values()):
+    if any(value.ndim == 0 or len(value) not in (1, clients) for value in tensors.values()):
         raise _damaged(path, f"it should hold {clients} models")
-    return tensors
+    return {name: value[at if len(value) > 1 else 0] for name, value in tensors.items()}
 
 
 def _named(told: record.ModelFile, inputs: Inputs, tensors: Tensors, path: Path) -> nn.Module:
@@ -426,14 +433,14 @@ def _named(told: record.ModelFile, inputs: Inputs, tensors: Tensors, path: Path)
 
 
 def _own(
-    told: record.ModelFile, inputs: Inputs, model: str | Make | nn.Module | None, path: Path
+    told: record.ModelFile, inputs: Inputs, model: str | MakeModule | nn.Module | None, path: Path
 ) -> nn.Module:
     if model is None:
         raise UserError(
             f"the network of {path} is made by code of your own ({told.network.name}), which no run folder "
             "chooses: give it yourself, with --model, or model= in Python."
         )
-    options, make = told.network.options, cast(Make, model)
+    options, make = told.network.options, cast(MakeModule, model)
     if isinstance(model, nn.Module):
         make = partial(copy.deepcopy, model)
     elif isinstance(model, str):

@@ -29,7 +29,7 @@ from unskew.parts.schedules import Schedule
 from unskew.randomness import Purpose, draw_seed, seed_torch
 from unskew.record import NetworkRecord
 from unskew.spec import Spec
-from unskew.types import Optimizer, Weights
+from unskew.types import Optimizer, Tensors, Weights
 from unskew.user_code import split_name
 
 MOST_THREADS = 256
@@ -350,6 +350,11 @@ class Trial:
         """A client's label counts as it claims them: true, unless an attack says otherwise."""
         return self.attack.counts(self.seed, self.federation.clients, client, counts)
 
+    def sent_of(self, weights: Weights) -> Tensors:
+        """What of a model the server and the clients send each other: its parameters, and its buffers where
+        they are averaged. Elsewhere clients keep their own, or all have the same for good."""
+        return weights.params | weights.buffers if self.statistics == "average" else weights.params
+
     @property
     def cohort(self) -> int:
         """How many clients take part in a round."""
@@ -411,7 +416,7 @@ class Trial:
             if isinstance(self.model, str):
                 options = {"norm": self.norm, **self.model_options}
                 make = partial(models.build, self.model, dataset.inputs, classes, **options)
-                _check_room(self.model, make)
+                _check_memory(self.model, make)
             gpu = torch.cuda.is_available()  # a model of one's own may draw there
             seed_torch(draw_seed(self.seed, Purpose.INITIAL_WEIGHTS), torch.device("cuda" if gpu else "cpu"))
             if isinstance(self.model, str):
@@ -454,7 +459,7 @@ def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, 
     )
 
 
-def _check_room(name: str, make: Callable[[], nn.Module]) -> None:
+def _check_memory(name: str, make: Callable[[], nn.Module]) -> None:
     """Refuse a model that no memory holds before it is made."""
     try:
         with torch.device("meta"):  # its shapes alone

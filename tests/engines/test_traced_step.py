@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import ctypes
 import datetime
 import itertools
 import logging
 import random
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -203,6 +206,39 @@ class Unwilling:
         return super().__getattribute__(name)
 
 
+def in_a_thread(t: Tensor) -> float:
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(t.tolist()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def generated():
+    def numbers():
+        number = 0.0
+        while True:
+            number += 1.0
+            yield number
+
+    produced = numbers()
+    return lambda _: next(produced)
+
+
+NEXT, PAIRS = iter([1.0, 2.0, 3.0, 4.0]), enumerate([1.0, 2.0, 3.0, 4.0])
+BYTES, CELLS = bytearray(1), array.array("d", [1.0])
+
+
+def counted_in_bytes(_: Tensor) -> float:
+    BYTES[0] += 1
+    return float(BYTES[0])
+
+
+def counted_in_an_array(_: Tensor) -> float:
+    CELLS[0] += 1
+    return CELLS[0]
+
+
 def printed(t: Tensor) -> float:
     print("a step")
     return 1.0
@@ -231,6 +267,10 @@ READS = {
     "to_dlpack": lambda t: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(t)),
     "storage": lambda t: float(t.untyped_storage()[0]),
     "data_ptr": by_pointer,
+    "a tensor of a list": lambda t: torch.tensor([t, 0.0])[0],
+    "a tensor of a list in a list": lambda t: torch.as_tensor([[t > 0.5]]).sum(),
+    "a tensor of a list, like another": lambda t: t.new_tensor([t > 0.5]).sum(),
+    "an array of a list": lambda t: torch.asarray([t, t]).sum(),
     "deepcopy": copy.deepcopy,
     "an extension of PyTorch": by_extension,
     "in a backward pass": read_in_backward,
@@ -248,6 +288,13 @@ READS = {
     "an object": counted_by_an_object(),
     "an object that cannot be looked at": Unwilling(),
     "itertools": lambda t: float(next(NUMBERS)),
+    "an iterator": lambda t: next(NEXT),
+    "a position": lambda t: next(PAIRS)[1],
+    "a generator": generated(),
+    "bytes": counted_in_bytes,
+    "an array": counted_in_an_array,
+    "a thread": in_a_thread,
+    "a file": lambda t: float(Path("/proc/uptime").read_text().split()[0]),
 }
 
 
@@ -267,6 +314,7 @@ HARMLESS = {
     "a choice by mask": lambda t: torch.where(t > 0.5, t, -t),
     "random numbers of PyTorch": lambda t: torch.rand(()),
     "a constant": lambda t: torch.tensor([1.0, 2.0]).sum(),
+    "a tensor of a tensor": lambda t: t.new_tensor(2.0) * torch.as_tensor(t),
 }
 
 

@@ -14,8 +14,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, linear, one_hot
 
 import unskew
 from federations import flat, split, task
@@ -1019,6 +1021,32 @@ def test_local_only_keeps_the_parameters_that_nobody_trains(skewed):
     weights = unskew.train(Trial(skewed, module, SHORT), local_only()).weights
     assert all(torch.equal(mine, module[1].weight) for mine in weights.buffers["1.weight"])
     assert len(weights.buffers["1.weight"]) == len(weights.params["2.weight"])
+
+
+def test_local_only_holds_and_writes_the_parameters_that_nobody_trains_once(skewed, tmp_path):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 10))
+    module[1].requires_grad_(False)
+    result = unskew.train(Trial(skewed, module, SHORT), local_only())
+    assert result.weights.buffers["1.weight"].untyped_storage().nbytes() == 64 * 8 * 4
+    file = result.save(tmp_path / "run") / "model.safetensors"
+    written, own = load_file(file), result.weights.params
+    clients = len(own["2.weight"])
+    assert (len(written["1.weight"]), len(written["2.weight"])) == (1, clients)
+
+    x = skewed.dataset.test.inputs[:9]
+    whole = {name: value.expand(clients, *value.shape[1:]).contiguous() for name, value in written.items()}
+    with safe_open(file, "pt") as opened:
+        metadata = opened.metadata()
+    save_file(whole, tmp_path / "whole.safetensors", metadata)  # as such runs were written before
+    for client in range(clients):
+        models = [
+            unskew.load_model(path, model=module, client=client)
+            for path in (file, tmp_path / "whole.safetensors")
+        ]
+        inside = normalise(x, skewed.dataset.mean, skewed.dataset.std).flatten(1)
+        logits = linear(module[1](inside), own["2.weight"][client], own["2.bias"][client])
+        for model in models:
+            torch.testing.assert_close(model(x), logits)
 
 
 def test_local_only_counts_what_its_method_counts(skewed):

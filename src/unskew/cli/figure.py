@@ -43,18 +43,18 @@ class Wish:
 
 
 FigureOption = Literal["metric", "client", "round", "over", "classes", "data", "against", "reference", "sort"]
-Draw = Callable[[Sequence[SavedRun], Wish], "Figure"]
+DrawFigure = Callable[[Sequence[SavedRun], Wish], "Figure"]
 
 
 @dataclass(frozen=True)
 class FigureType:
     line: str
-    draw: Draw
+    draw: DrawFigure
     options: tuple[FigureOption, ...] = ()
     """Those it takes beside --width and --title."""
 
 
-def _plain(draw: Callable[..., Figure]) -> Draw:
+def _plain(draw: Callable[..., Figure]) -> DrawFigure:
     return lambda runs, wish: draw(runs, width=wish.width, title=wish.title)
 
 

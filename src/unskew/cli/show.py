@@ -303,7 +303,7 @@ def compared_sites(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> list[Grid]
 
     def cell(found: Json) -> str:
         mean, std = number(found, "mean"), number(found, "std")
-        return "-" if mean is None else percent(mean) + ("" if std is None else f" ± {percent(std)}")
+        return "-" if mean is None else metrics.mean_and_std(mean, std, scale=100)
 
     def grid(key: str, title: str, more: Sequence[str]) -> Grid:
         lines = [

@@ -291,10 +291,10 @@ RANGES: dict[Op, tuple[float, float]] = {
 }
 """Operations without a range have no magnitude."""
 
-Step = tuple[Op, float, int]
+PolicyStep = tuple[Op, float, int]
 """Operation, probability, magnitude index."""
 
-POLICY: tuple[tuple[Step, Step], ...] = (
+POLICY: tuple[tuple[PolicyStep, PolicyStep], ...] = (
     ((Op.INVERT, 0.1, 7), (Op.CONTRAST, 0.2, 6)),
     ((Op.ROTATE, 0.7, 2), (Op.TRANSLATE_X, 0.3, 9)),
     ((Op.SHARPNESS, 0.8, 1), (Op.SHARPNESS, 0.9, 3)),

@@ -96,7 +96,7 @@ class EngineType:
 
 
 FLOWER = "flower"
-"""Of runs whose clients are on other machines: only Flower's server starts it."""
+"""The engine of runs whose clients are on other machines, which only Flower's server starts."""
 ON_FLOWER = (
     "this run trains clients on other machines: start its app again with `flwr run` and the same "
     "federation.out, which goes on where it stopped."

@@ -69,14 +69,14 @@ def _difference(expected: Tensors, sent: Tensors) -> str:
     return ""
 
 
-Form = frozenset[tuple[str, torch.Size, torch.dtype]]
+ReportForm = frozenset[tuple[str, torch.Size, torch.dtype]]
 
 
-def _form(tensors: Tensors) -> Form:
+def _form(tensors: Tensors) -> ReportForm:
     return frozenset((name, value.shape, value.dtype) for name, value in tensors.items())
 
 
-def _odd(form: Form, usual: Form) -> str:
+def _odd(form: ReportForm, usual: ReportForm) -> str:
     return f"'{min(name for name, _, _ in form ^ usual)}'"
 
 
@@ -89,7 +89,7 @@ class ValueCheck:
     def __init__(self, answers: Sequence[ClientAnswer], sent: Weights, max_norm: float = 0.0) -> None:
         self._clients, self._max_norm = [job.task.client for job, _ in answers], max_norm
         self._places: list[list[tuple[int, ClientStage, str]]] = []
-        """By the values: of which answer and what they are."""
+        """Of which answer each of the values is, and what of it."""
         self.values: Tensors = {}
         """A few numbers of the device, which are not finite where a tensor is not, and the norms. They can be
         fetched, and given to `faults` on the host."""

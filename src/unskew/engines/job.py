@@ -28,7 +28,7 @@ class Task:
     client: int
     """The client's number: the key of its random numbers, and its name in messages."""
     round: int
-    """Counted from 0."""
+    """The number of the round, counted from 0."""
     holding: Holding
     """Its samples among those that the engine has."""
 
@@ -63,7 +63,7 @@ class Fit:
     """The model after training."""
     samples: int
     steps: int
-    """0 for a client that has no data: it takes no part in the average."""
+    """How many steps it took: 0 for a client that has no data, which takes no part in the average."""
     loss: Tensor
     """Mean training loss over the steps, 0-dimensional."""
     memory: Tensors
@@ -78,7 +78,7 @@ class Fit:
 
 
 class LostError(UserError):
-    """That the process or the machine which worked on something has ended, also when it was tried again."""
+    """The process or the machine which worked on something has ended, also when it was tried again."""
 
 
 class RemoteError(Exception):
@@ -87,12 +87,12 @@ class RemoteError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Failed:
-    """That training a client came to nothing, and why. What the user did wrong is no failure of a client: it
+    """A client whose training came to nothing, and why. What the user did wrong is no failure of a client: it
     is raised."""
 
     client: int
     round: int
-    """Counted from 0."""
+    """The number of the round, counted from 0."""
     stage: ClientStage
     error: Exception
     kind: FaultKind
@@ -107,7 +107,7 @@ class Failed:
         return cls(task.client, task.round, stage, error, kind)
 
     def reason(self) -> str:
-        """Why, in words that fit into a sentence."""
+        """Why the client failed, in words that fit into a sentence."""
         if self.kind == "memory":
             return "it ran out of memory: lower the batch size, or run fewer clients at once with --workers"
         said = " ".join(str(self.error).split()).removesuffix(".")
@@ -122,7 +122,7 @@ class Failed:
         return self.error
 
     def portable(self) -> Failed:
-        """The same, with an error that can be sent to another process."""
+        """The same failure, with an error that can be sent to another process."""
         return replace(self, error=portable(self.error))
 
 
@@ -174,7 +174,7 @@ class Pending(Generic[T]):
 
     @classmethod
     def done(cls, value: T) -> Pending[T]:
-        """One that is there already."""
+        """A value that is there already."""
         return cls(lambda: value)
 
     def result(self) -> T:

@@ -31,7 +31,7 @@ class Network:
             part.eval()
         self.normed = bool(moving_norms(self.student))
         self.frozen_tensors = frozen_tensors(self.student)
-        """They stay in the model: nobody sends or stores them."""
+        """What nobody trains. It stays in the model: nobody sends or stores it."""
         self.teacher = copy.deepcopy(self.student).eval()
         # The two beside their BatchNorms' mode. Without one that moves there is nothing to tell them apart.
         self.lone, self.by_batch = self.student, self.teacher
@@ -164,8 +164,8 @@ class Network:
         return Out(out.features.float(), out.logits.float()) if self.bf16 else out
 
     def _paired(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
-        """One sample beside its copy: the same batch statistics, of which BatchNorm accepts no fewer than
-        two."""
+        """Run the model on one sample beside its copy, which leaves batch statistics as they are: BatchNorm
+        accepts no fewer than two."""
         out = self._run(module, weights, torch.cat([x, x]))
         return Out(out.features[:1], out.logits[:1])
 
@@ -189,8 +189,8 @@ def _places(module: nn.Module) -> list[ModulePlace]:
 
 
 def _call(module: nn.Module, places: list[ModulePlace], weights: Weights, x: Tensor) -> Out:
-    """As torch.func.functional_call, which looks the places up at every call: for a small model that takes as
-    long as its forward pass."""
+    """Run a module with these weights, as torch.func.functional_call does, which looks the places up at every
+    call: for a small model that takes as long as its forward pass."""
     own = [store[key] for store, key, _ in places]
     given = weights.buffers | weights.params
     try:

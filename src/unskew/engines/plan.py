@@ -27,7 +27,7 @@ def longest_first(sizes: Sequence[int]) -> list[int]:
 
 
 def divide(sizes: Sequence[int], parts: int) -> list[list[int]]:
-    """The same places in so many parts, each in turn to the part that has least."""
+    """The places of all that has something to do, in so many parts: each in turn to the part with least."""
     divided: list[list[int]] = [[] for _ in range(parts)]
     load = [0] * parts
     for place in longest_first(sizes):
@@ -46,7 +46,7 @@ class Epoch:
     draws: NDArray[np.float32]
     """Uniform numbers for the augmentation of each row, [len(rows), draws]."""
     sizes: list[int]
-    """Of the batches."""
+    """The sizes of the batches."""
 
 
 def epochs(

@@ -36,7 +36,7 @@ from unskew.flower.messages import (
 from unskew.flower.records import FROZEN, from_record, to_record, unpacked, within
 from unskew.flower.replay import MissingError, Reached, reach
 from unskew.flower.settings import AnyMethod, FlowerSettings, settings_of
-from unskew.flower.site import Scale, Site, scaled, site_of
+from unskew.flower.site import MeanAndStd, Site, scaled, site_of
 from unskew.method import Method
 from unskew.program import PassCount
 from unskew.trial import Trial
@@ -359,7 +359,7 @@ def train(
     *,
     method: AnyMethod,
     model: Any,
-    scale: Scale | None = None,
+    scale: MeanAndStd | None = None,
     **conditions: Any,
 ) -> Message:
     """Train, test or ask the clients of a node for a method: the body of `@app.train()`, `@app.evaluate()`

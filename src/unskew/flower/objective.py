@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from unskew import losses
 from unskew.errors import UserError, require, unknown
-from unskew.losses.arguments import Counts, check_tensor, counts_tensor
+from unskew.losses.arguments import ClassCounts, check_tensor, counts_tensor
 
 COUNTS, NET, NO_TEACHER = "counts", "net", "no teacher"
 
@@ -53,7 +53,7 @@ class ClientLoss(nn.Module):
         return value
 
 
-def loss(name: str, counts: Counts, net: nn.Module, **options: Any) -> ClientLoss:
+def loss(name: str, counts: ClassCounts, net: nn.Module, **options: Any) -> ClientLoss:
     """The loss of a method for one client and one round, called as `loss(logits, labels, inputs)`.
 
     `counts` says how many samples of each class the client holds, one number per class

@@ -14,7 +14,7 @@ from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.errors import UserError
 
-Scale = tuple[Sequence[float], Sequence[float]]
+MeanAndStd = tuple[Sequence[float], Sequence[float]]
 """Of images: a mean and a standard deviation for each channel, of pixels divided by 255."""
 
 
@@ -35,7 +35,7 @@ class Site:
     validations: tuple[Split | None, ...] = ()
 
 
-def scaled(data: Dataset, scale: Scale | None = None) -> Dataset:
+def scaled(data: Dataset, scale: MeanAndStd | None = None) -> Dataset:
     """The dataset with images that are scaled as at every other site: by its own mean and deviation each site
     would see others."""
     if data.kind != "image":

@@ -14,7 +14,7 @@ from unskew.errors import UserError, unknown
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Counts: TypeAlias = "Tensor | Sequence[float] | NDArray[Any]"
+ClassCounts: TypeAlias = "Tensor | Sequence[float] | NDArray[Any]"
 """How many samples of each class a client holds, one number per class."""
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -92,7 +92,7 @@ def _is_traced(x: Tensor) -> bool:
     )
 
 
-def checked_counts(counts: Counts, logits: Tensor) -> Tensor:
+def checked_counts(counts: ClassCounts, logits: Tensor) -> Tensor:
     """The counts where the logits are."""
     n = counts_tensor(counts)
     if n.device != logits.device and not n.is_meta:
@@ -101,7 +101,7 @@ def checked_counts(counts: Counts, logits: Tensor) -> Tensor:
     return n
 
 
-def counts_tensor(counts: Counts) -> Tensor:
+def counts_tensor(counts: ClassCounts) -> Tensor:
     """As int64, or in the floating type they came in (at least float32)."""
     if not isinstance(counts, Tensor):
         counts = _numbers(counts)

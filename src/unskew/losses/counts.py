@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 
 from unskew.errors import UserError
-from unskew.losses.arguments import Counts, out_of_range
+from unskew.losses.arguments import ClassCounts, out_of_range
 
 LABELS = ("labels", "label", "targets", "target", "y")
 
 
 def counts_of(
-    loader: Iterable[Any] | Dataset[Any] | Counts,
+    loader: Iterable[Any] | Dataset[Any] | ClassCounts,
     classes: int | None = None,
     *,
     ignore_index: int | None = None,

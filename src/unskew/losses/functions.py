@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unskew.errors import UserError
 from unskew.losses.arguments import (
-    Counts,
+    ClassCounts,
     Reduction,
     check_among,
     check_device,
@@ -49,7 +49,7 @@ _SMALLEST_NORM = 1e-8
 def calibrated_cross_entropy(
     logits: Tensor,
     labels: Tensor,
-    counts: Counts,
+    counts: ClassCounts,
     *,
     tau: float = 1.0,
     floor: float | None = None,
@@ -78,7 +78,7 @@ def calibrated_cross_entropy(
 def margin_cross_entropy(
     logits: Tensor,
     labels: Tensor,
-    counts: Counts,
+    counts: ClassCounts,
     *,
     tau: float,
     vacant: Literal["mask", "clamp", "one"] = "mask",
@@ -113,7 +113,7 @@ def margin_cross_entropy(
 def restricted_cross_entropy(
     logits: Tensor,
     labels: Tensor,
-    counts: Counts,
+    counts: ClassCounts,
     *,
     alpha: float,
     soft: bool = False,
@@ -140,7 +140,7 @@ def restricted_cross_entropy(
 def class_balanced_cross_entropy(
     logits: Tensor,
     labels: Tensor,
-    counts: Counts,
+    counts: ClassCounts,
     *,
     beta: float = 0.9999,
     normalise: Literal["present", "all"] = "present",
@@ -246,7 +246,7 @@ def distillation(
 def vacant_distillation(
     logits: Tensor,
     teacher: Tensor,
-    counts: Counts,
+    counts: ClassCounts,
     *,
     reduction: Reduction = "mean",
 ) -> Tensor:
@@ -284,7 +284,7 @@ def label_masking_distillation(
     logits: Tensor,
     teacher: Tensor | None,
     labels: Tensor,
-    counts: Counts,
+    counts: ClassCounts,
     *,
     temperature: float = 1.0,
     majority: Literal["code", "ge", "present"] = "code",
@@ -409,7 +409,7 @@ def partial_distillation(
 def logit_suppression(
     logits: Tensor,
     labels: Tensor,
-    counts: Counts,
+    counts: ClassCounts,
     *,
     form: Literal["official", "paper"] = "official",
     ignore_index: int | None = None,

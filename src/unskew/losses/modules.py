@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from unskew.errors import UserError
 from unskew.losses import functions as f
 from unskew.losses.arguments import (
-    Counts,
+    ClassCounts,
     Reduction,
     check_among,
     check_non_negative,
@@ -32,7 +32,7 @@ class _Loss(nn.Module):
 
     counts: Tensor
 
-    def __init__(self, counts: Counts | None, reduction: Reduction, ignore_index: int | None) -> None:
+    def __init__(self, counts: ClassCounts | None, reduction: Reduction, ignore_index: int | None) -> None:
         super().__init__()
         check_reduction(reduction)
         self.reduction, self.ignore_index = reduction, ignore_index
@@ -92,7 +92,7 @@ class CalibratedLoss(_Loss):
 
     def __init__(
         self,
-        counts: Counts,
+        counts: ClassCounts,
         *,
         tau: float = 1.0,
         floor: float | None = None,
@@ -114,7 +114,7 @@ class FedLCLoss(_Loss):
 
     def __init__(
         self,
-        counts: Counts,
+        counts: ClassCounts,
         *,
         tau: float = 0.5,
         vacant: Literal["mask", "clamp", "one"] = "mask",
@@ -135,7 +135,7 @@ class FedRSLoss(_Loss):
 
     def __init__(
         self,
-        counts: Counts,
+        counts: ClassCounts,
         *,
         alpha: float = 0.5,
         soft: bool = False,
@@ -157,7 +157,7 @@ class ClassBalancedLoss(_Loss):
 
     def __init__(
         self,
-        counts: Counts,
+        counts: ClassCounts,
         *,
         beta: float = 0.9999,
         reduction: Reduction = "mean",
@@ -193,7 +193,7 @@ class FedVLSLoss(_Loss):
 
     def __init__(
         self,
-        counts: Counts,
+        counts: ClassCounts,
         teacher: nn.Module,
         *,
         lam: float = 0.1,
@@ -250,7 +250,7 @@ class FedLMDLoss(_Loss):
 
     def __init__(
         self,
-        counts: Counts,
+        counts: ClassCounts,
         teacher: nn.Module | None,
         *,
         beta: float = 1.0,
@@ -287,7 +287,7 @@ class FedKDLoss(_Loss):
     def __init__(
         self,
         teacher: nn.Module,
-        counts: Counts | None = None,
+        counts: ClassCounts | None = None,
         *,
         beta: float = 0.1,
         temperature: float = 1.0,

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods import METHODS
-from unskew.methods.card import Card, Make, OptionValue, card_of
+from unskew.methods.card import Card, MakeMethod, OptionValue, card_of
 from unskew.program import Program
 from unskew.spec import is_but_should_be
 from unskew.user_code import run_file
@@ -65,7 +65,7 @@ def fill(name: str, card: Card, given: Mapping[str, OptionValue]) -> dict[str, O
     return options
 
 
-def _from_file(path: Path) -> Make:
+def _from_file(path: Path) -> MakeMethod:
     """The function named like the file, or the only public one defined in it."""
     module = run_file(path, "method")
     functions = {
@@ -80,7 +80,7 @@ def _from_file(path: Path) -> Make:
     raise UserError(f"{path} defines {len(functions)} functions: let one be named {path.stem}, the method.")
 
 
-def _from_import(name: str) -> Make:
+def _from_import(name: str) -> MakeMethod:
     module_name, _, function = name.rpartition(".")
     try:
         make = getattr(importlib.import_module(module_name), function)
@@ -92,4 +92,4 @@ def _from_import(name: str) -> Make:
         raise UserError(f"'{name}' is not a method: name a function that returns one.") from None
     if any(each.kind is not each.KEYWORD_ONLY for each in plain):
         raise UserError(f"'{name}' is not a method: let its arguments be keyword-only hyperparameters.")
-    return typing.cast(Make, make)
+    return typing.cast(MakeMethod, make)

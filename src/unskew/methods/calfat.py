@@ -29,16 +29,16 @@ from unskew.methods.card import card
 from unskew.parts.servers import combine_equally
 from unskew.types import Server, View
 
-Form = Literal["paper", "released"]
+CalfatForm = Literal["paper", "released"]
 
 SCALE, FLOOR = 10.0, 1e-7
 
 
 @card("calfat")
-def calfat(*, form: Form = "paper") -> Method:
+def calfat(*, form: CalfatForm = "paper") -> Method:
     """Add the log-prior of a client's own classes to its logits in the loss."""
-    if form not in get_args(Form):
-        raise unknown("form", form, get_args(Form))
+    if form not in get_args(CalfatForm):
+        raise unknown("form", form, get_args(CalfatForm))
     if form == "paper":
         return Method(loss=_calibrated, work=Work())
     return Method(loss=_released, server=Server(combine=combine_equally), work=Work())

@@ -12,9 +12,9 @@ from unskew.method import Method
 from unskew.program import Program
 
 OptionValue = bool | int | float | str
-Make = Callable[..., Method | Program]
+MakeMethod = Callable[..., Method | Program]
 """A constructor: its keyword arguments are the method's hyperparameters."""
-M = TypeVar("M", bound=Make)
+M = TypeVar("M", bound=MakeMethod)
 
 TEACHER = "one per batch, of the received model"
 COPY = "one copy of the weights"
@@ -26,7 +26,7 @@ class Card:
     """A method's name, its constructor, and what it costs in words; `Method.work` has the numbers."""
 
     name: str
-    make: Make
+    make: MakeMethod
     passes: str = "none"
     """Forward passes beyond plain training."""
     memory: str = "none"
@@ -100,7 +100,7 @@ def written() -> dict[str, Card]:
     return {each.name: each for each in _WRITTEN}
 
 
-def card_of(make: Make, name: str) -> Card:
+def card_of(make: MakeMethod, name: str) -> Card:
     """What was written of a constructor; otherwise a card that states nothing."""
     for each in reversed(_WRITTEN):
         if each.make is make:

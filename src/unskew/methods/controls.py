@@ -31,6 +31,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
@@ -243,9 +244,15 @@ def unstacked(models: Weights) -> list[Weights]:
 
 
 def stacked(models: Sequence[Weights]) -> Weights:
-    """All models in one, on a new first axis."""
+    """All models in one, on a new first axis. What all of them share, such as parameters that nobody trains,
+    takes the memory of one."""
 
     def stack(parts: Sequence[Tensors]) -> Tensors:
-        return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+        return {name: stack_one([part[name] for part in parts]) for name in parts[0]}
+
+    def stack_one(values: Sequence[Tensor]) -> Tensor:
+        first = values[0]
+        shared = all(value is first for value in values)
+        return first.clone().expand(len(values), *first.shape) if shared else torch.stack(list(values))
 
     return Weights(stack([w.params for w in models]), stack([w.buffers for w in models]))

@@ -27,15 +27,15 @@ from unskew.method import Method, Work
 from unskew.methods.card import card
 from unskew.types import View
 
-Form = Literal["code", "paper"]
+FedDecorrForm = Literal["code", "paper"]
 
 
 @card("feddecorr")
-def feddecorr(*, beta: float = 0.1, form: Form = "code") -> Method:
+def feddecorr(*, beta: float = 0.1, form: FedDecorrForm = "code") -> Method:
     """Keep features from collapsing by penalising correlations between their dimensions."""
     require(beta >= 0, f"beta is {beta} but should be 0 or more.")
-    if form not in get_args(Form):
-        raise unknown("form", form, get_args(Form))
+    if form not in get_args(FedDecorrForm):
+        raise unknown("form", form, get_args(FedDecorrForm))
 
     def term(view: View) -> Tensor:
         return beta * decorrelation_term(view.out.features, form=form)

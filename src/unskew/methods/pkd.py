@@ -349,8 +349,7 @@ def train_expert(
     network.load_frozen(trained.frozen)
     if not all(bool(torch.isfinite(value).all()) for value in weights.params.values()):
         return None
-    size = metrics.nbytes(weights.params if trial.statistics == "local" else weights.params | weights.buffers)
-    return Expert(partial(_answer, network, weights), size)
+    return Expert(partial(_answer, network, weights), metrics.nbytes(trial.sent_of(weights)))
 
 
 def only_classes(federation: Federation, group: Group, samples: Tensor | None = None) -> Federation:

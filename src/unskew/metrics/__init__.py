@@ -73,6 +73,7 @@ from unskew.metrics.seeds import (
     Comparison,
     SeedsSummary,
     compare,
+    mean_and_std,
     over_seeds,
     plus_minus,
 )
@@ -135,6 +136,7 @@ __all__ = [
     "log_loss",
     "macro_f1",
     "max_mean_min",
+    "mean_and_std",
     "mean_class_accuracy",
     "mean_effect",
     "mean_scores",

@@ -56,9 +56,14 @@ def over_seeds(
 
 
 def plus_minus(summary: SeedsSummary, *, scale: float = 1.0, digits: int = 1) -> str:
-    """Mean ± standard deviation as they are printed, times `scale`; the mean alone where there is no
+    """The mean ± standard deviation over seeds as they are printed, times `scale`."""
+    return mean_and_std(summary.mean, summary.std, scale=scale, digits=digits)
+
+
+def mean_and_std(mean: float, std: float | None, *, scale: float = 1.0, digits: int = 1) -> str:
+    """A mean ± standard deviation as they are printed, times `scale`; the mean alone where there is no
     deviation."""
-    shown = [summary.mean] if summary.std is None else [summary.mean, summary.std]
+    shown = [mean] if std is None else [mean, std]
     # + 0.0: no minus before a zero.
     return " ± ".join(f"{round(scale * value, digits) + 0.0:.{digits}f}" for value in shown)
 

@@ -16,7 +16,7 @@ from unskew.parts.heads import find_head
 from unskew.record import FixedHead, NetworkRecord
 from unskew.types import Inputs, Out
 
-Make = Callable[[], nn.Module]
+MakeModule = Callable[[], nn.Module]
 
 
 @runtime_checkable
@@ -29,7 +29,7 @@ class Told(Protocol):
     def __call__(self) -> nn.Module: ...
 
 
-def rebuild(network: NetworkRecord, inputs: Inputs, classes: int, own: Make | None = None) -> nn.Module:
+def rebuild(network: NetworkRecord, inputs: Inputs, classes: int, own: MakeModule | None = None) -> nn.Module:
     """A model of this kind with any weights. `own` makes what the network's own code would."""
 
     def plain() -> nn.Module:

@@ -12,7 +12,7 @@ from unskew.errors import UserError, require
 from unskew.notation import Option, items, named, read_options
 from unskew.types import Gradient, Optimizer, Params, Tensors
 
-Kind = Literal["sgd", "adam", "adamw"]
+OptimizerKind = Literal["sgd", "adam", "adamw"]
 
 FIRST, SECOND, STEPS = "first/", "second/", "steps"
 """What Adam's state is called: the moments of every parameter, by its name, and how many steps were taken."""
@@ -27,7 +27,7 @@ class OptimizerChoice:
     adamw   with decoupled weight decay, as torch.optim.AdamW
     """
 
-    kind: Kind = "sgd"
+    kind: OptimizerKind = "sgd"
     betas: tuple[float, ...] = (0.9, 0.999)
     eps: float = 1e-8
 
@@ -45,12 +45,12 @@ class OptimizerChoice:
     def parse(cls, text: str) -> OptimizerChoice:
         """The choice of a text such as adamw:betas=0.9/0.99."""
         name, rest = named(text)
-        if name not in get_args(Kind):
+        if name not in get_args(OptimizerKind):
             hint = f"; what clients keep of it is optimizer_state={name}" if name in ("fresh", "kept") else ""
             raise UserError(f"optimizer is '{name}' but should be sgd, adam or adamw{hint}.")
         options = {"betas": Option(tuple[float, ...], required=False), "eps": Option(float, required=False)}
         given = read_options(f"optimizer {name}", items(rest), {} if name == "sgd" else options, ())
-        return cls(cast(Kind, name), **given)
+        return cls(cast(OptimizerKind, name), **given)
 
     def __str__(self) -> str:
         if self.kind == "sgd":

@@ -12,9 +12,9 @@ from typing import Literal, cast, get_args
 from unskew.errors import UserError, require
 from unskew.notation import Option, items, named, read_options
 
-Kind = Literal["constant", "exponential", "cosine", "step"]
+ScheduleKind = Literal["constant", "exponential", "cosine", "step"]
 
-OPTIONS: dict[Kind, dict[str, Option]] = {
+OPTIONS: dict[ScheduleKind, dict[str, Option]] = {
     "constant": {},
     "exponential": {"factor": Option(float, required=True)},
     "cosine": {"final": Option(float, required=False)},
@@ -37,7 +37,7 @@ class Schedule:
     they count t, and cosine the rounds, from there. The rounds of `at` are counted from the beginning.
     """
 
-    kind: Kind = "constant"
+    kind: ScheduleKind = "constant"
     factor: float = 0.1
     """exponential: in every round; step: at each of the rounds in `at`."""
     final: float = 0.0
@@ -64,9 +64,9 @@ class Schedule:
     def parse(cls, text: str) -> Schedule:
         """The schedule of a text such as cosine:final=0.001,warmup=5."""
         name, rest = named(text)
-        if name not in get_args(Kind):
+        if name not in get_args(ScheduleKind):
             raise UserError(f"schedule is '{name}' but should be constant, exponential, cosine or step.")
-        kind = cast(Kind, name)
+        kind = cast(ScheduleKind, name)
         options = OPTIONS[kind] | {"warmup": Option(int, required=False)}
         unnamed = [key for key, option in options.items() if option.required]
         return cls(kind, **read_options(f"schedule {kind}", items(rest), options, unnamed))
@@ -84,7 +84,7 @@ class Schedule:
         """The learning rate of a round, counted from 0, in a training of so many rounds."""
         if round < self.warmup:
             return lr * (round + 1) / (self.warmup + 1)
-        rules: dict[Kind, Callable[[], float]] = {
+        rules: dict[ScheduleKind, Callable[[], float]] = {
             "constant": lambda: lr,
             "exponential": lambda: lr * self.factor ** (round - self.warmup),
             "cosine": lambda: self._cosine(round, lr, rounds),

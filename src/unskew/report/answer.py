@@ -27,7 +27,7 @@ MOST_NAMES = 4
 MANY = 100
 """Seeds that nobody runs."""
 
-Seeds = Mapping[str, Sequence[SavedRun]]
+RunsByMethod = Mapping[str, Sequence[SavedRun]]
 """The runs of each method."""
 Values = Mapping[str, Mapping[str, Mapping[int, float | None]]]
 """Of each method, by measure and seed."""
@@ -136,7 +136,7 @@ def moment(runs: Sequence[SavedRun]) -> Moment | None:
     return Moment(max(common)) if common else None
 
 
-def told_of(methods: Seeds, told: Answer) -> tuple[Moment | None, dict[str, list[SavedRun]]]:
+def told_of(methods: RunsByMethod, told: Answer) -> tuple[Moment | None, dict[str, list[SavedRun]]]:
     """When the runs of an answer are compared, and all that have come so far: also of seeds and methods that
     it leaves out. Where it compares nothing, all that were tested, at a time that they have in common; None
     where there is none."""
@@ -148,7 +148,7 @@ def told_of(methods: Seeds, told: Answer) -> tuple[Moment | None, dict[str, list
     }
 
 
-def choose_reference(methods: Seeds, wanted: str | None = None) -> str:
+def choose_reference(methods: RunsByMethod, wanted: str | None = None) -> str:
     """The method that the others are compared with: the one asked for, else the one that was asked for when
     all of them were run, else FedAvg, else the first."""
     if wanted is not None:
@@ -161,11 +161,11 @@ def choose_reference(methods: Seeds, wanted: str | None = None) -> str:
     return next((name for name in known if name is not None), next(iter(methods)))
 
 
-def _named(wanted: str, methods: Seeds) -> str | None:
+def _named(wanted: str, methods: RunsByMethod) -> str | None:
     return next((name for name, runs in methods.items() if wanted in (name, runs[0].label)), None)
 
 
-def answer(methods: Seeds, *, reference: str | None = None) -> Answer:
+def answer(methods: RunsByMethod, *, reference: str | None = None) -> Answer:
     """For runs that differ in method and seed alone."""
     runs = [run for seeds in methods.values() for run in seeds]
     where, skew = _where(runs[0]), skew_in_words(runs[0])
@@ -205,7 +205,7 @@ def answer(methods: Seeds, *, reference: str | None = None) -> Answer:
     )
 
 
-def _begun(methods: Seeds) -> dict[str, list[SavedRun]]:
+def _begun(methods: RunsByMethod) -> dict[str, list[SavedRun]]:
     """The runs that were tested and have not failed: others would wait for one that goes no further. Where
     nothing else is there, those that failed."""
     tested = {name: [run for run in runs if run.tested] for name, runs in methods.items()}
@@ -213,7 +213,7 @@ def _begun(methods: Seeds) -> dict[str, list[SavedRun]]:
     return {name: runs for name, runs in (going if any(going.values()) else tested).items() if runs}
 
 
-def _same_seeds(methods: Seeds) -> tuple[dict[str, list[SavedRun]], set[int]]:
+def _same_seeds(methods: RunsByMethod) -> tuple[dict[str, list[SavedRun]], set[int]]:
     """The methods with the seeds that all of them have: a mean over other seeds may be higher for the seeds
     alone. Methods with so few seeds that the others could claim nothing for their sake are left out."""
 
@@ -229,7 +229,7 @@ def _same_seeds(methods: Seeds) -> tuple[dict[str, list[SavedRun]], set[int]]:
     }, seeds
 
 
-def _left_out(methods: Seeds, compared: Seeds, seeds: int) -> list[str]:
+def _left_out(methods: RunsByMethod, compared: RunsByMethod, seeds: int) -> list[str]:
     notes = []
     if gone := [name for name in methods if name not in compared]:
         notes.append(f"Not compared, for want of tested seeds that the others have: {join(gone)}.")
@@ -241,11 +241,11 @@ def _left_out(methods: Seeds, compared: Seeds, seeds: int) -> list[str]:
     return notes
 
 
-def _none_other(methods: Seeds) -> list[str]:
+def _none_other(methods: RunsByMethod) -> list[str]:
     return ["No other method is here to compare it with."] if len(methods) == 1 else []
 
 
-def _compare(methods: Seeds, reference: str, when: Moment) -> Answer:
+def _compare(methods: RunsByMethod, reference: str, when: Moment) -> Answer:
     sites = all(
         line.sites is not None for runs in methods.values() for run in runs for line in run.tested[-1:]
     )

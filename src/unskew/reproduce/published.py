@@ -18,7 +18,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from unskew import metrics
 from unskew.errors import UserError, unknown
+from unskew.notation import items, joined, named
 
 Reading = Literal["paper", "as-coded"]
 READINGS: tuple[Reading, ...] = ("paper", "as-coded")
@@ -123,7 +125,7 @@ class Published:
         """As it is printed, with the decimals papers have."""
         if self.value is None:
             return self.word
-        return f"{self.value:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "")
+        return metrics.mean_and_std(self.value, self.std, digits=2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +153,7 @@ class Cell:
         if self.not_runnable:
             return ()
         name = str(settings(self)["data"]["name"])
-        return tuple(part.partition(":")[0] for part in name.split("+"))
+        return tuple(named(part)[0] for part in joined(name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,19 +283,22 @@ def _fit(method: ExperimentSettings, rounds: int) -> None:
         method["expert_rounds"] = rounds
 
 
+SCALED = {("dirichlet", "min_size"), ("quantity", "variant")}
+"""The options of skews that a part of the data cannot have as they are."""
+
+
 def _scaled(recipe: str, fraction: float) -> str:
     """A skew that a part of the data can be divided by: the least number of samples is a part too, and where
     a published code has one of its own that cannot be changed, the clean form is taken."""
     told = []
-    for rule in recipe.split("+"):
-        head, *given = rule.split(",")
-        if head.startswith("dirichlet:"):
-            least = next((int(each[9:]) for each in given if each.startswith("min_size=")), 10)
-            given = [each for each in given if not each.startswith("min_size=")]
-            given.append(f"min_size={max(1, int(fraction * least))}")
-        if head.startswith("quantity:"):
-            given = [each for each in given if not each.startswith("variant=")]
-        told.append(",".join([head, *given]))
+    for rule in joined(recipe):
+        name, rest = named(rule)
+        given = {item.key or item.value: item for item in items(rest)}
+        texts = [item.text for key, item in given.items() if (name, key) not in SCALED]
+        if name == "dirichlet":
+            least = int(given["min_size"].value) if "min_size" in given else 10
+            texts.append(f"min_size={max(1, int(fraction * least))}")
+        told.append(f"{name}:{','.join(texts)}" if texts else name)
     return "+".join(told)
 
 

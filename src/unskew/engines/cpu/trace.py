@@ -40,7 +40,7 @@ USERS_OF_A_POOLED_RELU = (
 MemoryPlace = tuple[object, ...]
 """Where a tensor lies in memory, and how."""
 
-Replay = Callable[..., Tensor]
+TraceReplay = Callable[..., Tensor]
 """A traced step: from the factor and the inputs of the trace to the loss. It moves the inputs in place."""
 
 
@@ -148,7 +148,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _insert(self, name: str, inputs: list[Any], outputs: int) -> Any:
         return self.graph.insertNode(self.graph.create(name, inputs, outputs))
 
-    def program(self, loss: Tensor) -> Replay | None:
+    def program(self, loss: Tensor) -> TraceReplay | None:
         """Return the program, or None where there is a `reason` against it. It turns the optimiser of
         TorchScript off in this process."""
         if self.factors != 1:
@@ -161,7 +161,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.reason = f"{type(error).__name__}: {error}"
             return None
 
-    def _build(self, loss: Tensor) -> Replay:
+    def _build(self, loss: Tensor) -> TraceReplay:
         self.graph.registerOutput(self._value(loss, None))
         for node in reversed(self.views):
             if not node.hasUses():
@@ -169,7 +169,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for relu in self.graph.findAllNodes("aten::relu"):
             _pool_before(relu)
         torch._C._set_graph_executor_optimize(False)
-        replay: Replay = torch._C._create_function_from_graph("step", self.graph)
+        replay: TraceReplay = torch._C._create_function_from_graph("step", self.graph)
         return replay
 
 

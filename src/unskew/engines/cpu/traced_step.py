@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from unskew.engines.cpu.trace import Replay, Trace, place_of, same_bits, self_check
+from unskew.engines.cpu.trace import Trace, TraceReplay, place_of, same_bits, self_check
 from unskew.engines.loop import Step, Training
 from unskew.errors import UserError
 
@@ -33,12 +33,12 @@ class TracedStep:
     ordinary: int = 0
     """How many steps ran before it was traced."""
     seconds: float = 0.0
-    """How long these took."""
-    replay: Replay | None = None
+    """How many seconds the ordinary steps took."""
+    replay: TraceReplay | None = None
     counts: Tensor | None = None
     """The label counts of the client it was traced with."""
     agreed: float = 0.0
-    """How many comparisons it has passed."""
+    """How many comparisons the trace has passed."""
     replayed: int = 0
     next_check: int = 1
     """The replay that is compared with an ordinary step next."""
@@ -131,7 +131,7 @@ class StepTracer:
             known.refused, known.counts = known.replay is None, scope.counts.clone()
             return loss
 
-        def compared(known: TracedStep, replay: Replay, x: Tensor, y: Tensor, lr: float) -> Tensor:
+        def compared(known: TracedStep, replay: TraceReplay, x: Tensor, y: Tensor, lr: float) -> Tensor:
             if id(known) in used:
                 return training.step(x, y, lr)
             used.add(id(known))
@@ -141,7 +141,7 @@ class StepTracer:
             known.agreed += 0.25 if torch.equal(scope.counts, known.counts) else 1
             return loss
 
-        def checked(known: TracedStep, replay: Replay, x: Tensor, y: Tensor, lr: float) -> Tensor:
+        def checked(known: TracedStep, replay: TraceReplay, x: Tensor, y: Tensor, lr: float) -> Tensor:
             known.next_check = min(2 * known.next_check, known.next_check + self.check_every)
             loss, agrees = both(replay, x, y, lr)
             if not agrees:
@@ -152,7 +152,7 @@ class StepTracer:
                 )
             return loss
 
-        def both(replay: Replay, x: Tensor, y: Tensor, lr: float) -> tuple[Tensor, bool]:
+        def both(replay: TraceReplay, x: Tensor, y: Tensor, lr: float) -> tuple[Tensor, bool]:
             """Return the loss of an ordinary step, and whether a replay of it gives the same bits."""
             copies = [value.clone() for value in held]
             random_state = torch.get_rng_state()

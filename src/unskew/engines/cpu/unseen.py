@@ -8,11 +8,20 @@ import pickle
 import random
 import sys
 import zlib
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
-from typing import Any
+from types import (
+    CodeType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+    TracebackType,
+)
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -35,8 +44,15 @@ READS = {
 """Functions in C that hand the values of tensors to Python. Those that PyTorch's own overrides do not show,
 as inside a backward pass, are noticed by their name."""
 
-EFFECTS = {"print", "urandom", "write", "writelines"}
-"""Functions in C that do something beside computing, or draw random numbers."""
+COPIES_OF_LISTS = {"as_tensor", "asarray", "new_tensor", "tensor"}
+"""Functions that make a tensor of a list. Tensors in the list are read past PyTorch's operators."""
+
+EFFECTS = {
+    "open", "print", "putenv", "read", "readline", "start_joinable_thread", "start_new_thread", "urandom",
+    "write", "writelines",
+}  # fmt: skip
+"""Functions in C that do something beside computing: they look at files, draw random numbers, or start a
+thread, in which nothing is seen."""
 
 CLOCKS_AND_DICE = {"_random", "datetime", "random", "time"}
 """Modules whose functions in C return something else each time."""
@@ -60,7 +76,7 @@ class Unseen(TorchFunctionMode):
         super().__init__()
         self.reason = ""
         self.paused = False
-        """Set while the tracer itself looks at tensors."""
+        """Whether it is the tracer itself that looks at tensors."""
         self._roots = (random.getstate, np.random.get_state, *roots)
 
     def __enter__(self) -> Unseen:
@@ -88,7 +104,10 @@ class Unseen(TorchFunctionMode):
     ) -> object:
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", str(func))
-        if not self.paused and name not in SHAPES_AND_TYPES and not _is_tensors(out):
+        if self.paused:
+            return out
+        reads_list = name in COPIES_OF_LISTS and any(map(_lists_tensors, [*args, *(kwargs or {}).values()]))
+        if reads_list or (name not in SHAPES_AND_TYPES and not _is_tensors(out)):
             self._notice(f"it reads values of tensors by {name}")
         return out
 
@@ -119,6 +138,13 @@ def _is_tensors(value: object) -> bool:
     if isinstance(value, dict):
         return all(map(_is_tensors, value.values()))
     return value is None or isinstance(value, Tensor)
+
+
+def _lists_tensors(value: object) -> bool:
+    """Whether a value is a list with tensors in it, or with such lists."""
+    return isinstance(value, tuple | list) and any(
+        isinstance(each, Tensor) or _lists_tensors(each) for each in value
+    )
 
 
 PLAIN = int | float | complex | str | bytes | None
@@ -160,6 +186,10 @@ def _detail(value: object, parts: int) -> object:
         return None if value.is_inference() else value._version
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return zlib.crc32(value.tobytes())
+    if isinstance(value, bytearray | array):
+        return zlib.crc32(value)
+    if isinstance(value, GeneratorType):
+        return value.gi_frame and value.gi_frame.f_lasti
     if isinstance(value, np.random.Generator):
         return pickle.dumps(value.bit_generator.state)
     if isinstance(value, np.random.RandomState):
@@ -189,6 +219,11 @@ def _parts(value: object) -> Iterator[object]:
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, FunctionType):
         yield from _of_function(value)
+    elif isinstance(value, GeneratorType):
+        yield from value.gi_frame.f_locals.values() if value.gi_frame else ()
+    elif isinstance(value, Iterator) and type(value).__module__ == "builtins":
+        _, left, *position = cast("tuple[Any, ...]", value.__reduce__())
+        yield from (*left, *position)
     elif isinstance(value, type):
         if not _of_library(value):
             yield from vars(value).values()

@@ -105,8 +105,7 @@ class CapturedStep:
 
     def _held(self, slot: Slot) -> Held:
         anchor, scope = dict(self.shared.anchor.groups), dict(slot.scope.groups)
-        own = scope.pop("buffers")
-        if self.trial.statistics == "local":
+        if own := scope.pop("buffers"):  # of a client that keeps its own
             anchor["buffers"] = own
         lr = scope.pop("lr").get("lr", self.shared.lr)
         return Held(slot.changing.groups, scope, anchor, self.broadcast["shared"], lr)

@@ -37,7 +37,7 @@ class StreamEvaluator:
         self._decided = not local.trial.fast
         """Whether it is known if compiling the test is worth the time."""
         self._seconds: float | None = None
-        """What a test took."""
+        """How many seconds a test took."""
 
     def evaluate(self, weights: Weights) -> Pending[Assessment]:
         """Test a model on the evaluator's samples. Nothing but this stream waits."""

@@ -39,11 +39,11 @@ class RoundInputs:
     rows: Tensor
     """Rows of the training split, one sample after the other, where they are looked up."""
     draws: Tensor
-    """The random numbers of their augmentation, on the host."""
+    """The random numbers of the samples' augmentation, on the host."""
     half: int
-    """Which half of the memory they are in, where they all fit."""
+    """Which half of the memory the inputs are in, where all of them fit."""
     whole: bool
-    """Whether they all fit."""
+    """Whether all inputs of the round fit."""
     ready: Event
 
     def are_for(self, tasks: Sequence[Task]) -> bool:

@@ -26,10 +26,10 @@ class Ready:
     """One client's round, with all that is known before it trains."""
 
     place: int
-    """Its place among the jobs."""
+    """The client's place among the jobs."""
     start: Start
     random: Tensor | int
-    """The state of its random numbers, or their seed."""
+    """The state of the client's random numbers, or their seed."""
     inputs: ClientInputs
 
     def failed(self, stage: ClientStage, error: Exception) -> Failed:
@@ -66,8 +66,8 @@ class Slot:
     changing: PackedTensors
     """Parameters, buffers, optimiser state, summed loss and tallies: what a step changes."""
     scope: PackedTensors
-    """Counts, memory, correction: what it only reads; and the learning rate, where it is not the same in all
-    steps of a round."""
+    """Counts, memory, correction: what a step only reads; and the learning rate, where it is not the same in
+    all steps of a round."""
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ class ClientSlot:
     position: Tensor
     """Where the next batch begins among the inputs."""
     replays: dict[int, Replay] = field(default_factory=dict)
-    """By how many steps each takes at once."""
+    """The captured steps, by how many of them run at once."""
 
 
 @dataclass(eq=False)

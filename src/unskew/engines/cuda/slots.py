@@ -236,7 +236,8 @@ class Slots:
         return ClientSlot(self._slot(number, priority=2 if number < URGENT_SLOTS else 1), number, position)
 
     def _partial_slot(self, size: int) -> PartialSlot:
-        """Several sizes share a slot, so that these take no more memory than the slots of clients."""
+        """The slot for batches of a size. Several sizes share one, so that these take no more memory than the
+        slots of clients."""
         key = size % len(self.slots)
         if key not in self.partial_slots:
             self.partial_slots[key] = PartialSlot(self._slot(key, priority=3))

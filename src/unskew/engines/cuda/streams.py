@@ -205,9 +205,9 @@ def stream_on(device: torch.device, number: int, priority: int) -> Stream:
 
 @cache
 def _cuda_stream(device: torch.device, number: int, priority: int) -> torch.cuda.Stream:
-    """One for all engines: PyTorch has 32 of each priority and keeps scratch memory for matrix products for
-    every one it ever used, which a captured graph uses too. Two streams of an engine must never be the
-    same."""
+    """A CUDA stream, the same for all engines: PyTorch has 32 of each priority and keeps scratch memory for
+    matrix products for every one it ever used, which a captured graph uses too. Two streams of an engine must
+    never be the same."""
     stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=-priority)  # type: ignore[no-untyped-call]
     return stream
 

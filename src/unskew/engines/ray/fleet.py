@@ -63,7 +63,7 @@ class Fleet:
         self._limit = limit
         self._idle: list[Any] = []
         self._starting: dict[Any, Any] = {}
-        """By the reference to what each says about itself once it has started."""
+        """Workers that are starting, by the reference to what each will say about itself."""
         self._lock = threading.Lock()
 
     def grow(self, wanted: int) -> int:

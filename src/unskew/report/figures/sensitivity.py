@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SettingValue = object
-Lines = dict[str, dict[SettingValue, list[SavedRun]]]
+RunsBySetting = dict[str, dict[SettingValue, list[SavedRun]]]
 """By name, the runs at each value of the setting."""
 
 
@@ -98,7 +98,7 @@ def _varying(flat: Sequence[Mapping[str, SettingValue]]) -> list[str]:
     return sorted(varying, key=lambda key: not key.startswith("method."))  # the method's own first
 
 
-def _lines(key: str, runs: Sequence[SavedRun], flat: Sequence[Mapping[str, SettingValue]]) -> Lines:
+def _lines(key: str, runs: Sequence[SavedRun], flat: Sequence[Mapping[str, SettingValue]]) -> RunsBySetting:
     """Runs that agree in all but this setting, and the seed; and those of methods that have no such setting,
     under the same conditions."""
     groups: dict[str, tuple[dict[str, SettingValue], dict[SettingValue, list[SavedRun]]]] = {}
@@ -111,7 +111,7 @@ def _lines(key: str, runs: Sequence[SavedRun], flat: Sequence[Mapping[str, Setti
     lines += [
         (rest, values) for rest, values in groups.values() if None in values and _conditions(rest) in under
     ]
-    named: Lines = {}
+    named: RunsBySetting = {}
     for rest, values in lines:
         method = rest["method.name"]
         apart = _varying([other for other, _ in lines if other["method.name"] == method])
@@ -127,7 +127,7 @@ def _conditions(rest: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
 def _panel(
     axes: Axes,
     key: str,
-    lines: Lines,
+    lines: RunsBySetting,
     measure: Measure,
     seen: Mapping[str, PlotStyle],
     inches: float,

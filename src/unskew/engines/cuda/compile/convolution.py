@@ -10,8 +10,9 @@ from torch import Tensor
 from unskew.engines.cuda.compile import depthwise, im2col
 from unskew.engines.cuda.compile.context import Context, images
 
-Kind = Literal["pointwise", "stem", "depthwise"]
-"""1×1 without stride; few input channels, as in a network's first layer; one kernel for each channel."""
+ConvolutionKind = Literal["pointwise", "stem", "depthwise"]
+"""How a convolution is decomposed: as one of 1×1 without stride, of few input channels, as in a network's
+first layer, or with one kernel for each channel."""
 
 
 class Convolution:
@@ -91,7 +92,7 @@ class Convolution:
         dilation: list[int],
         transposed: bool,
         groups: int,
-    ) -> Kind | None:
+    ) -> ConvolutionKind | None:
         """Return how a convolution is decomposed; None where it is not, or this kind is left out."""
         kind = _kind(x, weight, stride, padding, dilation, transposed, groups)
         return None if kind in self._context.without else kind
@@ -105,7 +106,7 @@ def _kind(
     dilation: list[int],
     transposed: bool,
     groups: int,
-) -> Kind | None:
+) -> ConvolutionKind | None:
     if weight.ndim != 4 or transposed or set(dilation) != {1}:
         return None
     channels_last = x.stride(1) == 1

@@ -17,7 +17,14 @@ BLOCK, WARPS = 16, 4
 WEIGHT_BLOCK, WEIGHT_WARPS, WEIGHT_PROGRAMS = 8, 1, 512
 
 
-@torch.library.custom_op("unskew::depthwise", mutates_args=(), device_types="cuda")
+# Schemas are written out: PyTorch 2.6 does not read `list[int]` in a signature.
+@torch.library.custom_op(
+    "unskew::depthwise",
+    mutates_args=(),
+    device_types="cuda",
+    schema="(Tensor images, Tensor weights, SymInt[] kernel, SymInt[] stride, SymInt[] size, bool flipped)"
+    " -> Tensor",
+)
 def depthwise(
     images: Tensor, weights: Tensor, kernel: list[int], stride: list[int], size: list[int], flipped: bool
 ) -> Tensor:
@@ -55,7 +62,13 @@ def depthwise_weight_gradient(
     return sums.sum(dim=0)
 
 
-@torch.library.custom_op("unskew::depthwise_weight_gradient", mutates_args=(), device_types="cuda")
+@torch.library.custom_op(
+    "unskew::depthwise_weight_gradient",
+    mutates_args=(),
+    device_types="cuda",
+    schema="(Tensor images, Tensor grad, SymInt parts, SymInt[] start, SymInt[] stride, SymInt[] size)"
+    " -> Tensor",
+)
 def weight_gradient_in_parts(
     images: Tensor, grad: Tensor, parts: int, start: list[int], stride: list[int], size: list[int]
 ) -> Tensor:

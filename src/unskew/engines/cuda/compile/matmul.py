@@ -26,6 +26,6 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
 
 
 def addmm(base: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Multiply two such matrices and add a third."""
+    """Multiply two matrices as `mm` does, and add a third."""
     product = mm(a, b) if beta == alpha == 1 else NotImplemented
     return product if product is NotImplemented else product + base
