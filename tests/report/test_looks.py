@@ -58,7 +58,7 @@ def test_the_page_has_these_papers():
 
 
 def test_every_registered_method_has_a_look_that_differs_from_all_others_in_two_of_three():
-    assert set(FIXED) == set(METHODS)
+    assert set(FIXED) <= set(METHODS)
     assert len(FIXED) == len(set(FIXED)) <= len(COLOURS) * len(DASHES)
     found = looks(METHODS)
     assert max(shared(one, other) for one, other in combinations(found.values(), 2)) == 1

@@ -1,7 +1,7 @@
 """How each method looks, on the page and in figures: a colour, a dash and a marker that are always its own.
 
-A registered method has a place in `FIXED`, whatever else is shown. Any two of them differ in at least two of
-the three. All others, such as a method with other hyperparameters, find theirs by their name.
+A method in `FIXED` has its look whatever else is shown. Any two of them differ in at least two of the three.
+All others, such as a method with other hyperparameters, find theirs by their name.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ FIXED = (
     "fedcm", "wima", "fedswa", "fedmoswa", "fedrcl",
     "steady",
 )  # fmt: skip
-"""Registered methods by their place. A new one is added at the end, so that all others keep theirs."""
+"""Methods by their place. A new one may be added at the end, so that all others keep theirs."""
 
 TURNING = 6
 """Dashes that the first turns through the colours shift."""
@@ -131,7 +131,7 @@ class PlotStyle:
 def looks(names: Iterable[str]) -> dict[str, PlotStyle]:
     """A look for each of these methods, which are shown together.
 
-    Registered methods have theirs whatever the others are. Each of the others starts from a look that follows
+    Those in `FIXED` have theirs whatever the others are. Each of the others starts from a look that follows
     from its name, and keeps it unless a method that was placed before has its colour, or its dash and marker:
     then it takes the next that is free. They are placed in the order of their names, so the order of the list
     never matters. Where all colours are taken, two methods share one, and differ in dash and marker; where so
@@ -177,7 +177,7 @@ def _place(name: str, shown: Iterable[PlotStyle]) -> PlotStyle:
 
 
 def _tried(name: str) -> Iterator[PlotStyle]:
-    """All looks that no registered method has, from the one that the name stands for."""
+    """All looks that no method in `FIXED` has, from the one that the name stands for."""
     first = int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:8], "big")
     for step in range(len(EVERY)):
         look = EVERY[(first + step * STEP) % len(EVERY)]
