@@ -68,6 +68,15 @@ class TestPublished:
                     parse_skew(smaller["skew"]["recipe"])
 
     @pytest.mark.parametrize(
+        ("paper", "last_table", "last_figure"),
+        [("fedlmd", 7, 10), ("fedvls", 17, 9), ("feded", 7, 6), ("fedlc", 7, 7), ("pkd", 10, 11)],
+    )
+    def test_every_table_and_figure_is_described(self, paper, last_table, last_figure) -> None:
+        numbered = [("table", last_table), ("figure", last_figure)]
+        expected = [f"{paper}:{kind}{number}" for kind, last in numbered for number in range(1, last + 1)]
+        assert [table.id for table in papers()[paper].tables] == expected
+
+    @pytest.mark.parametrize(
         ("table", "cell", "measure", "number"),
         [
             ("fedlmd:table3", "cifar10/dirichlet:0.05/fedlmd", "accuracy", "50.45"),
