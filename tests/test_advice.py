@@ -285,8 +285,10 @@ def test_equal_conditions_compare_with_fedavg_on_the_same_server():
     assert not found[1].gains["fedlc"].settled
     assert set(found[1].gains) == {"fedlc"}
     page = build.page([setting(network(PLAIN, GOOD, steady, both, own))])
-    assert "`fedlc`: as published a gain can be claimed in 1 of 1 settings, +20.0 points" in page
-    assert "in 0 of 1, +0.3 on average" in page
+    assert (
+        "`fedlc`: of the 1 setting with both numbers a gain can be claimed as published in 1, +20.0" in page
+    )
+    assert "in these beside the strongest FedAvg in 0, +0.3 on average" in page
 
 
 def test_a_server_that_fails_fedavg_is_no_stronger_fedavg():
@@ -403,6 +405,33 @@ def test_advise_on_the_command_line(unskew):
     assert told["facts"]["vacant"] == pytest.approx(0.8)
 
 
+def test_the_command_has_places_for_what_is_not_known(unskew):
+    known = setting(network(PLAIN, GOOD, DEAR))
+    found = advised(known, given={})
+    command = shlex.split(found.command)
+    for flag, value in (("--dataset", "DATA"), ("--skew", "SKEW"), ("--clients", "4")):
+        assert command[command.index(flag) + 1] == value
+    assert "write what is yours in the place of DATA and SKEW" in found.notes[-1]
+    named = advised(known, given={"data.name": "digits"})
+    assert "--dataset digits --skew SKEW --clients 4" in named.command
+    assert "in the place of SKEW;" in named.notes[-1]
+    whole = advised(known)
+    assert "SKEW" not in whole.command
+    assert not whole.notes
+
+
+def test_counts_of_a_dataset_are_those_of_its_listed_name(unskew):
+    np.savetxt("counts.csv", np.eye(10, dtype=int) * 100, fmt="%d", delimiter=",")
+    told = json.loads(unskew("advise", "counts.csv", "--dataset", "fashion-mnist", "--json").out)
+    assert told["title"].startswith("fashion_mnist, 10 clients")
+    assert any(each["same_data"] for each in told["settings"])
+
+
+def test_one_client_is_one(unskew):
+    Path("counts.csv").write_text("3,4\n")
+    assert unskew("advise", "counts.csv").out.startswith("1 client, all in every round\n")
+
+
 def test_a_measured_dataset_need_not_be_here(unskew, tmp_path, monkeypatch):
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "nothing"))
     words = "advise --dataset cifar10 --skew shards:2,variant=fedntd --clients 100 --cohort 10 --json"
@@ -472,6 +501,8 @@ def test_a_broken_file_of_counts_is_answered_in_one_sentence(unskew, name, text,
         ("counts.csv --cohort 5", "--cohort is 5 but should be 1 to 2, the number of clients."),
         ("counts.csv --by best", "unknown goal 'best': choose one of accuracy, vacant, worst."),
         ("--dataset digit", "unknown dataset 'digit': did you mean 'digits'?"),
+        ("counts.csv --dataset digit", "unknown dataset 'digit': did you mean 'digits'?"),
+        ("counts.csv --model cnnn", "unknown model 'cnnn': did you mean 'cnn'?"),
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence(unskew, words, says):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,6 +66,15 @@ class TestPublished:
                     Augment.parse(made.data.augment)
                     smaller = experiment(cell, reading, rounds=2, fraction=0.5)
                     parse_skew(smaller["skew"]["recipe"])
+
+    @pytest.mark.parametrize(
+        ("paper", "last_table", "last_figure"),
+        [("fedlmd", 7, 10), ("fedvls", 17, 9), ("feded", 7, 6), ("fedlc", 7, 7), ("pkd", 10, 11)],
+    )
+    def test_every_table_and_figure_is_described(self, paper, last_table, last_figure) -> None:
+        numbered = [("table", last_table), ("figure", last_figure)]
+        expected = [f"{paper}:{kind}{number}" for kind, last in numbered for number in range(1, last + 1)]
+        assert [table.id for table in papers()[paper].tables] == expected
 
     @pytest.mark.parametrize(
         ("table", "cell", "measure", "number"),
@@ -272,9 +282,18 @@ def test_experiment_files_can_be_run_alone(unskew, tmp_path) -> None:
         ((), "no table is named"),
         (("fedlmd:table6",), "cannot be run: it lists hyperparameters"),
         (("fedlmd:table3", "--cell", "cifar11/*"), "no cell of fedlmd:table3 matches 'cifar11/*'"),
-        (("fedlmd:table3", "--reading", "printed"), "unknown reading 'printed'"),
+        (
+            ("fedlmd:table3", "--reading", "printed"),
+            "unknown reading 'printed': choose one of as-coded, both, paper",
+        ),
         (("fedlc:table4", "--fraction", "2"), "--fraction is 2 but should be a share between 0 and 1"),
         (("fedlc:table4", "--rounds", "0"), "--rounds is 0 but should be a whole number"),
+        (("fedlc:table4", "--rounds", "nan"), "--rounds is nan but should be a whole number"),
+        (("fedlc:table4", "--rounds", "inf"), "--rounds is inf but should be a whole number"),
+        (
+            ("fedlc:table4", "--rounds", "300"),
+            "--rounds is 300 but synthetic:0,0/fedavg is published with 300: ask for fewer",
+        ),
         (("fedlc:table4", "--precision", "fp8"), "unknown precision 'fp8'"),
         (("fedlmd:table1",), "none of these cells can be run here: it needs CIFAR-10"),
     ],
@@ -283,6 +302,44 @@ def test_mistakes_are_explained(unskew, ask, says) -> None:
     answer = unskew("reproduce", *ask)
     assert answer.code == 2
     assert says in answer.err
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_before_anything_runs(unskew, tmp_path) -> None:
+    (tmp_path / "file").touch()
+    answer = unskew(
+        "reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fedavg", *SMALL, "--out", "file", "--quiet"
+    )
+    assert (answer.code, answer.out) == (2, "")
+    assert "cannot write to file/rounds=1,fraction=0.02" in answer.err
+
+
+def test_runs_that_are_not_what_their_name_says_are_refused(unskew, tmp_path, no_workers) -> None:
+    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fedavg"]
+    assert unskew(*ask, *SMALL, "--quiet").code == 0
+    out = tmp_path / "runs/reproduce"
+    (run,) = (out / "rounds=1,fraction=0.02").glob("fedavg-*")
+    shutil.copytree(run, run.with_name(run.name.removesuffix("1") + "2"))
+    copied = unskew(*ask, *SMALL, "--show")
+    assert copied.code == 2
+    assert "is another run than its name says (seed is 1, not 2): remove it" in copied.err
+
+    (cell,) = cells(find_table("fedlc:table4"), "synthetic:0,0/fedavg")
+    shutil.copytree(run, out / "full" / f"{run_stem(experiment(cell))}-seed1")
+    mixed = unskew(*ask, "--show")
+    assert mixed.code == 2
+    assert "is another run than its name says (budget.rounds is 1, not 300): remove it" in mixed.err
+
+
+def test_a_finished_run_that_is_damaged_is_to_be_removed(unskew, tmp_path, no_workers) -> None:
+    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fedavg", *SMALL, "--quiet"]
+    assert unskew(*ask).code == 0
+    (run,) = (tmp_path / "runs/reproduce/rounds=1,fraction=0.02").glob("fedavg-*")
+    (run / "summary.json").write_text("{")
+    answer = unskew(*ask)
+    assert answer.code == 2
+    assert f"remove runs/reproduce/rounds=1,fraction=0.02/{run.name}, and it is run again" in answer.err
+    shutil.rmtree(run)
+    assert unskew(*ask).code == 0
 
 
 def test_costs_count_experts_as_pkd_does(unskew, tmp_path, no_workers) -> None:

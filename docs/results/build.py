@@ -414,9 +414,9 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
         if claimed:
             before, after = (fmean(pair[place].difference for pair in claimed) for place in (0, 1))
             words.append(
-                f"- `{client}`: as published a gain can be claimed in {len(claimed)} of {len(pairs)} "
-                f"settings, {signed(before)} points on average; beside the strongest FedAvg in {len(left)} "
-                f"of {len(claimed)}, {signed(after)} on average."
+                f"- `{client}`: of the {len(pairs)} setting{'s' * (len(pairs) > 1)} with both numbers a gain "
+                f"can be claimed as published in {len(claimed)}, {signed(before)} points on average; in "
+                f"these beside the strongest FedAvg in {len(left)}, {signed(after)} on average."
             )
     itself, where = list[str](), dict[str, list[str]]()
     for setting, found in several:

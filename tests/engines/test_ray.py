@@ -364,6 +364,27 @@ def test_workers_that_die_at_their_start_are_given_up_each_time(trial, fleet, tm
 
 
 @needs_ray
+def test_cells_of_a_paper_run_side_by_side_with_the_same_numbers(unskew, fleet):
+    ask = [
+        "reproduce",
+        "fedlc:table4",
+        "--cell",
+        "synthetic:0,0/fedavg synthetic:0,0/fedlc",
+        "--seeds",
+        "1,2",
+    ]
+    ask += ["--rounds", "1", "--fraction", "0.02", "--workers", "2", "--quiet", "--json"]
+    told = []
+    for engine in ("loop", "ray"):
+        answer = unskew(*ask, "--engine", engine, "--out", f"by-{engine}")
+        assert answer.code == 0, answer.err
+        cells = json.loads(answer.out.splitlines()[-1])["cells"]
+        told.append([(cell["cell"], cell["seeds"], cell["measures"]) for cell in cells])
+    assert told[0] == told[1]
+    assert [seeds for _, seeds, _ in told[1]] == [[1, 2], [1, 2]]
+
+
+@needs_ray
 def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
     (tmp_path / "kind.py").write_text(
         "from unskew import Method\n\n\ndef kind() -> Method:\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -34,6 +34,8 @@ FACTS = (
     "classes", "clients", "cohort", "vacant", "effective", "lacked", "per_client", "largest", "tail",
 )  # fmt: skip
 """What programs are told of a federation."""
+PLACES = {"data.name": "DATA", "skew.recipe": "SKEW"}
+"""What stands in a command in the place of what is not known."""
 FLAGS = ("rounds", "epochs", "steps", "batch_size", "lr", "schedule", "optimizer", "augment")
 """Settings that have a flag of their name on the command line."""
 
@@ -149,7 +151,7 @@ class Advice:
             return None
         setting, candidate = self.near[0].setting, choice.candidate
         same = self.near[0].same_data
-        wanted = dict(self.given)
+        wanted = {**PLACES, "skew.clients": self.facts.clients, **self.given}
         for key, value in (setting.settings | candidate.method.tuned).items():
             if key.startswith("budget.") or (key == "data.augment" and same):
                 wanted.setdefault(key, value)
@@ -362,7 +364,12 @@ def advise_on(
     some = f"{cohort} per round" if cohort and cohort < clients else "all in every round"
     title = ", ".join(
         str(part)
-        for part in (given.get("data.name"), given.get("skew.recipe"), f"{clients} clients", some)
+        for part in (
+            given.get("data.name"),
+            given.get("skew.recipe"),
+            f"{clients} client{'s' * (clients != 1)}",
+            some,
+        )
         if part
     )
     settings = evidence() if known is None else known
@@ -380,7 +387,7 @@ def advise_on(
         told_notes.append(
             f"the network that is asked for was not measured there: the numbers are of {there}."
         )
-    return Advice(
+    found = Advice(
         title=title,
         facts=facts,
         by=by,  # type: ignore[arg-type]
@@ -389,6 +396,11 @@ def advise_on(
         given=given,
         notes=tuple(told_notes),
     )
+    places = [place for key, place in PLACES.items() if key not in given]
+    if found.command is None or not places:
+        return found
+    write = f"write what is yours in the place of {join(places)}; where samples have owners, SKEW is natural."
+    return replace(found, notes=(*found.notes, write))
 
 
 def _match(setting: Setting, facts: SkewFacts, given: Mapping[str, Any]) -> Match:

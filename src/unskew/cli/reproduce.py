@@ -21,11 +21,11 @@ from unskew.data.sources import SOURCES, available
 from unskew.errors import Interrupted, UserError, unknown
 from unskew.experiment import Experiment
 from unskew.record import Failure, Json, to_json
-from unskew.reproduce import Cell, PublishedTable, Reading, cells, find_table, papers
+from unskew.reproduce import READINGS, Cell, PublishedTable, Reading, cells, experiment, find_table, papers
 from unskew.reproduce import outcome as outcomes
 from unskew.reproduce.outcome import CellOutcome, Pace, Version, run_folder, run_stem
 from unskew.reproduce.published import check_reading
-from unskew.runs import write_whole
+from unskew.runs import write_whole, writing
 from unskew.sweep import SweepRun, is_finished, sweep
 from unskew.trial import Precision
 
@@ -104,6 +104,7 @@ def reproduce(
     version = _version(rounds, fraction, precision, fast=fast)
     flags = {"engine": engine, "device": device, "workers": workers, "data": data, "checkpoint": checkpoint}
     wanted = [(each, read) for each in cells(found, cell) for read in _readings(found, reading)]
+    _check_fewer(wanted, version)
     numbers = options.seed_list(seeds)
     if write is not None:
         _write(write, wanted, numbers, version, json=json)
@@ -138,13 +139,26 @@ def _version(rounds: str | None, fraction: str | None, precision: str | None, *,
     """What was asked for, checked."""
     number = None if rounds is None else _number("--rounds", rounds)
     share = None if fraction is None else _number("--fraction", fraction)
-    if number is not None and (number < 1 or number != int(number)):
+    if number is not None and not (number >= 1 and number.is_integer()):
         raise UserError(f"--rounds is {rounds} but should be a whole number of at least 1.")
     if share is not None and not 0 < share < 1:
         raise UserError(f"--fraction is {fraction} but should be a share between 0 and 1, such as 0.1.")
     if precision is not None and precision not in get_args(Precision):
         raise unknown("precision", precision, get_args(Precision))
     return Version(None if number is None else int(number), share, precision or "fp32", fast)
+
+
+def _check_fewer(wanted: Iterable[tuple[Cell, Reading]], version: Version) -> None:
+    """Refuse to call a version smaller whose cells have as many rounds as are published, or more."""
+    for cell, reading in wanted:
+        if version.rounds is None or cell.not_runnable:
+            continue
+        published = experiment(cell, reading)["budget"]["rounds"]
+        if version.rounds >= published:
+            raise UserError(
+                f"--rounds is {version.rounds} but {cell.id} is published with {published}: ask for fewer, "
+                "leave --rounds out, or choose other cells with --cell."
+            )
 
 
 def _number(flag: str, text: str) -> float:
@@ -155,6 +169,8 @@ def _number(flag: str, text: str) -> float:
 
 
 def _readings(table: PublishedTable, asked: str | None) -> tuple[Reading, ...]:
+    if asked is not None and asked not in (*READINGS, BOTH):
+        raise unknown("reading", asked, (*READINGS, BOTH))
     return table.readings if asked == BOTH else (check_reading(table, asked),)
 
 
@@ -207,11 +223,13 @@ def _run(
         if not quiet:
             say(f"all {len(jobs)} runs are finished already.")
         return {}
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     prepared = set_up(((job.name, Experiment(**job.settings)) for job in left), clock, quiet=quiet)
     runs = [SweepRun(job.name, job.folder, each) for job, (_, each) in zip(left, prepared, strict=True)]
     settings = [each.experiment.model_dump() for _, each in prepared]
     if not quiet:
-        finished = f", {done} others are finished" if done else ""
+        finished = f", {done} other{'s are' if done > 1 else ' is'} finished" if done else ""
         say(f"{len(left)} run{'s' * (len(left) > 1)} to do{finished}; {_time(Pace.of(folder), settings)}")
     total = sum(each["budget"]["rounds"] for each in settings)
     with _Estimating(total, prepared, folder, quiet=quiet) as display:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew import metrics, record
+from unskew.errors import UserError
 from unskew.record import Json
 from unskew.report.measures import MEASURES, series
 from unskew.report.read import SavedRun, read_run
@@ -153,7 +154,8 @@ def outcomes(
     first = {(cell.column, cell.row): cell for cell in table.cells}
     asked = [pair for pair in wanted if not pair[0].not_runnable]
     for cell, reading in asked:
-        stem = run_stem(version.experiment(cell, reading, 1))
+        asked_for = version.experiment(cell, reading, 1)
+        stem = run_stem(asked_for)
         if (cell.id, stem) in seen:
             continue
         seen.add((cell.id, stem))
@@ -162,11 +164,11 @@ def outcomes(
             for mine, other in asked
             if mine is cell and run_stem(version.experiment(mine, other, 1)) == stem
         ]
-        runs = _finished(stem, out, version)
+        runs = _finished(asked_for, out, version)
         others: dict[int, SavedRun] = {}
         against = first.get((cell.column, BASELINE))
         if "speed_up" in table.measures and against is not None and runs:
-            theirs = run_stem(version.experiment(against, reading, 1))
+            theirs = version.experiment(against, reading, 1)
             others = {run.seed: run for run in _finished(theirs, out, version)}
         values = {
             name: tuple(
@@ -180,10 +182,42 @@ def outcomes(
     return told
 
 
-def _finished(stem: str, out: Path, version: Version) -> tuple[SavedRun, ...]:
-    folders = (out / version.folder).glob(f"{stem}-seed*/summary.json")
-    runs = [read_run(path.parent) for path in folders]
+def _finished(settings: ExperimentSettings, out: Path, version: Version) -> tuple[SavedRun, ...]:
+    """The finished runs of an experiment, of every seed. What has its name and is another one is refused."""
+    stem = run_stem(settings)
+    runs = []
+    for path in (out / version.folder).glob(f"{stem}-seed*/summary.json"):
+        run = _read(path.parent)
+        wanted = {**_mark(settings), "seed": path.parent.name.removeprefix(f"{stem}-seed")}
+        there = {**_mark(run.experiment), "seed": str(run.seed)}
+        if other := [key for key, value in wanted.items() if there[key] != value]:
+            raise UserError(
+                f"{run.path} is another run than its name says ({other[0]} is {there[other[0]]}, not "
+                f"{wanted[other[0]]}): remove it, or choose another folder with --out."
+            )
+        runs.append(run)
     return tuple(sorted(runs, key=lambda run: run.seed))
+
+
+def _mark(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells versions and cells apart, of settings as they are asked for and as a run has them alike."""
+    first = settings["skew"]["recipe"].partition("+")[0]
+    return {
+        "budget.rounds": settings["budget"]["rounds"],
+        "the part of the data": first.removeprefix("part:") if first.startswith("part:") else "all",
+        "precision": settings.get("precision", "fp32"),
+        "fast": settings.get("fast", False),
+        "method.name": settings["method"]["name"],
+        "model.name": settings["model"]["name"],
+    }
+
+
+def _read(folder: Path) -> SavedRun:
+    try:
+        return read_run(folder)
+    except UserError as error:
+        why = str(error).rpartition(": ")[0] or str(error)
+        raise UserError(f"{why}: remove {folder}, and it is run again.") from None
 
 
 def measure(name: str, run: SavedRun, statistic: str, baseline: SavedRun | None = None) -> float | None:
@@ -347,7 +381,8 @@ def rows_of(
 
 def caption(table: PublishedTable, version: Version) -> list[str]:
     """What stands above the numbers."""
-    unit = "in %" if any(name.startswith(PERCENT) for name in table.measures) else ""
+    percent = [name.startswith(PERCENT) for name in table.measures]
+    unit = "in %" if all(percent) else "accuracies in %" if any(percent) else ""
     lines = [f"{table.id}: {table.title}", f"published: {table.reports}" + f" ({unit})" * bool(unit)]
     if not version.full:
         warning = ": not to be compared with what is published" * version.smaller
@@ -385,7 +420,7 @@ class Pace:
         """From all finished runs in a folder."""
         found: dict[tuple[str, ...], list[float]] = {}
         for path in folder.glob("*/summary.json"):
-            run = read_run(path.parent)
+            run = _read(path.parent)
             if run.summary is not None and run.done:
                 for key in _alike(run.experiment):
                     found.setdefault(key, []).append(run.summary.seconds / run.done)
