@@ -332,7 +332,7 @@ def test_advice_names_method_evidence_cost_and_command(unskew):
     assert answer.code == 0, answer.err
 
 
-def test_a_network_that_was_changed_is_in_the_command():
+def test_a_network_that_was_changed_is_in_the_command_beside_that_of_fedavg(unskew):
     there = network(
         method("fedavg", seeds(0.45, 0.46, 0.47)),
         method("fedlc", seeds(0.80, 0.812, 0.82)),
@@ -340,7 +340,10 @@ def test_a_network_that_was_changed_is_in_the_command():
     )
     known = setting(network(PLAIN, GOOD), there)
     found = advised(known)
-    assert "--set model.norm=ws" in found.command
+    assert "--vary model.norm=auto --vary model.norm=ws" in found.command
+    words = [*shlex.split(found.command)[1:-1], "1", "--rounds", "1", "--engine", "loop"]
+    answer = unskew(*words, "--quiet", "--json")
+    assert list(json.loads(answer.out)["conditions"]) == ["model.norm=auto", "model.norm=ws"]
     assert found.recommended.difference.difference == pytest.approx(0.5, abs=0.01)
     assert found.recommended.on_same_network.difference == pytest.approx(0.35, abs=0.01)
     assert "on its own network against fedavg: +35.1" in repr(found)

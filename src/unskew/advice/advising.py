@@ -36,6 +36,8 @@ FACTS = (
 """What programs are told of a federation."""
 PLACES = {"data.name": "DATA", "skew.recipe": "SKEW"}
 """What stands in a command in the place of what is not known."""
+UNCHANGED = {"model.norm": "auto"}
+"""Settings of a network, each with the value that leaves it as it was published."""
 FLAGS = ("rounds", "epochs", "steps", "batch_size", "lr", "schedule", "optimizer", "augment")
 """Settings that have a flag of their name on the command line."""
 
@@ -144,8 +146,8 @@ class Advice:
 
     @property
     def command(self) -> str | None:
-        """The command that tries the recommended method beside FedAvg, with the budget of the evidence; None
-        where nothing is backed."""
+        """The command that tries the recommended method beside FedAvg, with the budget of the evidence, and
+        where FedAvg had another network, both of them on both; None where nothing is backed."""
         choice = self.recommended
         if choice is None:
             return None
@@ -157,8 +159,12 @@ class Advice:
                 wanted.setdefault(key, value)
         if same:
             wanted.setdefault("model.name", candidate.network.name)
+        reference, varied = choice.verdict.reference.network, list[str]()
         for key, value in candidate.network.changed.items():
-            wanted.setdefault(key, value)
+            if key in UNCHANGED and key not in wanted and key not in reference.changed:
+                varied += ["--vary", f"{key}={UNCHANGED[key]}", "--vary", f"{key}={value}"]
+            else:
+                wanted.setdefault(key, value)
         names = {"data.name": "--dataset", "skew.recipe": "--skew", "skew.clients": "--clients"}
         names |= {"budget.cohort": "--cohort", "model.name": "--model"}
         names |= {
@@ -167,7 +173,7 @@ class Advice:
         words = ["unskew", "compare", REFERENCE, candidate.method.name]
         for key in sorted(wanted, key=lambda key: key not in names):
             words += [names[key], str(wanted[key])] if key in names else ["--set", f"{key}={wanted[key]}"]
-        return shlex.join([*words, "--seeds", "1-3"])
+        return shlex.join([*words, *varied, "--seeds", "1-3"])
 
     def to_json(self) -> dict[str, Json]:
         """For programs: accuracies and differences are fractions."""
