@@ -322,6 +322,7 @@ def test_nothing_is_distilled_where_the_student_is_its_teacher(name, counts):
         (fedlmd_tf, {"fallback": "no"}, "fallback is 'no'"),
         (fedlmd_switch, {"switch_round": -1}, "switch_round is -1"),
         (fedlmd_switch, {"tf_beta": -1}, "tf_beta is -1"),
+        (fedlmd_switch, {"tf_target": "all"}, "tf_target is 'all'"),
         (fedvls, {"lam": math.nan}, "lam is nan"),
         (fedvls, {"gamma": -1}, "gamma is -1"),
         (fedvls, {"gamma": "none"}, "gamma is none"),
@@ -719,11 +720,17 @@ def test_fedlmd_with_one_class_left_to_teach():
         close(of_terms(method)(see(z, y, counts, teacher=g)), -4 * log_q[-1])
 
 
-@pytest.mark.parametrize(("switch_round", "pure"), [(0, fedlmd), (99, fedlmd_tf)])
-def test_the_ends_of_the_switch_are_the_pure_methods_bit_for_bit(switch_round, pure, skewed):
+@pytest.mark.parametrize(
+    ("switched", "pure"),
+    [
+        (fedlmd_switch(switch_round=0), fedlmd()),
+        (fedlmd_switch(switch_round=99), fedlmd_tf()),
+        (fedlmd_switch(switch_round=99, tf_target="paper"), fedlmd_tf(target="paper")),
+    ],
+)
+def test_the_ends_of_the_switch_are_the_pure_methods_bit_for_bit(switched, pure, skewed):
     trial = Trial(skewed, "mlp-small", budget=Budget(rounds=3, epochs=1, cohort=3))
-    other = fedlmd_switch(switch_round=switch_round)
-    assert torch.equal(trained(trial, other), trained(trial, pure()))
+    assert torch.equal(trained(trial, switched), trained(trial, pure))
 
 
 def test_the_switch_changes_at_its_round_with_each_phases_own_hyperparameters(skewed):

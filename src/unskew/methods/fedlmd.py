@@ -24,7 +24,8 @@ Deviations:
   term for such a sample.
 - T^2 is in the released code and not in Eq. 6: squared_temperature=False.
 - FedLMD-Tf: Eq. 8 divides by the number of minority classes also where the label is one of them. Here the
-  target sums to 1 for every sample; target="paper" is Eq. 8. The released FedLMD-Tf does not run.
+  target sums to 1 for every sample; target="paper" (of the switch, tf_target) is Eq. 8. The released
+  FedLMD-Tf does not run.
 - Averages are weighted by the clients' sizes, as in the released code; Algorithm 1 is fedlmd+uniform.
 - beta=1, T=1 are the paper's choice nearly everywhere; 2 and 3 for CIFAR-100 shards and for CIFAR-10 at
   Dirichlet 0.05. Nothing is printed for FedLMD-Tf, and no round is recommended for the switch: earlier is
@@ -79,7 +80,6 @@ def fedlmd_tf(
     target: TeacherFreeTarget = "sample",
 ) -> Method:
     """FedLMD without a teacher: keep the same classes equally likely."""
-    require(target in ("sample", "paper"), f"target is '{target}' but should be sample or paper.")
     term = _term(beta, temperature, majority, fallback, squared_temperature, taught=False, target=target)
     return Method(terms=(term,), work=Work())
 
@@ -92,6 +92,7 @@ def fedlmd_switch(
     temperature: float = 1.0,
     tf_beta: float = 1.0,
     tf_temperature: float = 1.0,
+    tf_target: TeacherFreeTarget = "sample",
     majority: Majority = "code",
     fallback: Fallback = "zero",
     squared_temperature: bool = True,
@@ -99,7 +100,14 @@ def fedlmd_switch(
     """FedLMD-Tf before a round, FedLMD from that round on."""
     require(switch_round >= 0, f"switch_round is {switch_round} but should be 0 or more.")
     early = _term(
-        tf_beta, tf_temperature, majority, fallback, squared_temperature, taught=False, prefix="tf_"
+        tf_beta,
+        tf_temperature,
+        majority,
+        fallback,
+        squared_temperature,
+        taught=False,
+        target=tf_target,
+        prefix="tf_",
     )
     late = _term(beta, temperature, majority, fallback, squared_temperature, taught=True)
 
@@ -126,6 +134,7 @@ def _term(
         majority in ("code", "ge", "present"), f"majority is '{majority}' but should be code, ge or present."
     )
     require(fallback in ("zero", "ntd"), f"fallback is '{fallback}' but should be zero or ntd.")
+    require(target in ("sample", "paper"), f"{prefix}target is '{target}' but should be sample or paper.")
 
     def term(view: View) -> Tensor:
         return beta * label_masking_distillation(
