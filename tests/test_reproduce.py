@@ -276,6 +276,18 @@ def test_experiment_files_can_be_run_alone(unskew, tmp_path) -> None:
     assert made.method.brief() == "fedlmd:beta=2,temperature=3"
 
 
+def test_a_file_names_all_readings_that_it_is(unskew, tmp_path) -> None:
+    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fedavg", "--reading", "both"]
+    answer = unskew(*ask, "--seeds", "1", "--write", "files")
+    assert answer.code == 0, answer.err
+    (path,) = (tmp_path / "files").iterdir()
+    told = [line for line in path.read_text().splitlines() if ", reading " in line]
+    assert told == [
+        "# fedlc:table4 synthetic:0,0/fedavg, reading as-coded",
+        "# fedlc:table4 synthetic:0,0/fedavg, reading paper",
+    ]
+
+
 @pytest.mark.parametrize(
     ("ask", "says"),
     [

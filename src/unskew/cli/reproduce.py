@@ -276,19 +276,19 @@ def _write(
     *,
     json: bool,
 ) -> None:
-    """Write ordinary experiment files."""
-    written = []
+    """Write ordinary experiment files. One that several cells or readings share names all of them."""
+    heads: dict[Path, list[str]] = {}
     for cell, reading in wanted:
         for seed in seeds:
             settings = version.experiment(cell, reading, seed)
-            head = [f"# {cell.table} {cell.id}, reading {reading}"]
-            head += [f"# {version.words}"] * (not version.full)
-            head += [f"# assumed: {each}" for each in cell.assumed]
             path = folder / f"{run_stem(settings)}-seed{seed}.toml"
+            head = heads.setdefault(path, [] if version.full else [f"# {version.words}"])
+            head += [f"# {cell.table} {cell.id}, reading {reading}"]
+            head += [f"# assumed: {each}" for each in cell.assumed]
+            text = "\n".join(dict.fromkeys(head)) + "\n\n" + tomli_w.dumps(settings)
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, "\n".join(head) + "\n\n" + tomli_w.dumps(settings))
-            written.append(str(path))
-    paths = list(dict.fromkeys(written))
+            write_whole(path, text)
+    paths = list(map(str, heads))
     if json:
         print(to_json({"files": list[Json](paths)}, indent=None))
         return
