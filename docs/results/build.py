@@ -238,47 +238,49 @@ def split(parts: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, bool]:
 
 INTRODUCTION = """# Which method, under which skew
 
-What the runs in `docs/results/raw` back, and no more. `unskew advise` looks up in the same runs what fits
-your data:
+This page says what the runs in `docs/results/raw` support, and no more. `unskew advise` uses the same runs
+to find what fits your data:
 
 ```
 unskew advise --dataset cifar10 --skew dirichlet:0.1 --clients 100 --cohort 10
 unskew advise counts.csv --cohort 5
 ```
 
-This page is made by `python docs/results/build.py`: all its numbers follow from the raw lines, one for each
-run.
+`python docs/results/build.py` makes this page. It computes all numbers from the raw results, which have one
+line per run.
 
-- **A number** is the mean of a run's last ten tested rounds (of fewer than a hundred, of the last tenth),
-  in % of the test set, and of these the mean ± standard deviation over seeds. Under label skew a model may
-  swing by ten points from round to round, and this is what to expect of the last one. Where validation
-  chose the model, or the method changes it at the end, the number is of that model.
+- **A number** is the mean of a run's last ten tested rounds, in % of the test set, given as mean ± standard
+  deviation over seeds. Runs of fewer than a hundred rounds use the last tenth. Under label skew a model may
+  swing by ten points from round to round, and this mean is what to expect of the last one.
+  Where validation chose the model, or the method changes it at the end, the number is of that model.
 - **A difference** is taken seed by seed, over the seeds that both methods have, with its 95 % interval. A
-  star marks a sign that is claimed after Holm's correction over all methods of its table; worst class and
-  vacant classes are corrected together. Bold is above every other method beyond chance. These are [the
-  rules](claims.md) of `unskew compare`, but that all methods there are held to the seeds which all of them
-  have. Fewer than three seeds back no claim.
-- **Vacant classes** are those of which a client has no sample: the mean over clients of the model's
-  accuracy there.
-- **Work** is what clients compute, **traffic** what is sent up and down, both as multiples of FedAvg's;
-  **seconds** are of a whole run that had the device named to itself.
+  star marks a difference whose sign is significant after Holm's correction over all methods of its table;
+  worst class and vacant classes are corrected together. Bold marks a method that is significantly above
+  every other one. These are [the rules](claims.md) of `unskew compare`, with one exception: `compare` uses
+  only the seeds that all methods have. Fewer than three seeds support no claim.
+- **Vacant classes** are those of which a client has no sample. The number is the mean over clients of the
+  model's accuracy on their vacant classes.
+- **Work** is what clients compute, and **traffic** is what is sent up and down. Both are multiples of
+  FedAvg's. **Seconds** are for a whole run that had the named device to itself.
 """
 
 EQUAL = """## Which gains are left under equal conditions
 
-A paper gives its loss one network and one server. Here the same loss stands beside FedAvg on the same
-network and with the same server (`ema`, `fedavgm`, `fedacg` and whatever else changes the server), so that
-only what happens at the clients differs. In each cell: its gain in accuracy over FedAvg as published (first
-network, plain server) → its gain beside the strongest FedAvg that it was measured with, both in points. A
-network and server with which FedAvg falls below FedAvg as published do not count: beside it, any loss gains.
-All networks and servers stand under each setting. Methods whose loss and server are one have no FedAvg with
-the same server, and are in the tables of the settings.
+A paper tests its loss with one network and one server. Here each loss is compared with FedAvg on the same
+network and with the same server (`ema`, `fedavgm`, `fedacg` and whatever else changes the server). So only
+what happens at the clients differs.
+
+Each cell has two gains in accuracy, in points: over FedAvg as published (first network, plain server) →
+over the strongest FedAvg that the loss was measured with. A network and server with which FedAvg falls
+below FedAvg as published do not count, since any loss gains over that. The section of each setting has all
+networks and servers. Methods that are a loss and a server in one have no FedAvg with the same server; they
+are in the tables of the settings.
 """
 
-SHORT = """Of every method on every network, the first of those that are above FedAvg (on the first
-network of the setting that has it) beyond chance. Where none is, the one with the highest mean stands in
-brackets. *Alike* counts the others that it is not above beyond chance, corrected for being so many. Where
-FedAvg was not measured, the difference says to what it is."""
+SHORT = """For each setting, the highest of all methods, on all networks, that are significantly above FedAvg
+(on the setting's first network that has it). Where no method is, the one with the highest mean stands in
+brackets. *Alike* counts the other methods that it is not significantly above, after correction for their
+number. Where FedAvg was not measured, the difference names what it is against."""
 
 ADDING = """## How to add to it
 
@@ -289,13 +291,17 @@ python docs/results/build.py
 python docs/results/steady.py
 ```
 
-The last renews the tables of [steady](steady.md). A raw line has the whole experiment of a run, its
-identity, commit, device and versions; how skewed the clients' labels are; accuracy (last, best by test,
-mean of the last ten rounds), worst class, majority, minority and vacant classes, all at the end and as
-the mean of the last rounds; every class, the confusion matrix of up to twenty classes, and the curve;
-traffic, clients' work and seconds. A run that has a line already is left out. With three seeds and many
-methods Holm's correction leaves little to claim: two more seeds of the methods that matter say more than
-more methods."""
+The last command updates the tables of [steady](steady.md). A raw line has:
+
+- the whole experiment of a run, its identity, commit, device and versions;
+- how skewed the clients' labels are;
+- accuracy (last, best by test, mean of the last ten rounds), worst class, majority, minority and vacant
+  classes, all at the end and as the mean of the last rounds;
+- every class, the confusion matrix of up to twenty classes, and the curve;
+- traffic, clients' work and seconds.
+
+A run that already has a line is left out. With three seeds and many methods, Holm's correction leaves
+little to claim. Then two more seeds of the methods that matter say more than more methods do."""
 
 NONE = "No setting has three seeds of several methods yet."
 
@@ -336,9 +342,10 @@ MOST = 20
 """Rows of this table."""
 OVERALL = """### Over all settings
 
-Every method that was compared with FedAvg in several of them: in how many it is above and below FedAvg (on
-the first network of the setting that has it) beyond chance, and its differences to that, in points. Settings
-are not pooled: the means say where to look, and back no claim."""
+All methods that were compared with FedAvg in several settings. *Above* and *below* count the settings in
+which a method is significantly above or below FedAvg (on the setting's first network that has it). The
+other columns are its differences to FedAvg, in points. Settings are not pooled: the means say where to
+look, and support no claim."""
 
 
 def _overall(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
