@@ -285,10 +285,8 @@ def test_equal_conditions_compare_with_fedavg_on_the_same_server():
     assert not found[1].gains["fedlc"].settled
     assert set(found[1].gains) == {"fedlc"}
     page = build.page([setting(network(PLAIN, GOOD, steady, both, own))])
-    assert (
-        "`fedlc`: of the 1 setting with both numbers a gain can be claimed as published in 1, +20.0" in page
-    )
-    assert "in these beside the strongest FedAvg in 0, +0.3 on average" in page
+    assert "`fedlc` has both numbers in 1 setting. As published, its gain is significant in 1 of them" in page
+    assert "beside the strongest FedAvg, it is significant in 0, +0.3 on average" in page
 
 
 def test_a_server_that_fails_fedavg_is_no_stronger_fedavg():

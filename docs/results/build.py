@@ -421,9 +421,10 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
         if claimed:
             before, after = (fmean(pair[place].difference for pair in claimed) for place in (0, 1))
             words.append(
-                f"- `{client}`: of the {len(pairs)} setting{'s' * (len(pairs) > 1)} with both numbers a gain "
-                f"can be claimed as published in {len(claimed)}, {signed(before)} points on average; in "
-                f"these beside the strongest FedAvg in {len(left)}, {signed(after)} on average."
+                f"- `{client}` has both numbers in {len(pairs)} setting{'s' * (len(pairs) > 1)}. As published, "
+                f"its gain is significant in {len(claimed)} of them, {signed(before)} points on average. In "
+                f"these, beside the strongest FedAvg, it is significant in {len(left)}, {signed(after)} on "
+                "average."
             )
     itself, where = list[str](), dict[str, list[str]]()
     for setting, found in several:
