@@ -116,13 +116,13 @@ def page(folder: Path, drawn: float, table: str) -> str:
     lines = [
         "# Gallery",
         "",
-        "What figures and the page look like: Fashion-MNIST among 10 clients by Dirichlet(0.05) and, milder,",
-        "Dirichlet(0.5), 3 clients in a round, a small MLP. Few rounds, to show the figures: the numbers are",
-        "no benchmark.",
+        "This is what the figures and the report page look like. The runs split Fashion-MNIST among 10",
+        "clients by Dirichlet(0.05) or, milder, Dirichlet(0.5), with 3 clients per round and a small MLP.",
+        "They have few rounds, only to show the figures: the numbers are not a benchmark.",
         "",
         f"Made by `python docs/gallery/build.py DATA` at commit {where['unskew_commit']}, on {device}:",
         f"{trained:.0f} s of training and probing, {drawn:.0f} s of drawing.",
-        "[docs/figures.md](../figures.md) says what each shows.",
+        "[docs/figures.md](../figures.md) says what each figure shows.",
         "",
         "```",
         *(f"unskew {command} {shlex.join(TRIAL)} --out {name}" for name, command in RUNS.items()),
@@ -131,7 +131,7 @@ def page(folder: Path, drawn: float, table: str) -> str:
     for name, command in FIGURES.items():
         kind = name.partition("-")[0]
         lines += ["", f"`unskew figure {kind} {command}`", "", f"![{name}]({name}.png)"]
-    lines += ["", "`unskew report compare`: wide, dark and on a phone", ""]
+    lines += ["", "`unskew report compare`: wide, in dark mode, and on a phone", ""]
     lines += [f"![{name}]({name}.png)" for name in PAGES]
     return "\n".join([*lines, "", "`unskew table compare`", "", table])
 
