@@ -421,9 +421,9 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
         if claimed:
             before, after = (fmean(pair[place].difference for pair in claimed) for place in (0, 1))
             words.append(
-                f"- `{client}` has both numbers in {len(pairs)} setting{'s' * (len(pairs) > 1)}. As published, "
-                f"its gain is significant in {len(claimed)} of them, {signed(before)} points on average. In "
-                f"these, beside the strongest FedAvg, it is significant in {len(left)}, {signed(after)} on "
+                f"- `{client}` has both numbers in {len(pairs)} setting{'s' * (len(pairs) > 1)}. As "
+                f"published, its gain is significant in {len(claimed)} of them, {signed(before)} points on "
+                f"average. In these, beside the strongest FedAvg, it is significant in {len(left)}, {signed(after)} on "
                 "average."
             )
     itself, where = list[str](), dict[str, list[str]]()

@@ -515,11 +515,12 @@ class ModelFile:
     """How texts become token ids: `unskew.data.words.Words`."""
     method: str
     dataset: str
-    seed: int
+    seed: int | None = None
+    """None where it is kept from those who have the model, as with differential privacy."""
     round: int
     """After which the model was this, counted from 1."""
-    identity: str
-    """Of `Experiment.identity`."""
+    identity: str | None = None
+    """Of `Experiment.identity`; None where the seed is, which could be found by it."""
 
 
 @_DECLARED

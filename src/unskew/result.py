@@ -182,6 +182,8 @@ class Result:
     """The method, as `Method.made`."""
     work: Work | None = None
     """What a client computed in every round; None where rounds differ or nobody has counted."""
+    hides_seed: bool = False
+    """Whether the saved model must not tell the seed, as whoever knows it could take noise off the model."""
 
     def __repr__(self) -> str:
         """What was trained and how good it is, in two lines."""

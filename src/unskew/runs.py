@@ -255,9 +255,9 @@ def model_file(resolved: Resolved, result: Result) -> record.ModelFile:
         words=None if dataset.words is None else dataset.words.to_json(),
         method=write_method(experiment.method.model_dump()),
         dataset=experiment.data.name,
-        seed=experiment.seed,
+        seed=None if result.hides_seed else experiment.seed,
         round=result.rounds[-1].number if result.validation is None else result.validation.round,
-        identity=experiment.identity(),
+        identity=None if result.hides_seed else experiment.identity(),
     )
 
 

@@ -111,10 +111,11 @@ class TrainedModel(nn.Module):
     def _repr_html_(self) -> str:
         """What it is, for a notebook."""
         told = self.told
+        seed = "" if told.seed is None else f", seed {told.seed}"
         return notebook.facts(
             f"TrainedModel {told.network.name}",
             {
-                "trained by": f"{told.method} on {told.dataset}, seed {told.seed}, round {told.round}",
+                "trained by": f"{told.method} on {told.dataset}{seed}, round {told.round}",
                 "client": "" if self.client is None else str(self.client.client),
                 "reads": f"{told.inputs.kind} {'x'.join(map(str, told.inputs.shape))}",
                 "parameters": f"{sum(each.numel() for each in self.parameters()):,}",

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from scipy.stats import norm
 
 import unskew
 from federations import flat, split
-from unskew import Budget, Method, Trial, UserError, federate
+from unskew import Budget, Method, Trial, UserError, federate, load_model
 from unskew.attacks import Attack
 from unskew.methods import (
     METHODS,
@@ -408,3 +409,15 @@ def test_epsilon_is_printed_and_in_the_summary(unskew):
     assert "over 2 rounds of all 10 clients;" in note
     shown = unskew("run", "--method", "dp", "--rounds", "1", "--epochs", "1")
     assert "ε = " in shown.out
+
+
+def test_a_private_model_does_not_tell_the_seed_that_its_noise_comes_from(unskew):
+    seed = 3_141_592_653_589_793_238
+    for method, told in (("dp", False), ("dp:noise_multiplier=0", True), ("fedavg", True)):
+        words = f"run --method {method} --rounds 1 --epochs 1 --seed {seed} --out {method.replace(':', '-')}"
+        assert unskew(*words.split(), "--quiet").code == 0
+        model = load_model(method.replace(":", "-"))
+        assert (model.told.seed == seed, model.told.identity is not None) == (told, told)
+        files = [Path(method.replace(":", "-")) / name for name in ("model.json", "model.safetensors")]
+        assert [str(seed).encode() in path.read_bytes() for path in files] == [told, told]
+        assert (f"seed {seed}" in model._repr_html_()) == told

@@ -25,7 +25,8 @@ What epsilon means, at this delta:
   local BatchNorm statistics, momentum), drawing is taken to hide nothing.
 - It covers the global models of all rounds. It does not cover what the run folder has beside: training
   losses, tallies, probes and cohorts, nor the server, which sees every update. Noise comes from the run's
-  seed, so that runs repeat: whoever knows the seed can take it off again.
+  seed, so that runs repeat: whoever knows the seed can take it off again. The saved model does not tell it,
+  but other files of the run folder do, and nodes on Flower are sent it. Choose one that nobody guesses.
 
 Deviations:
 - The bound is fixed, over all parameters together. noise_multiplier 0 clips alone and has no epsilon.
@@ -86,7 +87,8 @@ def dp(*, clip: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5)
         method = base + Method(server=Server(revise=protected))
         trained = run.train("training", method)
         note = _note(trial, base, noise_multiplier=noise_multiplier, delta=delta, rounds=len(trained.rounds))
-        return run.result(trained.weights, trained.state, trained.rounds, notes=[note])
+        result = run.result(trained.weights, trained.state, trained.rounds, notes=[note])
+        return replace(result, hides_seed=noise_multiplier > 0)
 
     return Program(run, Method(server=Server(combine=combine_equally)), work=Work())
 
@@ -110,7 +112,8 @@ def _note(trial: Trial, base: Method, *, noise_multiplier: float, delta: float, 
     return (
         f"dp: ε = {spent:.4g} at δ = {delta:g} for any one client's data replaced by others, over "
         f"{rounds} rounds of {who} clients{drawn}; it covers the global models, not the training "
-        f"losses, tallies and probes of the run folder{chosen}, and not against someone who knows the seed."
+        f"losses, tallies and probes of the run folder{chosen}, and not against someone who knows or "
+        "guesses the seed."
     )
 
 
