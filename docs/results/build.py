@@ -423,8 +423,8 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
             words.append(
                 f"- `{client}` has both numbers in {len(pairs)} setting{'s' * (len(pairs) > 1)}. As "
                 f"published, its gain is significant in {len(claimed)} of them, {signed(before)} points on "
-                f"average. In these, beside the strongest FedAvg, it is significant in {len(left)}, {signed(after)} on "
-                "average."
+                f"average. In these, beside the strongest FedAvg, it is significant in {len(left)}, "
+                f"{signed(after)} on average."
             )
     itself, where = list[str](), dict[str, list[str]]()
     for setting, found in several:
