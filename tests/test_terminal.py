@@ -287,7 +287,7 @@ def test_methods_are_compared_with_the_reference_on_the_same_seeds(unskew, tmp_p
     whole = json.loads((tmp_path / "all" / "compare.json").read_text())
     lines = [line.rstrip() for line in answer.out.splitlines()]
     start = lines.index(
-        "against fedavg on the same seeds, in points (95 % interval); * settled after Holm's correction"
+        "against fedavg on the same seeds, in points (95 % interval); * significant after Holm's correction"
     )
     same, other = (re.split(r"\s{2,}", line) for line in lines[start + 2 : start + 4])
     assert same[:4] == ["fedprox:mu=0"] + ["0.0 (0.0 to 0.0)"] * 3
@@ -305,7 +305,7 @@ def test_methods_are_compared_with_the_reference_on_the_same_seeds(unskew, tmp_p
     closing = lines[lines.index("accuracy against fedavg, over 3 seeds") + 2 :]
     assert closing[0].endswith("the same in every seed")
     assert shown in closing[1]
-    assert ("3 seeds do not settle it" in closing[1]) != found["settled"]
+    assert ("not significant" in closing[1]) != found["settled"]
     assert "".join(whole["answer"]["sentence"].split()) in "".join(answer.out.split())
 
 
@@ -327,7 +327,7 @@ def test_another_reference_can_be_asked_for(unskew, tmp_path):
 def test_one_seed_claims_nothing(unskew):
     answer = unskew("compare", "fedavg", "fedprox", *BRIEF, "--rounds", "1", "--quiet")
     assert answer.code == 0
-    assert "settled" not in answer.out
+    assert "significant" not in answer.out
     assert "interval" not in answer.out
 
 

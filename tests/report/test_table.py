@@ -106,7 +106,7 @@ def test_what_the_seeds_do_not_back_is_not_marked(make):
     close |= {("fedprox", s): [value] for s, value in ((1, 0.70), (2, 0.60), (3, 0.67))}
     table = tabulate(make(close))
     assert {mark for _, mark in shown(table, "last").values()} == {""}
-    assert table.footnotes[0].endswith("after Holm's correction; the seeds settle nothing here.")
+    assert table.footnotes[0].endswith("after Holm's correction; no difference here is significant.")
 
 
 def test_two_seeds_tell_nothing_apart(make):

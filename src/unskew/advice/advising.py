@@ -229,7 +229,7 @@ def _brief(choice: ChosenCandidate) -> str:
     value = "" if choice.value is None else f" {metrics.plus_minus(choice.value, scale=100)} %"
     found = choice.difference
     change = "" if found is None else f", {points(found)} points against {choice.verdict.reference.name}"
-    return f"{choice.candidate.name}{value}{change}" + ("" if choice.backed else ", not settled")
+    return f"{choice.candidate.name}{value}{change}" + ("" if choice.backed else ", not significant")
 
 
 def _about(choice: ChosenCandidate) -> list[str]:

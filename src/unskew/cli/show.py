@@ -407,7 +407,7 @@ def difference_grid(told: Answer) -> Grid:
         return "-" if found is None else points(found) + "*" * found.settled
 
     rows = [[each.name, *(cell(each.differences[key]) for key in told.measures)] for each in told.others]
-    interval = " (95 % interval); * settled after Holm's correction" if len(told.seeds) > 2 else ""
+    interval = " (95 % interval); * significant after Holm's correction" if len(told.seeds) > 2 else ""
     title = f"against {told.reference} on the same seeds, in points{interval}"
     return Grid(["method", *(TITLES[key] for key in told.measures)], rows, title)
 

@@ -329,24 +329,24 @@ def points(found: Difference) -> str:
 
 
 def verdict(found: Difference | None) -> str:
-    """Whether the seeds settle a difference, and if not, how many would."""
+    """Whether a difference is significant, and if not, with how many seeds it would be."""
     if found is None:
         return "not compared, as a value is missing"
     number = len(found.seeds)
     if found.interval is None:
-        return (
-            f"{'one seed settles' if number == 1 else f'{number} seeds settle'} nothing; give three or more"
-        )
+        return f"not tested with {'one seed' if number == 1 else f'{number} seeds'}; give three or more"
     if found.p is None:
         return "the same in every seed" if _same(found) else "no spread over seeds to judge it by"
     if found.settled:
-        return "settled"
-    more = "no number of seeds is likely to"
+        return "significant"
+    more = "more are not likely to change that"
     if found.needed is not None:
-        more = f"about {found.needed} would" if found.needed <= MANY else f"it would take over {MANY}"
+        more = (
+            f"with about {found.needed} it would be" if found.needed <= MANY else f"it would take over {MANY}"
+        )
     alone = found.interval[0] > 0 or found.interval[1] < 0
-    chance = "may be chance among so many: " if alone else ""
-    return f"{chance}{number} seeds do not settle it; {more}"
+    corrected = " after correction" if alone else ""
+    return f"not significant{corrected} with {number} seeds; {more}"
 
 
 def join(names: Sequence[str], most: int = MOST_NAMES) -> str:
@@ -454,7 +454,7 @@ def _claims(told: Answer, when: Moment) -> str:
         if found is None or found.interval is None:
             return f"{one.name} {ends} at {at[one.name]} against {reference}, which are not compared"
         change = _interval(found)
-        doubt = "" if found.settled else f", a difference that {number} seeds do not settle"
+        doubt = "" if found.settled else f", which is not significant with {number} seeds"
         return f"{one.name} {ends} at {at[one.name]} against {reference}{doubt} ({change}){_gains(one)}"
     best, above_all = told.best[main], f"above each of the {len(by_name) - 1} other methods"
     if best == told.reference:
@@ -469,19 +469,19 @@ def _claims(told: Answer, when: Moment) -> str:
     above, below = _settled(told, main)
     lower = f"{join(below)} {_agree(below, end)} below it" if below else ""
     if above:
-        open_ = f"which method is best, {number} seeds do not settle"
+        open_ = f"{number} seeds do not show which method is best"
         return "; ".join(
             part for part in (f"{join(above)} {_agree(above, end)} above {reference}", lower, open_) if part
         )
     if below:
-        return f"no method {ends} clearly above {reference}; {lower}"
+        return f"no method {ends} significantly above {reference}; {lower}"
     first = max(told.others, key=lambda each: _mean(each, main))
     found = first.differences[main]
-    none = f"{number} seeds tell none of {len(told.others)} methods from {reference}"
+    none = f"with {number} seeds none of {len(told.others)} methods differs significantly from {reference}"
     if found is None or abs(found.difference) < SHOWN:
         return none
     alone = found.interval is not None and (found.interval[0] > 0 or found.interval[1] < 0)
-    doubt = f"; alone it would count, among {len(told.others)} it may be chance" if alone else ""
+    doubt = f"; significant alone, but not after correction for {len(told.others)} methods" if alone else ""
     return f"{none}; {first.name} has the highest mean, {at[first.name]} ({_interval(found)}{doubt})"
 
 
@@ -516,7 +516,7 @@ def _gains(one: Standing) -> str:
         reverse=True,
     )
     if not told:
-        return "; no group of clients' classes clearly gains or loses"
+        return "; no group of clients' classes gains or loses significantly"
     words = [
         f"{group} classes {'gain' if change > 0 else 'lose'} {100 * abs(change):.1f}"
         for change, group in told

@@ -567,7 +567,9 @@ def _about_marks(filled: Sequence[_Filled], columns: Sequence[Column]) -> Iterab
     ]
     if any(each.when and len(each.told.seeds) >= metrics.FEWEST for each in several):
         within, who = " of its condition" if len(filled) > 1 else "", _references(several)
-        nothing = "" if any(not column.exact for column, _ in marked) else "; the seeds settle nothing here"
+        nothing = (
+            "" if any(not column.exact for column, _ in marked) else "; no difference here is significant"
+        )
         yield (
             f"bold: better than every other method{within} by paired t-tests at 5 %, {who} included; *: "
             f"differs from {who} at 5 % after Holm's correction{nothing}."

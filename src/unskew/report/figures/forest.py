@@ -1,4 +1,4 @@
-"""By how much methods differ from a reference, and whether the seeds settle it: the picture to see first."""
+"""By how much methods differ from a reference, and whether that is significant: the picture to see first."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def forest(
 ) -> Figure:
     """How many points each method is above or below the reference, with its 95 % interval over seeds: a row
     for each method, and side by side accuracy, the worst class and vacant classes; of sites their mean, the
-    worst one and the worst class. A filled marker is a difference that the seeds settle after Holm's
-    correction, a hollow one is not settled. Without `reference` that is FedAvg, or else the first method. Of
+    worst one and the worst class. A filled marker is a difference that is significant after Holm's
+    correction, a hollow one is not. Without `reference` that is FedAvg, or else the first method. Of
     runs under several conditions, those of each stand together."""
     conditions = by_condition(runs)
     compared = ((part, _answer(part, reference)) for part in conditions)
@@ -166,9 +166,9 @@ def _explain(figure: Figure, parts: Sequence[tuple[Condition, Answer]]) -> None:
     keys = {}
     dot: dict[str, Any] = {"marker": "o", "markersize": 5, "linestyle": "", "color": GREY}
     if any(found.settled for found in known):
-        keys["settled after Holm's correction"] = Line2D([], [], **dot)
+        keys["significant after Holm's correction"] = Line2D([], [], **dot)
     if not all(found.settled for found in known):
-        keys["not settled"] = Line2D([], [], markerfacecolor="white", **dot)
+        keys["not significant"] = Line2D([], [], markerfacecolor="white", **dot)
     if any(found.interval for found in known):
         keys["95 % interval"] = Line2D([], [], color=GREY, linewidth=1.3)
     else:

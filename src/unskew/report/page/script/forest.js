@@ -1,4 +1,4 @@
-// The picture one sees first: how far each method is from the reference, and whether the seeds settle it.
+// The picture one sees first: how far each method is from the reference, and whether that is significant.
 
 const forestBlocks = () => chosenBlocks().filter((block) => block.forest);
 const hasIntervals = (block) => block.forest.rows.some((row) => row.cells.some((each) => each.interval));
@@ -10,8 +10,8 @@ function showForestWords() {
   const references = [...new Set(blocks.map((block) => block.reference))];
   $("forest-title").textContent = `Against ${references.length === 1 ? references[0] : "the reference"}`;
   $("forest-lede").textContent = blocks.some(hasIntervals)
-    ? "Difference in points on the same seeds, with its 95 % interval. Filled: the seeds settle which is better, after " +
-      "Holm's correction for many methods. Hollow: they do not."
+    ? "Difference in points on the same seeds, with its 95 % interval. Filled: significant after " +
+      "Holm's correction for many methods. Hollow: not significant."
     : "Difference in points on the same seeds. Intervals, and which is better, take three of them.";
   const key = blocks.map((block) => block.title).join("|");
   if ($("forests").dataset.key !== key) {
@@ -24,7 +24,7 @@ function showForestWords() {
           h("figcaption", { id: `forest-caption-${i}` }),
           h("div", { class: "chart", id: `forest-chart-${i}`, role: "img" }),
         ),
-        h("details", {}, h("summary", {}, "As a table, with what would settle it"), h("div", { id: `forest-table-${i}` })),
+        h("details", {}, h("summary", {}, "As a table, with how many seeds it would take"), h("div", { id: `forest-table-${i}` })),
       ]),
     );
   }

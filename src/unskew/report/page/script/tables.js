@@ -217,10 +217,10 @@ const chosenBlocks = () => {
 function aboutMarks(rows) {
   const bold = rows.some((row) => row.cells.some(([, best]) => best)),
     star = rows.some((row) => [...row.cells, row.against || [""]].some(([text]) => text.endsWith("*")));
-  if (!bold && !star) return "Nothing is bold or has a star: no difference is settled.";
+  if (!bold && !star) return "Nothing is bold or has a star: no difference is significant.";
   return [
     bold ? "Bold: above every other method beyond chance; of traffic and cost, in which there is no chance, the least." : "",
-    star ? "Star: which is better, it or the reference, is settled after Holm's correction." : "",
+    star ? "Star: differs significantly from the reference, after Holm's correction." : "",
   ]
     .filter(Boolean)
     .join(" ");
