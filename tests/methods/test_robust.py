@@ -395,10 +395,12 @@ def test_a_client_without_data_adds_nothing(digits):
     assert both.norm().item() > 0.6e-3
 
 
-def test_the_accountant_is_an_extra(alike, monkeypatch):
+def test_the_accountant_is_an_extra_that_is_asked_for_before_the_first_round(alike, monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    rounds = []
     with pytest.raises(UserError, match=r"pip install 'unskew\[dp\]'"):
-        unskew.train(private_trial(alike), dp())
+        unskew.train(private_trial(alike), dp(), on_round=rounds.append)
+    assert not rounds
 
 
 def test_epsilon_is_printed_and_in_the_summary(unskew):

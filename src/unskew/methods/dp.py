@@ -45,14 +45,14 @@ import torch
 from unskew.errors import UserError, require
 from unskew.method import Method, Work
 from unskew.methods.card import card
-from unskew.parts.accounting import epsilon
+from unskew.parts.accounting import accountants, epsilon
 from unskew.parts.robust import without_unsound
 from unskew.parts.servers import combine_equally, squared_norms, weighted_sum
 from unskew.program import Program, Run
 from unskew.randomness import Purpose, draw_seed
 from unskew.result import Result
 from unskew.trial import Trial
-from unskew.types import Memory, Params, Server, ServerState, Updates
+from unskew.types import Memory, Params, Server, ServerState, Tensors, Updates
 
 
 @card("dp")
@@ -84,6 +84,12 @@ def dp(*, clip: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5)
                 share=1.0,
             )
 
+        def find_accountants() -> Tensors:
+            if noise_multiplier:
+                accountants()
+            return {}
+
+        run.value("accountants", find_accountants, shared=False)  # now, not when all is trained
         method = base + Method(server=Server(revise=protected))
         trained = run.train("training", method)
         note = _note(trial, base, noise_multiplier=noise_multiplier, delta=delta, rounds=len(trained.rounds))
