@@ -38,7 +38,7 @@ from unskew.data.partitions import (
     parse_skew,
     write_skew,
 )
-from unskew.data.sources import absolute
+from unskew.data.sources import OWN, SOURCES, absolute, spelled
 from unskew.data.validation import NONE, read_validation
 from unskew.data.validation import parse as parse_validation
 from unskew.engines.network import Network
@@ -49,6 +49,7 @@ from unskew.methods.card import OptionValue
 from unskew.models.tuning import MOST_RANK
 from unskew.notation import (
     items,
+    joined,
     named,
     path_in,
     short_data,
@@ -525,6 +526,15 @@ def _same_sha256(path: Path, before: str, setting: str) -> str:
             f"{now[:12]}… now): bring back what it was, or take {setting} out for a new experiment."
         )
     return now
+
+
+def check_names(*, data: str | None = None, model: str = "auto") -> None:
+    """Refuse a dataset or a model that is neither listed nor one's own, without loading it."""
+    if model != "auto" and not is_code(model) and model not in models.MODELS:
+        raise unknown("model", model, models.MODELS)
+    for part in [] if data is None else joined(data):
+        if (name := spelled(named(part)[0])) not in {*SOURCES, *OWN}:
+            raise unknown("dataset", name, [*SOURCES, *OWN])
 
 
 def load_data(experiment: Experiment) -> Dataset:

@@ -16,13 +16,11 @@ from unskew.cli import options
 from unskew.cli.show import console
 from unskew.data import Dataset
 from unskew.data.dataset import Split
-from unskew.data.sources import OWN, SOURCES, available, spelled
-from unskew.errors import UserError, unknown
-from unskew.experiment import Experiment, brief_skew, load_data, partition
-from unskew.models import MODELS
-from unskew.notation import flatten, joined, named
+from unskew.data.sources import available, spelled
+from unskew.errors import UserError
+from unskew.experiment import Experiment, brief_skew, check_names, load_data, partition
+from unskew.notation import flatten
 from unskew.record import to_json
-from unskew.user_code import is_code
 
 
 def advise(
@@ -62,8 +60,7 @@ def advise(
         data=data,
     )
     spec = Experiment(**given)
-    if spec.model.name != "auto" and not is_code(spec.model.name) and spec.model.name not in MODELS:
-        raise unknown("model", spec.model.name, MODELS)
+    check_names(model=spec.model.name)
     kept = {key: value for key, value in flatten(given) if key not in ("seed", "data.folder", "skew.seed")}
     if "budget.cohort" in kept:
         kept["budget.cohort"] = spec.budget.cohort
@@ -88,17 +85,10 @@ def _of_counts(path: Path, spec: Experiment, given: dict[str, Any], by: str) -> 
         if key in given:
             raise UserError(f"{path} tells who holds what: leave {flag} out.")
     if "data.name" in given:
-        given = given | {"data.name": _dataset(spec.data.name)}
+        check_names(data=spec.data.name)
+        given = given | {"data.name": spelled(spec.data.name)}
     found = read_counts(path)
     return advise_on(found, given=given, cohort=_cohort(spec, len(found)), by=by)
-
-
-def _dataset(name: str) -> str:
-    """The name of a dataset as it is listed, also of one whose samples are not needed."""
-    for part in joined(name):
-        if (word := spelled(named(part)[0])) not in (*SOURCES, *OWN):
-            raise unknown("dataset", word, [*SOURCES, *OWN])
-    return spelled(name)
 
 
 def _of_partition(spec: Experiment, given: dict[str, Any], by: str) -> Advice:

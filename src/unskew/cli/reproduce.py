@@ -277,18 +277,18 @@ def _write(
     json: bool,
 ) -> None:
     """Write ordinary experiment files. One that several cells or readings share names all of them."""
-    heads: dict[Path, list[str]] = {}
+    files: dict[Path, tuple[list[str], dict[str, Any]]] = {}
     for cell, reading in wanted:
         for seed in seeds:
             settings = version.experiment(cell, reading, seed)
             path = folder / f"{run_stem(settings)}-seed{seed}.toml"
-            head = heads.setdefault(path, [] if version.full else [f"# {version.words}"])
+            head, _ = files.setdefault(path, ([] if version.full else [f"# {version.words}"], settings))
             head += [f"# {cell.table} {cell.id}, reading {reading}"]
             head += [f"# assumed: {each}" for each in cell.assumed]
-            text = "\n".join(dict.fromkeys(head)) + "\n\n" + tomli_w.dumps(settings)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text)
-    paths = list(map(str, heads))
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, (head, settings) in files.items():
+        write_whole(path, "\n".join(dict.fromkeys(head)) + "\n\n" + tomli_w.dumps(settings))
+    paths = list(map(str, files))
     if json:
         print(to_json({"files": list[Json](paths)}, indent=None))
         return

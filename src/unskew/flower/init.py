@@ -14,15 +14,13 @@ from typing import Any
 import tomli_w
 
 from unskew.data.partitions import parse_skew
-from unskew.data.sources import OWN, SOURCES, load, spelled
-from unskew.errors import UserError, unknown
-from unskew.experiment import MethodSpec, method_table
+from unskew.data.sources import load
+from unskew.errors import UserError
+from unskew.experiment import MethodSpec, check_names, method_table
 from unskew.files import put
 from unskew.flower.app import FORM, read_config, tables
 from unskew.flower.form import form_of
 from unskew.flower.settings import named_method, refuse_one_place
-from unskew.models import MODELS
-from unskew.notation import joined, named
 from unskew.user_code import is_code, split_name
 
 CLIENT = '''"""A site: its node's config says where its data are."""
@@ -152,16 +150,11 @@ def _own_code(config: dict[str, Any]) -> list[Path]:
 def _check(config: Mapping[str, Any], nodes: int, *, own_data: bool) -> None:
     """Refuse what could not run anywhere."""
     model, cohort = config.get("model.name", "auto"), config.get("budget.cohort", "all")
-    if not is_code(model) and model != "auto" and model not in MODELS:
-        raise unknown("model", model, MODELS)
+    check_names(data=None if own_data else config["data.name"], model=model)
     if cohort != "all" and cohort > nodes:
         raise UserError(f"--cohort is {cohort} but there are {nodes} nodes: lower it.")
     if not own_data:
         parse_skew(config["skew.recipe"])
-        data = config["data.name"]
-        for part in joined(data):
-            if spelled(named(part)[0]) not in {*SOURCES, *OWN}:
-                raise unknown("dataset", part, [*SOURCES, *OWN])
 
 
 def _pyproject(name: str, package: str, config: Mapping[str, Any]) -> str:
