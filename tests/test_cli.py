@@ -257,7 +257,9 @@ def test_help_is_shown_to_who_asks_and_to_who_says_nothing(unskew):
     assert unskew().out == unskew("--help").out
     for command, line in COMMANDS.items():
         assert f"{command.ljust(11)}{line}\n" in unskew("--help").out
-        assert unskew(command, "--help").out.startswith(f"Usage: unskew {command} ")
+        told = unskew(command, "--help").out
+        assert told.startswith(f"Usage: unskew {command} ")
+        assert not re.search(r"\[default: [^]]*\]\s*\[default: ", told), f"{command} tells a default twice"
 
 
 def test_names_with_brackets_are_shown_as_they_are(unskew):

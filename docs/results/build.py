@@ -57,7 +57,7 @@ def settings_of(lines: Iterable[Line]) -> list[Setting]:
     resolved = [(line, resolve(line["experiment"])) for line in lines]
     groups: dict[str, list[tuple[Line, Line]]] = {}
     for line, told in resolved:
-        groups.setdefault(_text({k: v for k, v in shared(told).items() if not is_tunable(k)}), []).append(
+        groups.setdefault(text_of({k: v for k, v in shared(told).items() if not is_tunable(k)}), []).append(
             (line, told)
         )
     parts = [part for group in groups.values() for part in _by_tuned(group)]
@@ -87,7 +87,7 @@ def _order(setting: Setting) -> tuple[bool, str, float, str]:
 def resolve(experiment: Mapping[str, Any]) -> Line:
     """The tables of an experiment with the defaults of settings that came after it was run."""
     without = {**experiment, "seed": 1, "skew": {**experiment["skew"], "seed": 1}}
-    told: Line = json.loads(_resolved(_text(without)))
+    told: Line = json.loads(_resolved(text_of(without)))
     return told | {"seed": experiment["seed"], "skew": told["skew"] | {"seed": experiment["skew"]["seed"]}}
 
 
@@ -112,12 +112,12 @@ def _by_tuned(group: Sequence[tuple[Line, Line]]) -> list[list[tuple[Line, Line]
     are settings of their own."""
     values: dict[str, set[str]] = {}
     for _, told in group:
-        values.setdefault(_text([told["method"], told["model"]]), set()).add(_text(_tuned(told)))
+        values.setdefault(text_of([told["method"], told["model"]]), set()).add(text_of(_tuned(told)))
     if all(len(each) == 1 for each in values.values()):
         return [list(group)]
     apart: dict[str, list[tuple[Line, Line]]] = {}
     for line, told in group:
-        apart.setdefault(_text(_tuned(told)), []).append((line, told))
+        apart.setdefault(text_of(_tuned(told)), []).append((line, told))
     return list(apart.values())
 
 
@@ -125,12 +125,12 @@ def _tuned(told: Line) -> dict[str, Any]:
     return {key: value for key, value in shared(told).items() if is_tunable(key)}
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
 def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
-    common = Counter(_text(_tuned(told)) for _, told in group).most_common(1)[0][0]
+    common = Counter(text_of(_tuned(told)) for _, told in group).most_common(1)[0][0]
     conditions = shared(group[0][1]) | json.loads(common)
     defaults = dict(flatten(Experiment().model_dump(mode="json", exclude_none=True)))
     settings = {key: value for key, value in conditions.items() if value != defaults.get(key)}
@@ -145,7 +145,7 @@ def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
     facts = [SkewFacts(**line["skew"]) for line, _ in group]
     networks: dict[str, list[tuple[Line, Line]]] = {}
     for line, told in group:
-        networks.setdefault(_text(told["model"]), []).append((line, told))
+        networks.setdefault(text_of(told["model"]), []).append((line, told))
     return Setting(
         title=f"{settings['data.name']}, {settings['skew.recipe']}, {settings['skew.clients']} clients, "
         f"{cohort}{fixed}",
@@ -182,7 +182,7 @@ def _network(group: Sequence[tuple[Line, Line]], conditions: Mapping[str, Any]) 
     methods: dict[str, dict[int, tuple[Line, Line]]] = {}
     # Of a seed that ran twice the first counts: what has been reported does not change by chance.
     for line, told in sorted(group, key=lambda each: each[0]["started"]):
-        methods.setdefault(_text(told["method"]), {}).setdefault(told["seed"], (line, told))
+        methods.setdefault(text_of(told["method"]), {}).setdefault(told["seed"], (line, told))
     found = [_method(seeds, conditions) for seeds in methods.values()]
     return NetworkResult(
         title=", ".join(filter(None, (model["name"], evidence.told(changed)))),
@@ -289,9 +289,11 @@ unskew compare fedavg METHOD ... --seeds 1-5 --out runs/mine
 python docs/results/collect.py runs/mine >> docs/results/raw/mine.jsonl
 python docs/results/build.py
 python docs/results/steady.py
+python docs/results/published.py
 ```
 
-The last command updates the tables of [steady](steady.md). A raw line has:
+The last two commands update the tables of [steady](steady.md) and
+[published numbers and ours](results/published.md). A raw line has:
 
 - the whole experiment of a run, its identity, commit, device and versions;
 - how skewed the clients' labels are;

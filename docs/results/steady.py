@@ -8,8 +8,10 @@ They stand there between two comments, with the numbers that docs/results/build.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from build import table
 
 from unskew import metrics
 from unskew.advice.evidence import MethodResult, Setting, evidence
@@ -75,7 +77,7 @@ def tables(settings: Sequence[Setting]) -> str:
         "above FedAvg on its network",
     ]
     words = "In points, with 95 % intervals; bold where the mean reaches the goal:"
-    return f"{_table(heads, rows)}\n\n{words}\n\n{_table(gain, gains)}"
+    return f"{table(heads, rows)}\n\n{words}\n\n{table(gain, gains)}"
 
 
 def title(setting: Setting) -> str:
@@ -137,10 +139,6 @@ def _gain(
         return "-"
     bold = "**" * (goal is not None and 100 * found.difference >= goal)
     return f"{bold}{signed(found.difference)}{bold} ({between(found.interval)})"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, ["---"] * len(heads), *rows))
 
 
 def renewed(page: str) -> str:

@@ -20,7 +20,7 @@ DEFAULT = Experiment()
 def option(flag: str, metavar: str, text: str, default: object = None) -> Any:
     """A flag that changes a setting; `default` is what the setting is without it."""
     more = "" if default is None else f" [default: {default}]"
-    return typer.Option(flag, metavar=metavar, help=text + more)
+    return typer.Option(flag, metavar=metavar, help=text + more, show_default=default is None)
 
 
 ExperimentFile = Annotated[

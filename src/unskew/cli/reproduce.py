@@ -40,7 +40,9 @@ def reproduce(
     ] = None,
     list_: Annotated[
         bool,
-        typer.Option("--list", help="Show all tables and figures, or the printed numbers of one, and stop."),
+        typer.Option(
+            "--list", help="Show all tables and figures, or the published numbers of one, and stop."
+        ),
     ] = False,
     cell: Annotated[
         str, options.option("--cell", "PATTERN", "Which cells, such as 'cifar10/dirichlet:0.05/*'.", "all")
@@ -82,7 +84,7 @@ def reproduce(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run cells of a paper's table and show them beside what is printed.
+    """Run cells of a paper's table and show them beside the published numbers.
 
     Runs are kept in a folder: what is finished there is not run again, what was stopped goes on, and cells
     of several tables that are one experiment share their runs."""
@@ -362,8 +364,8 @@ def _list(here: set[str], *, json: bool) -> None:
         screen.print(Grid(["table", "cells", "here", "what"], rows, words=1))
         screen.print()
     screen.print(
-        "here: cells whose data is here. unskew reproduce --list TABLE shows the printed numbers, and what a "
-        "table lacks; unskew reproduce TABLE --cell PATTERN runs cells.",
+        "here: cells whose data is here. unskew reproduce --list TABLE shows the published numbers, and what "
+        "a table lacks; unskew reproduce TABLE --cell PATTERN runs cells.",
         soft_wrap=True,
     )
 
@@ -405,7 +407,7 @@ def _list_table(table: PublishedTable, here: set[str], *, json: bool) -> None:
     by_place = {(cell.column, cell.row): cell for cell in table.cells}
     for name in table.measures if table.cells else ():
         rows = [
-            [column, *(_printed(by_place[column, row], name) for row in table.rows)]
+            [column, *(_number_in(by_place[column, row], name) for row in table.rows)]
             for column in table.columns
         ]
         screen.print()
@@ -423,6 +425,6 @@ def _list_table(table: PublishedTable, here: set[str], *, json: bool) -> None:
         screen.print(f"cannot be run{f' ({count} cells)' * bool(count)}: {why}", soft_wrap=True)
 
 
-def _printed(cell: Cell, measure: str) -> str:
+def _number_in(cell: Cell, measure: str) -> str:
     number = cell.published.get(measure)
     return "-" if number is None else str(number)

@@ -1,4 +1,4 @@
-"""What runs of a table's cells came to, beside what is printed. Reads run folders, and needs no PyTorch."""
+"""What runs of a table's cells came to, beside the published numbers. Needs run folders, but no PyTorch."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def run_folder(out: Path, version: Version, settings: ExperimentSettings) -> Pat
 
 @dataclass(frozen=True, eq=False)
 class CellOutcome:
-    """An experiment of a cell, beside what is printed."""
+    """An experiment of a cell, beside the published numbers."""
 
     cell: Cell
     reading: str
@@ -110,7 +110,7 @@ class CellOutcome:
     runs: tuple[SavedRun, ...]
     """Its finished runs, by seed."""
     measured: Mapping[str, tuple[float, ...]]
-    """By measure, over the runs that have it, in the unit of the print; infinite where a run never reached
+    """By measure, over the runs that have it, in the published unit; infinite where a run never reached
     what is to be reached."""
     smaller: bool
     """Whether these are runs of a smaller version."""
@@ -130,11 +130,13 @@ class CellOutcome:
         return "-" if known is None else f"{100 * known.mean:.2f}"
 
     def difference(self, measure: str) -> float | None:
-        """Ours less the printed one; None of a smaller version."""
+        """Ours less the published one; None of a smaller version."""
         if self.smaller:
             return None
-        printed, ours = self.cell.published.get(measure), self.over_seeds(measure)
-        return None if printed is None or printed.value is None or ours is None else ours.mean - printed.value
+        published, ours = self.cell.published.get(measure), self.over_seeds(measure)
+        if published is None or published.value is None or ours is None:
+            return None
+        return ours.mean - published.value
 
     def text(self, measure: str) -> str:
         """Ours as a person reads it."""
@@ -221,7 +223,7 @@ def _read(folder: Path) -> SavedRun:
 
 
 def measure(name: str, run: SavedRun, statistic: str, baseline: SavedRun | None = None) -> float | None:
-    """A measure of a table, of a finished run, in the unit of the print. Accuracies are those that the table
+    """A measure of a table, of a finished run, in the published unit. Accuracies are those that the table
     reports; the best, the worst class and domains are of that same round. None where it is not known, and
     infinite where a run never reached what is to be reached."""
     assert run.summary is not None
@@ -288,7 +290,7 @@ def _cost(target: float, run: SavedRun) -> float | None:
 
 
 def to_json(table: PublishedTable, told: Sequence[CellOutcome], version: Version) -> dict[str, Json]:
-    """For programs. Numbers are in the unit of the print."""
+    """For programs. Numbers are in the published unit."""
     return {
         "table": table.id,
         "title": table.title,
@@ -340,7 +342,7 @@ def _cell_json(table: PublishedTable, told: CellOutcome) -> dict[str, Json]:
 
 
 def published_json(number: Published | None) -> Json:
-    """A printed number for programs; null where none is known."""
+    """A published number for programs; null where none is known."""
     return None if number is None else {"value": number.value, "std": number.std, "word": number.word or None}
 
 
@@ -361,15 +363,15 @@ def rows_of(
     rows = []
     for each in told:
         for name in table.measures:
-            printed = each.cell.published.get(name)
-            if several and printed is None and not each.measured.get(name):
+            published = each.cell.published.get(name)
+            if several and published is None and not each.measured.get(name):
                 continue
             difference = each.difference(name)
             rows.append(
                 [
                     each.cell.id,
                     *[name] * several,
-                    "-" if printed is None else str(printed),
+                    "-" if published is None else str(published),
                     each.text(name),
                     "-" if difference is None else f"{difference:+.2f}",
                     *[each.last_ten() if name == "accuracy" else ""] * best,

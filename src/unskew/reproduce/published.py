@@ -30,7 +30,7 @@ ExperimentSettings = dict[str, Any]
 """Tables of an experiment file. In the method's, `parts` has the names and each part a table of its own."""
 
 PERCENT = ("accuracy", "max_class", "min_class", "domain")
-"""Measures printed in percent, by what their names begin with; the others are numbers as they are."""
+"""Measures published in percent, by what their names begin with; the others are numbers as they are."""
 
 
 class _Strict(BaseModel):
@@ -78,7 +78,7 @@ class _Table(_Strict):
     assumed: str = ""
     columns: list[str] = []
     rows: list[str] = []
-    """Where no numbers are printed; else the rows are those of `values`."""
+    """Where no numbers are published; else the rows are those of `values`."""
     settings: _Layer = _Layer()
     column: dict[str, _Column] = {}
     row: dict[str, _Row] = {}
@@ -104,7 +104,7 @@ class _Paper(_Strict):
 
 @dataclass(frozen=True)
 class Published:
-    """A number as it is printed: in percent where the measure is an accuracy."""
+    """A published number: in percent where the measure is an accuracy."""
 
     value: float | None
     std: float | None = None
@@ -144,7 +144,7 @@ class Cell:
     not_runnable: str
     """Why it cannot be run; empty where it can."""
     assumed: tuple[str, ...]
-    """What is not printed and had to be chosen."""
+    """What is not published and had to be chosen."""
     _layers: Mapping[Reading, Sequence[ExperimentSettings]] = field(default_factory=dict, repr=False)
 
     @property

@@ -1,0 +1,251 @@
+"""docs/results/published.md: every published number for which there are runs, beside what they came to.
+
+python docs/results/published.py
+
+The runs are the lines in docs/results/raw. A run belongs to a cell of a table if it is the same experiment as
+`unskew reproduce` would run for it, but for the precision and the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from build import anchor, raw_lines, resolve, table, text_of
+from scipy.stats import spearmanr
+
+from unskew import metrics, models
+from unskew.experiment import Experiment, MethodSpec, brief_skew
+from unskew.report.answer import signed
+from unskew.report.read import conditions_of
+from unskew.reproduce import Cell, Paper, PublishedTable, Reading, experiment, papers
+from unskew.reproduce.outcome import BASELINE
+
+PAGE = Path(__file__).with_name("published.md")
+Line = dict[str, Any]
+COMPUTED = ("seed", "skew.seed", "precision", "fast", "probe.every")
+"""Settings that runs of a cell may differ in."""
+NAMES = {"max_class": "best class", "min_class": "worst class", "speed_up": "speed-up"}
+CLOSE = 2.0
+"""Percentage points."""
+FEWEST = 5
+"""So many methods have an order worth telling."""
+INTRODUCTION = """\
+# Published numbers and ours
+
+Every published accuracy for which we have runs. `python docs/results/published.py` makes this page from the
+[raw results](raw/).
+
+- **Ours** is what the table reports: the best round by test accuracy, or the last round. It is the mean ±
+  standard deviation over seeds, in %. Without ± there is one seed.
+- A best round chosen on the test set is partly luck. So the **mean of the last 10** rounds stands beside it.
+- **Difference** is ours minus the published number, in points.
+- **Reading** is `as-coded` for what the released code does, and `paper` for what the paper says
+  ([more](../reproduce.md)).
+- Speed-up is `never` where no run reached the best accuracy of FedAvg. The paper prints 1.00 there.
+- Each line of the raw results has its commit, device, precision and the whole experiment.
+
+`unskew reproduce TABLE --cell CELL --seeds 1-3` runs a cell again."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell in a reading, and its runs by seed."""
+
+    cell: Cell
+    reading: str
+    runs: Mapping[int, Line]
+    baseline: Mapping[int, Line]
+    """The runs of FedAvg in the same column."""
+
+    def values(self, measure: str, statistic: str) -> list[float]:
+        """By seed, in the published unit."""
+        each = (
+            value_of(measure, statistic, line, self.baseline.get(seed)) for seed, line in self.runs.items()
+        )
+        return [value for value in each if value is not None]
+
+    def difference(self, statistic: str) -> float | None:
+        """Our accuracy less the published one; None where none is."""
+        published, ours = self.cell.published.get("accuracy"), self.values("accuracy", statistic)
+        return None if published is None or published.value is None else fmean(ours) - published.value
+
+
+def value_of(measure: str, statistic: str, line: Line, baseline: Line | None) -> float | None:
+    """A measure of a run; None where its line does not tell."""
+    if measure == "accuracy":
+        return float(100 * line["accuracy"][statistic])
+    if measure in ("max_class", "min_class") and statistic == "last":
+        return float(100 * (max if measure == "max_class" else min)(line["class_accuracy"]))
+    if measure == "speed_up" and baseline is not None:
+        curves = [dict(enumerate(each["curve"], 1)) for each in (line, baseline)]
+        return metrics.speed_up(*curves)
+    return None
+
+
+def key_of(settings: Mapping[str, Any]) -> str:
+    """What two settings have in common if and only if they are one experiment, whatever its seeds."""
+    skew = settings["skew"]
+    told = resolve({**settings, "skew": {**skew, "seed": 1, "recipe": brief_skew(skew["recipe"])}})
+    conditions = conditions_of(told) | {"skew.recipe": brief_skew(told["skew"]["recipe"])}
+    if conditions["model.norm"] == "auto":
+        conditions["model.norm"] = models.MODELS[told["model"]["name"]].norms[0]
+    kept = {key: value for key, value in conditions.items() if key not in COMPUTED}
+    return text_of([kept, MethodSpec(**told["method"]).brief()])
+
+
+class Runs:
+    """All lines, to be found by experiment."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self._found: dict[str, dict[tuple[int, int], Line]] = {}
+        # Of a seed that ran twice the first counts: what has been reported does not change by chance.
+        for line in sorted(lines, key=lambda each: each["started"]):
+            told = line["experiment"]
+            seeds = told["seed"], told["skew"]["seed"]
+            self._found.setdefault(key_of(told), {}).setdefault(seeds, line)
+
+    def of(self, settings: Mapping[str, Any]) -> dict[int, Line]:
+        """The runs of an experiment, by seed. Its partition has a seed of its own, or follows the seed."""
+        fixed = settings["skew"].get("seed")
+        told = Experiment(**settings).model_dump(mode="json", exclude_none=True)
+        found = self._found.get(key_of(told), {})
+        return {seed: line for (seed, skew), line in sorted(found.items()) if skew == (fixed or seed)}
+
+
+def rows_of(paper_table: PublishedTable, runs: Runs) -> Iterator[Row]:
+    """The cells with a published accuracy and at least one run. Readings that are one experiment share a
+    row."""
+    places = {(cell.column, cell.row): cell for cell in paper_table.cells}
+    for cell in paper_table.cells:
+        if cell.not_runnable or "accuracy" not in cell.published:
+            continue
+        readings: dict[str, list[Reading]] = {}
+        for reading in paper_table.readings:
+            readings.setdefault(text_of(experiment(cell, reading)), []).append(reading)
+        for names in readings.values():
+            if found := runs.of(experiment(cell, names[0])):
+                plain = places.get((cell.column, BASELINE), cell)
+                yield Row(cell, ", ".join(names), found, runs.of(experiment(plain, names[0])))
+
+
+def page(lines: Sequence[Line]) -> str:
+    """The whole page."""
+    runs = Runs(lines)
+    found = [
+        (paper, each, rows)
+        for paper in papers().values()
+        for each in paper.tables
+        if (rows := list(rows_of(each, runs)))
+    ]
+    parts = [INTRODUCTION, "## How close", overview([(each, rows) for _, each, rows in found])]
+    before: Paper | None = None
+    for paper, each, rows in found:
+        if paper is not before:
+            parts.append(f"## {paper.title}\n\n{paper.reference.rstrip('.')}.")
+        before = paper
+        parts += [f"### {heading(each)}", f"Published: {each.reports}.", *by_column(each, rows)]
+        parts.append(detail(each, rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def heading(each: PublishedTable) -> str:
+    return f"{each.id}: {each.title}"
+
+
+def overview(found: Sequence[tuple[PublishedTable, Sequence[Row]]]) -> str:
+    """How many cells of each table were run, and how far they are from what is published."""
+    lines = []
+    for each, rows in found:
+        published = [cell for cell in each.cells if "accuracy" in cell.published]
+        lines.append(
+            [
+                f"[{each.id}](#{anchor(heading(each))})",
+                f"{len({row.cell.id for row in rows})} of {len(published)}",
+                *_closeness([row.difference(each.statistic) for row in rows]),
+                *_closeness([row.difference("mean_last_10") for row in rows]),
+            ]
+        )
+    close = f"within {CLOSE:g} points"
+    far = "mean distance"
+    heads = ["table", "cells run", far, close, f"{far}, mean of last 10", f"{close}, mean of last 10"]
+    return table(heads, lines)
+
+
+def _closeness(differences: Sequence[float | None]) -> list[str]:
+    known = [abs(each) for each in differences if each is not None]
+    if not known:
+        return ["-", "-"]
+    return [f"{fmean(known):.1f}", f"{sum(each <= CLOSE for each in known)} of {len(known)}"]
+
+
+def by_column(each: PublishedTable, rows: Sequence[Row]) -> list[str]:
+    """How far the methods of a column are from what is published, and whether they come in the same order;
+    nothing where too few of every column were run."""
+    columns: dict[str, list[Row]] = {}
+    for row in {row.cell.id: row for row in reversed(rows)}.values():  # of several readings the first
+        if row.cell.published["accuracy"].value is not None:
+            columns.setdefault(row.cell.column, []).append(row)
+    lines = []
+    for column in each.columns:
+        found = columns.get(column, [])
+        if len(found) < FEWEST:
+            continue
+        line = [f"`{column}`", str(len(found))]
+        for statistic in dict.fromkeys((each.statistic, "mean_last_10")):
+            ours = [fmean(row.values("accuracy", statistic)) for row in found]
+            typical = median(row.difference(statistic) for row in found)
+            order = spearmanr(ours, [row.cell.published["accuracy"].value for row in found]).statistic
+            line += [signed(typical / 100), f"{order:.2f}".replace("-", "−")]
+        lines.append(line)
+    heads = ["column", "methods", "median difference", "order", "the same, mean of last 10", "order"]
+    words = "Order is Spearman's rank correlation between the published numbers of the methods and ours."
+    return [f"{words}\n\n{table(heads, lines)}"] if lines else []
+
+
+def detail(each: PublishedTable, rows: Sequence[Row]) -> str:
+    """The table itself, with the readings of a cell below each other."""
+    beside = [
+        name
+        for name in each.measures
+        if name != "accuracy" and any(row.values(name, each.statistic) for row in rows)
+    ]
+    heads = ["cell", "published", "ours", "difference"]
+    if last := each.statistic != "mean_last_10":
+        heads.append("mean of last 10")
+    heads += [f"{NAMES[name]}{what}" for name in beside for what in (", published", "")]
+    heads += ["seeds", "reading"]
+    lines = []
+    for row in rows:
+        difference = row.difference(each.statistic)
+        line = [
+            f"`{row.cell.id}`",
+            str(row.cell.published["accuracy"]),
+            _mean(row.values("accuracy", each.statistic)),
+            "-" if difference is None else signed(difference / 100, 2),
+        ]
+        if last:
+            line.append(_mean(row.values("accuracy", "mean_last_10")))
+        for name in beside:
+            values = row.values(name, each.statistic)
+            ours = _mean(values) if values or name != "speed_up" or not row.baseline else "never"
+            line += [str(row.cell.published.get(name, "-")), ours]
+        lines.append([*line, str(len(row.runs)), row.reading])
+    return table(heads, lines)
+
+
+def _mean(values: Sequence[float]) -> str:
+    found = metrics.over_seeds(values)
+    return "-" if found is None else metrics.plus_minus(found, digits=2)
+
+
+def main() -> None:
+    PAGE.write_text(page(raw_lines()))
+    print(f"written: {PAGE.name}")
+
+
+if __name__ == "__main__":
+    main()
