@@ -117,12 +117,10 @@ def test_published_numbers_stand_beside_all_runs_of_their_cells():
         and line["experiment"]["model"]["norm"] == "none"
     }
     ours = f"{np.mean(list(found.values())):.2f}"
-    (row,) = [
-        each for each in page.splitlines() if each.startswith("| `cifar10/dirichlet:0.1/fedavg` | 56.19")
-    ]
+    (row,) = [each for each in page.splitlines() if each.startswith("| cifar10/dirichlet:0.1/fedavg | 56.19")]
     assert ours in row
     assert f"{float(ours) - 56.19:+.2f}" in row
-    assert f"| {len(found)} | as-coded |" in row
+    assert row.endswith(f"| {len(found)} |")
 
 
 def test_every_run_has_one_line():

@@ -217,12 +217,13 @@ def detail(each: PublishedTable, rows: Sequence[Row]) -> str:
     if last := each.statistic != "mean_last_10":
         heads.append("mean of last 10")
     heads += [f"{NAMES[name]}{what}" for name in beside for what in (", published", "")]
-    heads += ["seeds", "reading"]
+    readings = {row.reading for row in rows}
+    heads += ["seeds", *["reading"] * (len(readings) > 1)]
     lines = []
     for row in rows:
         difference = row.difference(each.statistic)
         line = [
-            f"`{row.cell.id}`",
+            row.cell.id,
             str(row.cell.published["accuracy"]),
             _mean(row.values("accuracy", each.statistic)),
             "-" if difference is None else signed(difference / 100, 2),
@@ -233,8 +234,9 @@ def detail(each: PublishedTable, rows: Sequence[Row]) -> str:
             values = row.values(name, each.statistic)
             ours = _mean(values) if values or name != "speed_up" or not row.baseline else "never"
             line += [str(row.cell.published.get(name, "-")), ours]
-        lines.append([*line, str(len(row.runs)), row.reading])
-    return table(heads, lines)
+        lines.append([*line, str(len(row.runs)), *[row.reading] * (len(readings) > 1)])
+    words = f"Reading: {row.reading}.\n\n" if len(readings) == 1 else ""
+    return words + table(heads, lines)
 
 
 def _mean(values: Sequence[float]) -> str:
