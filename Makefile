@@ -3,6 +3,7 @@
 # make test-flower: the tests on Flower, in an environment of its own, which `make test` runs too.
 # make test-deploy: methods and faults in real federations on this machine, which takes 12 to 15 minutes.
 # make test-gpu: what only a CUDA GPU can show.      make bench: races, on a quiet machine.
+# make results: the pages that are made of docs/results/raw, anew.
 # make docs: the documentation as a site, in build/site. make notebook: docs/first-steps.ipynb, executed anew.
 # make lock: constraints.txt anew, with the newest releases of everything but PyTorch.
 PYTHON ?= python3
@@ -21,7 +22,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $
 
 TWO_AT_ONCE := --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test environments tests test-flower test-deploy test-gpu check docs notebook browser bench bench-peers gallery format lock clean
+.PHONY: demo test environments tests test-flower test-deploy test-gpu check docs notebook browser bench bench-peers gallery results format lock clean
 
 demo: $(VENV)/library
 	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls steady --dataset digits --skew dirichlet:0.05 \
@@ -69,6 +70,9 @@ browser:
 # The pictures in docs/gallery, from runs on Fashion-MNIST in the folder UNSKEW_DATA.
 gallery: $(VENV)/development
 	$(BIN)/python docs/gallery/build.py "$${UNSKEW_DATA:?is the folder with the datasets}"
+
+results: $(VENV)/development
+	for each in build steady published study; do $(BIN)/python docs/results/$$each.py || exit; done
 
 check: $(VENV)/development
 	$(BIN)/ruff format --check .

@@ -32,7 +32,7 @@ def script(name):
     return module
 
 
-collect, build, steady, published = map(script, ("collect", "build", "steady", "published"))
+collect, build, steady, published, grids = map(script, ("collect", "build", "steady", "published", "study"))
 
 COUNTS = np.array([[50, 50, 0, 0], [0, 50, 50, 0], [0, 0, 50, 50], [50, 0, 0, 50]])
 
@@ -95,17 +95,19 @@ def advised(known=MEASURED, counts=COUNTS, **more):
 
 def test_the_evidence_and_the_page_are_those_of_the_raw_lines():
     settings = build.settings_of(build.raw_lines())
-    hint = "run python docs/results/build.py"
+    hint = "run make results"
     assert build.EVIDENCE.read_text() == evidence.write(settings), hint
     assert build.PAGE.read_text() == build.page(settings), hint
     assert list(evidence.evidence()) == settings
-    assert steady.PAGE.read_text() == steady.renewed(steady.PAGE.read_text()), "run docs/results/steady.py"
+    assert steady.PAGE.read_text() == steady.renewed(steady.PAGE.read_text()), hint
+    for page in grids.PAGES:
+        assert page.read_text() == grids.renewed(page.read_text()), hint
 
 
 def test_published_numbers_stand_beside_all_runs_of_their_cells():
     lines = build.raw_lines()
     page = published.PAGE.read_text()
-    assert page == published.page(lines), "run python docs/results/published.py"
+    assert page == published.page(lines), "run make results"
     # FedAvg under Dirichlet 0.1, by hand.
     found = {
         line["experiment"]["seed"]: 100 * line["accuracy"]["best_by_test"]

@@ -287,13 +287,11 @@ ADDING = """## How to add to it
 ```
 unskew compare fedavg METHOD ... --seeds 1-5 --out runs/mine
 python docs/results/collect.py runs/mine >> docs/results/raw/mine.jsonl
-python docs/results/build.py
-python docs/results/steady.py
-python docs/results/published.py
+make results
 ```
 
-The last two commands update the tables of [steady](steady.md) and
-[published numbers and ours](results/published.md). A raw line has:
+The last command updates this page, the tables of [steady](steady.md), [published numbers and
+ours](results/published.md) and the grids of [studies](results/digits-study.md). A raw line has:
 
 - the whole experiment of a run, its identity, commit, device and versions;
 - how skewed the clients' labels are;
