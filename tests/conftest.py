@@ -41,9 +41,11 @@ hypothesis.settings.load_profile("unskew")
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: the garbage collector need not look at it in every test."""
+    """What is imported by now stays: the garbage collector need not look at it in every test. Nor as often as
+    after every 700 new objects: a step of a training makes more."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(scope="session")
