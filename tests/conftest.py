@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import os
@@ -35,6 +36,12 @@ def in_memory(folder: Path, room: int) -> bool:
 
 if in_memory(Path("/dev/shm"), room=4 * 2**30):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
+
+# What tests start finds tests/startup/sitecustomize.py.
+startup = str(Path(__file__).parent / "startup")
+if startup not in (places := os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+    os.environ["PYTHONPATH"] = os.pathsep.join([startup, *filter(None, places)])
+atexit.register(gc.freeze)
 
 # Of the GNU C library.
 trim_memory = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None

@@ -31,7 +31,7 @@ def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("app")
     page = (ROOT / "docs/deploy.md").read_text()
     (folder / "app.py").write_text(re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1])
-    paths = os.pathsep.join(map(str, (folder, HERE, ROOT / "src")))
+    paths = os.pathsep.join(map(str, (folder, HERE, HERE.parent / "startup", ROOT / "src")))
     done = subprocess.run(
         [sys.executable, HERE / "federation.py"],
         cwd=folder,
