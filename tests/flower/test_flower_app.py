@@ -23,6 +23,7 @@ from flwr.app import MetricRecord, RecordDict
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+QUIET["RAY_worker_niceness"] = "0"  # not 15: what runs beside it would keep its workers waiting
 
 
 @pytest.fixture(scope="module")
