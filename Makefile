@@ -28,17 +28,16 @@ demo: $(VENV)/library
 	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls steady --dataset digits --skew dirichlet:0.05 \
 	  --clients 10 --cohort 3 --rounds 30 --epochs 3 --lr 0.05 --seeds 1,2,3
 
-# The checks and the docs run beside the tests: alone, each leaves a core idle now and then. What they say comes in one piece
-# where make can do that; the tests tell as they go, for which the + stands. Flower's come last: two Rays may meet.
+# Flower's tests, the checks and the docs run beside the tests: alone, each leaves a core idle now and then. What they say
+# comes in one piece where make can do that; the tests tell as they go, for which the + stands.
 test: environments
-	$(MAKE) $(TWO_AT_ONCE) tests check docs
-	$(MAKE) test-flower
+	$(MAKE) $(TWO_AT_ONCE) tests test-flower check docs
 
 environments:
 	$(MAKE) $(TWO_AT_ONCE) $(VENV)/development $(FLOWER)/development browser
 
 tests: $(VENV)/development
-	+$(BIN)/pytest -n 2 --dist worksteal
+	+$(BIN)/pytest -n 2 --dist worksteal -p no:logging
 
 # Flower's typer warns of what it takes from click. Each file has its federation: in their order, those that wait most first.
 test-flower: $(FLOWER)/development

@@ -30,15 +30,17 @@ def running(*nodes: list[str], token: str = "", **resources: float) -> Iterator[
     # Whether or not this user has a token.
     access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
     environment = {**os.environ, **access, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    environment["RAY_worker_niceness"] = "0"  # not 15: what runs beside it would keep its workers waiting
     with _having({"RAY_ADDRESS": address, **access}):
         try:
             for n, options in enumerate(nodes):
                 place = [f"--address={address}"] if n else [*head, f"--temp-dir={folder}"]
+                place += ["--node-ip-address=127.0.0.1", "--include-log-monitor=false"]
                 command = [sys.executable, "-c", NODE, "start", "--block", *place, *options]
                 with (Path(folder) / f"node{n}.log").open("w") as log:
                     started.append(
                         subprocess.Popen(
-                            [*command, "--node-ip-address=127.0.0.1", "--object-store-memory=200000000"],
+                            [*command, "--object-store-memory=200000000"],
                             env=environment,
                             stdout=log,
                             stderr=log,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import os
 import shutil
@@ -35,15 +37,37 @@ def in_memory(folder: Path, room: int) -> bool:
 if in_memory(Path("/dev/shm"), room=4 * 2**30):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
+# What tests start finds tests/startup/sitecustomize.py.
+startup = str(Path(__file__).parent / "startup")
+if startup not in (places := os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+    os.environ["PYTHONPATH"] = os.pathsep.join([startup, *filter(None, places)])
+atexit.register(gc.freeze)
+
+# Of the GNU C library.
+trim_memory = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+
 # No test fails for being slow, and the same examples are tried on every machine.
 hypothesis.settings.register_profile("unskew", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("unskew")
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: the garbage collector need not look at it in every test."""
+    """What is imported by now stays: the garbage collector need not look at it in every test. Nor as often as
+    after every 700 new objects: a step of a training makes more."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Nor at what a file of tests has imported, when it ends. The memory that its tests have freed goes back
+    to the system: the larger a process is, the longer it takes to fork one."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+        if trim_memory is not None:
+            trim_memory(0)
 
 
 @pytest.fixture(scope="session")

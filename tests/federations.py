@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -9,6 +11,9 @@ from torch import nn
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.engines import Job, Task
+from unskew.method import Method
+from unskew.methods import METHODS
+from unskew.program import Program
 from unskew.trial import Statistics
 from unskew.types import Params, Tensors, Weights
 
@@ -17,6 +22,14 @@ def split(dataset, *clients) -> Federation:
     """A federation whose clients hold exactly these samples."""
     indices = [np.asarray(mine, np.int64) for mine in clients]
     return Federation(dataset, partition_of(indices, dataset, recipe="test"))
+
+
+def short_method(name: str) -> Method | Program:
+    """A method by its name. Those that train beside the rounds do that for a shorter time than by default."""
+    return METHODS[name](**SHORT.get(name, {}))
+
+
+SHORT: dict[str, dict[str, Any]] = {"ccvr": {"samples": 20}, "pkd": {"expert_rounds": 3}}
 
 
 def statistics_for(method: str) -> Statistics:

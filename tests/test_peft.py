@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -10,27 +13,31 @@ import unskew
 from unskew import Budget, Trial
 from unskew.models.lora import add_adapter
 
-peft = pytest.importorskip("peft")
+
+@pytest.fixture(scope="module")
+def peft() -> Any:
+    """Loaded when its tests begin: it takes seconds, and memory that every worker process would copy."""
+    return pytest.importorskip("peft")
 
 
-def adapted() -> nn.Module:
+def adapted(peft: Any) -> nn.Module:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
     peft.inject_adapter_in_model(peft.LoraConfig(r=2, target_modules=["1"]), net)
     net[3].requires_grad_(True)
     return net
 
 
-def test_only_the_adapters_of_a_peft_model_are_sent(skewed):
-    result = unskew.train(Trial(skewed, adapted, budget=Budget(rounds=1, epochs=1)))
+def test_only_the_adapters_of_a_peft_model_are_sent(peft, skewed):
+    result = unskew.train(Trial(skewed, partial(adapted, peft), budget=Budget(rounds=1, epochs=1)))
     names = {"1.lora_A.default.weight", "1.lora_B.default.weight", "3.weight", "3.bias"}
     assert result.weights.params.keys() == names
-    before = adapted()
+    before = adapted(peft)
     assert result.rounds[0].traffic.up == 4 * (2 * 64 + 16 * 2 + 160 + 10) * int((skewed.sizes > 0).sum())
     assert before.state_dict().keys() == (result.weights.params | result.weights.buffers).keys()
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(6, 5), nn.Conv2d(6, 5, 3, stride=2, padding=1)], ids=str)
-def test_adapters_are_those_of_peft(layer):
+def test_adapters_are_those_of_peft(peft, layer):
     theirs = nn.Sequential(layer)
     ours = nn.Sequential(type(layer)(6, 5) if isinstance(layer, nn.Linear) else nn.Conv2d(6, 5, 3, 2, 1))
     ours.load_state_dict(theirs.state_dict())

@@ -140,7 +140,7 @@ STAGED = {
     "ema": methods.ema,
     "pkd": lambda: methods.pkd(warmup=1, expert_rounds=1, groups="1/8,3/9"),
     "fedconcat": methods.fedconcat,
-    "ccvr": methods.ccvr,
+    "ccvr": lambda: methods.ccvr(samples=20),
     "local-only": methods.local_only,
     "centralised": methods.centralised,
 }

@@ -85,7 +85,7 @@ def same(first, second) -> bool:
         pytest.param(lambda: methods.pkd(warmup=1, expert_rounds=2, groups="0/1,2/3"), id="pkd"),
         pytest.param(lambda: methods.fedconcat(clusters=2, encoder_rounds=1), id="fedconcat"),
         pytest.param(lambda: methods.local_only() + methods.moon(), id="local-only"),
-        pytest.param(methods.ccvr, id="ccvr"),
+        pytest.param(lambda: methods.ccvr(samples=20), id="ccvr"),
         pytest.param(methods.moon, id="moon"),
     ],
 )

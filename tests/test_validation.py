@@ -219,7 +219,7 @@ class InterruptedError(Exception):
 
 IN_STAGES = {
     "fedavg": methods.fedavg,
-    "ccvr": methods.ccvr,
+    "ccvr": lambda: methods.ccvr(samples=20),
     "local-only": methods.local_only,
     "fedconcat": lambda: methods.fedconcat(clusters=2, encoder_rounds=1),
     "fedconcat-encoders": lambda: methods.fedconcat(clusters=2, encoder_rounds=6, head="concatenated"),

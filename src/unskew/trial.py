@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -126,13 +126,19 @@ class Budget(Spec):
         """The local steps of a client whose pass over its data has so many batches."""
         if self.steps is not None:
             return self.steps if batches else 0
-        return math.ceil(Fraction(str(self.epochs)) * batches)
+        return _steps_in(self.epochs, batches)
 
     def passed(self, samples: int, *, drop_single: bool = False) -> int:
         """How many samples a client that holds so many passes through in a round, in each pass anew."""
         sizes = self.batch_sizes(samples, drop_single=drop_single)
         whole, rest = divmod(self.steps_in(len(sizes)), max(1, len(sizes)))
         return whole * sum(sizes) + sum(sizes[:rest])
+
+
+@lru_cache(maxsize=1024)
+def _steps_in(epochs: float, batches: int) -> int:
+    """Counted by the decimal digits of `epochs`: in binary 0.1 is not exactly a tenth."""
+    return math.ceil(Fraction(str(epochs)) * batches)
 
 
 class Evaluation(Spec):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from federations import flat, split
+from federations import flat, short_method, split
 from unskew import Method, engines, federate, load, train
 from unskew.engines.cuda import prefetch
 from unskew.engines.cuda.graphs import Graphs
@@ -50,7 +50,7 @@ def assert_equal(one, other) -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon", "fedsam", "fedvls", "fedcurv", "fpl", "pkd"])
 def test_the_clients_share_slots_and_lose_nothing(skewed, name):
-    assert_same(trial_of(skewed), METHODS[name](), slots=(1, 3))
+    assert_same(trial_of(skewed), short_method(name), slots=(1, 3))
 
 
 @pytest.mark.parametrize("statistics", ["average", "local", "batch"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ import pytest
 import torch
 from torch import nn
 
-from federations import split
+from federations import short_method, split
 from pools import eager_pool
 from unskew import Method, UserError, engines, train
 from unskew.data.augment import Augment
@@ -118,7 +119,7 @@ def assert_same_run(one: Result, other: Result) -> None:
 )
 def test_a_run_is_that_of_loop_to_the_last_bit(trial, name, statistics):
     trial = replace(trial, statistics=statistics)
-    assert_same_run(train(trial, METHODS[name]()), train(pooled(trial), METHODS[name]()))
+    assert_same_run(train(trial, short_method(name)), train(pooled(trial), short_method(name)))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
@@ -374,6 +375,12 @@ def test_several_engines_side_by_side(trial):
 # What goes wrong
 
 
+@pytest.fixture
+def alone() -> None:
+    """No worker is left of an engine in an earlier test that only the garbage collector can end."""
+    gc.collect()
+
+
 def children(pid: int) -> list[int]:
     """The living processes that a process has forked."""
     running = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
@@ -414,7 +421,7 @@ def in_workers(what):
     return Method(loss=loss)
 
 
-def test_a_wrong_input_is_told_as_it_is(trial):
+def test_a_wrong_input_is_told_as_it_is(trial, alone):
     def refuse():
         raise UserError("no such thing: take another.")
 
@@ -433,7 +440,7 @@ def test_another_error_tells_where_it_was_raised(trial):
     assert "Client 0 failed in round 1, stage 'train'." in caught.value.__notes__
 
 
-def test_an_engine_goes_on_after_an_error_in_a_step(trial):
+def test_an_engine_goes_on_after_an_error_in_a_step(trial, alone):
     here, broken = os.getpid(), multiprocessing.Value("i", 1)
 
     def loss(view):
@@ -468,7 +475,7 @@ def test_an_error_that_no_message_can_carry(trial):
     assert "Client 0 failed in round 1, stage 'train'." in caught.value.__notes__
 
 
-def test_killed_workers_are_told_in_a_sentence_and_the_engine_goes_on(trial):
+def test_killed_workers_are_told_in_a_sentence_and_the_engine_goes_on(trial, alone):
     engine = eager_pool(replace(trial, workers=2))
     method = in_workers(lambda: os.kill(os.getpid(), signal.SIGKILL))
     state = begin(method, engine.initial)
@@ -486,7 +493,7 @@ def test_killed_workers_are_told_in_a_sentence_and_the_engine_goes_on(trial):
     assert not children(os.getpid())
 
 
-def test_workers_killed_between_rounds_cost_nothing(trial):
+def test_workers_killed_between_rounds_cost_nothing(trial, alone):
     engine, method = eager_pool(replace(trial, workers=2)), Method()
     states = []
     for each in (engine, Loop(trial)):
@@ -514,7 +521,7 @@ def test_a_test_that_kills_its_workers_is_told_in_a_sentence(trial, monkeypatch)
         step(trial, Method(), engine, begin(Method(), engine.initial))
 
 
-def test_workers_end_with_their_engine(trial):
+def test_workers_end_with_their_engine(trial, alone):
     engine = eager_pool(replace(trial, workers=2))
     step(trial, Method(), engine, begin(Method(), engine.initial))
     mine = children(os.getpid())

@@ -74,6 +74,7 @@ if __name__ == "__main__":
         num_supernodes=3,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": 1, "include_dashboard": False},
+            # Not the cluster that another program has started on this machine.
+            "init_args": {"address": "local", "num_cpus": 1, "include_dashboard": False},
         },
     )

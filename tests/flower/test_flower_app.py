@@ -23,6 +23,7 @@ from flwr.app import MetricRecord, RecordDict
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+QUIET["RAY_worker_niceness"] = "0"  # not 15: what runs beside it would keep its workers waiting
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("app")
     page = (ROOT / "docs/deploy.md").read_text()
     (folder / "app.py").write_text(re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1])
-    paths = os.pathsep.join(map(str, (folder, HERE, ROOT / "src")))
+    paths = os.pathsep.join(map(str, (folder, HERE, HERE.parent / "startup", ROOT / "src")))
     done = subprocess.run(
         [sys.executable, HERE / "federation.py"],
         cwd=folder,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from benchmarks.hashes import TRIALS, hash_of
 
-from federations import flat, statistics_for
+from federations import flat, short_method, statistics_for
 from pools import on_every_engine
 from unskew.methods import METHODS
 from unskew.result import Result
@@ -26,7 +26,7 @@ NOT_REPLAYED = {
 
 def train_by(name: str, engine: str) -> Result:
     trial = hard_trial(normed_model, engine=engine, statistics=statistics_for(name), validation=0.3)
-    return train(replace(trial, workers=2), METHODS[name]())
+    return train(replace(trial, workers=2), short_method(name))
 
 
 @pytest.fixture(scope="module", params=METHODS)

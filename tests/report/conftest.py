@@ -260,6 +260,7 @@ def chromium() -> Iterator[Any]:
         pytest.skip("needs a browser: apt-get install chromium")
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     flags += ["--disable-component-update", "--disable-sync", "--no-first-run"]
+    flags += ["--js-flags=--no-turbofan"]  # no page stays so long that compiling its code well would pay
     with tool.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=flags)
         yield browser

@@ -4,6 +4,7 @@ version."""
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import re
 import sys
@@ -59,19 +60,25 @@ class LazyCommands(Commands):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        with leaving_at_once():
-            module = importlib.import_module(f"unskew.cli.{cmd_name}")
-        group = getattr(module, "app", None)
-        if group is None:
-            group = typer.Typer(add_completion=False, rich_markup_mode=None)
-            group.command(cmd_name)(getattr(module, cmd_name))
-        command = typer.main.get_command(group)
-        command.name = cmd_name
-        return command
+        return _command(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+@functools.cache
+def _command(name: str) -> Any:
+    """One of `COMMANDS`, made once in a process, which may call it many times."""
+    with leaving_at_once():
+        module = importlib.import_module(f"unskew.cli.{name}")
+    group = getattr(module, "app", None)
+    if group is None:
+        group = typer.Typer(add_completion=False, rich_markup_mode=None)
+        group.command(name)(getattr(module, name))
+    command = typer.main.get_command(group)
+    command.name = name
+    return command
 
 
 def explain(error: Any) -> UserError:
