@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from unskew.cli.interrupt import leaving_at_once
 from unskew.errors import UserError, unknown
+from unskew.garbage import without_collection
 
 # Whether these are click's or Typer's own copies depends on the version of Typer.
 _exceptions: Any = sys.modules[typer.BadParameter.__module__]
@@ -23,7 +24,7 @@ UsageError: type[Exception] = _exceptions.UsageError
 COMMANDS = {
     "run": "Train one method and show every class.",
     "compare": "Train several methods under the same conditions.",
-    "reproduce": "Run cells of a paper's table beside what is printed.",
+    "reproduce": "Run cells of a paper's table beside the published numbers.",
     "tune": "Search hyperparameters on validation data.",
     "resume": "Go on with a run, compare or search that was stopped.",
     "predict": "Say what a trained model makes of a file or folder.",
@@ -70,7 +71,8 @@ class LazyCommands(Commands):
 @functools.cache
 def _command(name: str) -> Any:
     """One of `COMMANDS`, made once in a process, which may call it many times."""
-    with leaving_at_once():
+    # Looking for garbage would take a tenth of the time of these imports.
+    with leaving_at_once(), without_collection():
         module = importlib.import_module(f"unskew.cli.{name}")
     group = getattr(module, "app", None)
     if group is None:

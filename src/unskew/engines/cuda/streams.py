@@ -6,7 +6,6 @@ can be tested anywhere.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from unskew.errors import UserError
+from unskew.garbage import without_collection
 
 Replay = Callable[[], None]
 """A captured step: calling it runs the step once more."""
@@ -161,7 +161,8 @@ class CudaStream:
 
     def capture(self, step: Callable[[], None]) -> Replay:
         host = torch.get_rng_state()
-        with self.activate(), self.random_numbers(), _without_collection():
+        # Memory that others free must not enter the graph.
+        with self.activate(), self.random_numbers(), without_collection():
             step()  # once outside the capture: libraries start, constants are made
             if not torch.equal(host, torch.get_rng_state()):
                 raise UserError(
@@ -184,18 +185,6 @@ class CudaStream:
                 ) from error
         self._pool = graph.pool()
         return graph.replay
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Collect no garbage: memory that others free must not enter a captured graph."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def stream_on(device: torch.device, number: int, priority: int) -> Stream:

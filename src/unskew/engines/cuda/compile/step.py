@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from unskew.engines.cuda.compile.decompositions import Decompositions, left_out
 from unskew.errors import UserError
+from unskew.garbage import without_collection
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -131,12 +132,12 @@ def _options() -> dict[str, Any]:
 @contextmanager
 def _compiling() -> Iterator[None]:
     """Silence the compiler's advice, which is for those who use it directly, and turn its errors into one
-    sentence."""
+    sentence. Looking for garbage would take a third of the time in which the compiler is imported."""
     logger = logging.getLogger("torch._inductor")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_collection():
             warnings.filterwarnings("ignore", module=r"torch\._inductor")
             yield
     except UserError:
