@@ -113,7 +113,11 @@ class Runs:
         fixed = settings["skew"].get("seed")
         told = Experiment(**settings).model_dump(mode="json", exclude_none=True)
         found = self._found.get(key_of(told), {})
-        return {seed: line for (seed, skew), line in sorted(found.items()) if skew == (fixed or seed)}
+        return {
+            seed: line
+            for (seed, skew), line in sorted(found.items())
+            if skew == (seed if fixed is None else fixed)
+        }
 
 
 def rows_of(paper_table: PublishedTable, runs: Runs) -> Iterator[Row]:
