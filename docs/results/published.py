@@ -8,8 +8,10 @@ The runs are the lines in docs/results/raw. A run belongs to a cell of a table i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -21,7 +23,7 @@ from unskew import metrics, models
 from unskew.experiment import Experiment, MethodSpec, brief_skew
 from unskew.report.answer import signed
 from unskew.report.read import conditions_of
-from unskew.reproduce import Cell, Paper, PublishedTable, Reading, experiment, papers
+from unskew.reproduce import Cell, PublishedTable, Reading, experiment, papers
 from unskew.reproduce.outcome import BASELINE
 
 PAGE = Path(__file__).with_name("published.md")
@@ -29,9 +31,10 @@ Line = dict[str, Any]
 COMPUTED = ("seed", "skew.seed", "precision", "fast", "probe.every")
 """Settings that runs of a cell may differ in."""
 NAMES = {"max_class": "best class", "min_class": "worst class", "speed_up": "speed-up"}
+brief = cache(brief_skew)  # thousands of runs have a few dozen skews
 CLOSE = 2.0
 """Percentage points."""
-FEWEST = 5
+FEWEST_METHODS = 5
 """So many methods have an order worth telling."""
 INTRODUCTION = """\
 # Published numbers and ours
@@ -88,9 +91,8 @@ def value_of(measure: str, statistic: str, line: Line, baseline: Line | None) ->
 
 def key_of(settings: Mapping[str, Any]) -> str:
     """What two settings have in common if and only if they are one experiment, whatever its seeds."""
-    skew = settings["skew"]
-    told = resolve({**settings, "skew": {**skew, "seed": 1, "recipe": brief_skew(skew["recipe"])}})
-    conditions = conditions_of(told) | {"skew.recipe": brief_skew(told["skew"]["recipe"])}
+    told = resolve({**settings, "skew": {"seed": 1, **settings["skew"]}})
+    conditions = conditions_of(told) | {"skew.recipe": brief(told["skew"]["recipe"])}
     if conditions["model.norm"] == "auto":
         conditions["model.norm"] = models.MODELS[told["model"]["name"]].norms[0]
     kept = {key: value for key, value in conditions.items() if key not in COMPUTED}
@@ -127,33 +129,28 @@ def rows_of(paper_table: PublishedTable, runs: Runs) -> Iterator[Row]:
     for cell in paper_table.cells:
         if cell.not_runnable or "accuracy" not in cell.published:
             continue
-        readings: dict[str, list[Reading]] = {}
+        plain = places.get((cell.column, BASELINE), cell)
+        same: dict[str, list[Reading]] = {}
         for reading in paper_table.readings:
-            readings.setdefault(text_of(experiment(cell, reading)), []).append(reading)
-        for names in readings.values():
-            if found := runs.of(experiment(cell, names[0])):
-                plain = places.get((cell.column, BASELINE), cell)
-                yield Row(cell, ", ".join(names), found, runs.of(experiment(plain, names[0])))
+            same.setdefault(text_of(experiment(cell, reading)), []).append(reading)
+        for text, readings in same.items():
+            if found := runs.of(json.loads(text)):
+                yield Row(cell, ", ".join(readings), found, runs.of(experiment(plain, readings[0])))
 
 
 def page(lines: Sequence[Line]) -> str:
     """The whole page."""
     runs = Runs(lines)
-    found = [
-        (paper, each, rows)
-        for paper in papers().values()
-        for each in paper.tables
-        if (rows := list(rows_of(each, runs)))
-    ]
-    parts = [INTRODUCTION, "## How close", overview([(each, rows) for _, each, rows in found])]
-    before: Paper | None = None
-    for paper, each, rows in found:
-        if paper is not before:
+    run, parts = [], []
+    for paper in papers().values():
+        tables = [(each, rows) for each in paper.tables if (rows := list(rows_of(each, runs)))]
+        run += tables
+        if tables:
             parts.append(f"## {paper.title}\n\n{paper.reference.rstrip('.')}.")
-        before = paper
-        parts += [f"### {heading(each)}", f"Published: {each.reports}.", *by_column(each, rows)]
-        parts.append(detail(each, rows))
-    return "\n\n".join(parts) + "\n"
+        for each, rows in tables:
+            parts += [f"### {heading(each)}", f"Published: {each.reports}.", *by_column(each, rows)]
+            parts.append(detail(each, rows))
+    return "\n\n".join([INTRODUCTION, "## How close", overview(run), *parts]) + "\n"
 
 
 def heading(each: PublishedTable) -> str:
@@ -196,7 +193,7 @@ def by_column(each: PublishedTable, rows: Sequence[Row]) -> list[str]:
     lines = []
     for column in each.columns:
         found = columns.get(column, [])
-        if len(found) < FEWEST:
+        if len(found) < FEWEST_METHODS:
             continue
         line = [f"`{column}`", str(len(found))]
         for statistic in dict.fromkeys((each.statistic, "mean_last_10")):
