@@ -298,6 +298,17 @@ def test_differences_are_over_the_seeds_that_both_have():
     assert found.difference == pytest.approx(0.21)
 
 
+def test_a_fedavg_of_one_seed_hides_no_claim_of_the_others():
+    """It is not what they are compared with, as long as another one has the seeds."""
+    once, mean = method("fedavg", seeds(0.2)), method("fedavg+ema", seeds(0.30, 0.31, 0.33), client="fedavg")
+    told = verdict.on_network(network(once, mean, GOOD))
+    assert told.reference.method == mean
+    assert told.difference("fedlc", "accuracy").settled
+    assert "fedavg" not in told.compared
+    elsewhere = setting(network(once), network(PLAIN, GOOD, changed={"model.norm": "ws"}))
+    assert verdict.in_setting(elsewhere).reference.method == PLAIN
+
+
 def test_equal_conditions_compare_with_fedavg_on_the_same_server():
     steady = method("fedavg+ema", seeds(0.60, 0.61, 0.62), client="fedavg", server="ema")
     both = method("fedlc+ema", seeds(0.61, 0.60, 0.63), client="fedlc", server="ema")

@@ -161,17 +161,23 @@ def _seeds(method: MethodResult, measure: str) -> dict[int, float | None]:
 
 
 def judge(candidates: Sequence[Candidate]) -> Verdict:
-    """Candidates of one setting against FedAvg, on the first network that has it; without it, against the
-    first."""
+    """Candidates of one setting against FedAvg, on the first network where it shares enough seeds with
+    another candidate; where it does so on none, against the first candidate that does."""
     named = {each.name: each for each in candidates}
-    reference = next((each for each in candidates if each.plain), candidates[0])
-    mine = reference.method.seeds.keys()
-    kept = [name for name, each in named.items() if len(mine & each.method.seeds.keys()) >= metrics.FEWEST]
+    first = sorted(candidates, key=lambda each: not each.plain)
+    reference = next((each for each in first if len(_sharing(each, candidates)) > 1), first[0])
+    kept = [each.name for each in _sharing(reference, candidates)]
     if len(kept) < 2:
         return Verdict(None, named, reference)
     values = {name: {goal: _seeds(named[name].method, goal) for goal in GOALS} for name in kept}
     known = tuple(goal for goal in GOALS if all(None not in each[goal].values() for each in values.values()))
     return Verdict(compare_values(values, reference.name, known), named, reference)
+
+
+def _sharing(one: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, this one among them, that have enough seeds in common with it for a claim."""
+    mine = one.method.seeds.keys()
+    return [each for each in candidates if len(mine & each.method.seeds.keys()) >= metrics.FEWEST]
 
 
 def on_network(network: NetworkResult) -> Verdict:
