@@ -278,9 +278,10 @@ are in the tables of the settings.
 """
 
 SHORT = """For each setting, the highest of all methods, on all networks, that are significantly above FedAvg
-(on the setting's first network that has it). Where no method is, the one with the highest mean stands in
-brackets. *Alike* counts the other methods that it is not significantly above, after correction for their
-number. Where FedAvg was not measured, the difference names what it is against."""
+(on the setting's first network that has it with three seeds). Where no method is, the one with the highest
+mean stands in brackets. *Alike* counts the other methods that it is not significantly above, after
+correction for their number. Where FedAvg was not measured so often, the difference names what it is
+against."""
 
 ADDING = """## How to add to it
 
@@ -291,7 +292,8 @@ make results
 ```
 
 The last command updates this page, the tables of [steady](steady.md), [published numbers and
-ours](results/published.md) and the grids of [studies](results/digits-study.md). A raw line has:
+ours](results/published.md) and the grids of the studies ([digits](results/digits-study.md),
+[CIFAR-10](results/cifar10-study.md)). A raw line has:
 
 - the whole experiment of a run, its identity, commit, device and versions;
 - how skewed the clients' labels are;
