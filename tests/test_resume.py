@@ -213,6 +213,24 @@ def test_ctrl_c_ends_the_round_and_says_how_to_go_on(number, unskew, tmp_path):
     assert not (tmp_path / "run/checkpoints").exists()
 
 
+def test_a_comparison_that_was_asked_to_stop_stops_even_where_the_run_fails(unskew, tmp_path, monkeypatch):
+    """The failure is in the run's folder; the runs after it do not begin."""
+
+    def append(folder, round):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise UserError("no more.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "append", append)
+        answer = unskew("compare", "fedavg", "fedprox", *BRIEF, "--seeds", "1", "--out", "both")
+    assert answer.code == 130
+    assert answer.err.endswith("unskew: stopped; go on with: unskew resume both\n")
+    assert json.loads((tmp_path / "both/fedavg-seed1/error.json").read_text())["error"] == "no more."
+    assert not (tmp_path / "both/fedprox-seed1").exists()
+    assert unskew("resume", "both", "--quiet").code == 0
+    assert (tmp_path / "both/fedprox-seed1/summary.json").exists()
+
+
 def test_an_unfinished_folder_is_gone_on_with_only_by_the_same_experiment(unskew, tmp_path, monkeypatch):
     answer = run_until(3, unskew, monkeypatch, "every=1")
     assert answer.code == 2

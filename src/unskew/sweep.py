@@ -136,24 +136,27 @@ def execute(
     """Train in a run folder, with the loggers named: a new one, or one in which the same experiment was
     stopped. A run that is interrupted ends its round first and can be gone on with, and so can one that
     fails, which writes down why. The clock, by default one from now on, tells the summary where the time
-    went. Where it is not the `last` of several, it is interrupted also when it has just ended. `make_run` is
-    that of `train`."""
-    clock = clock or Clock()
+    went. Where it is not the `last` of several, it is interrupted also when it has just ended or failed.
+    `make_run` is that of `train`."""
+    clock, signals = clock or Clock(), list[int]()
+    stopped = Interrupted(f"stopped; {how_to_go_on(path, [prepared.experiment])}")
     with run_folder(path, prepared) as folder:
         try:
             watch.say([*_beforehand(prepared), *folder.notes])
             with _loggers(log, prepared, path, watch) as loggers:
-                asked_to_stop = _train_in(folder, prepared, watch, loggers, clock, make_run)
+                _train_in(folder, prepared, watch, loggers, clock, make_run, signals)
         except Interrupted:
             raise
         except KeyboardInterrupt:
-            raise Interrupted(f"stopped; {how_to_go_on(path, [prepared.experiment])}") from None
+            raise stopped from None
         except Exception as error:
             with suppress(UserError):  # of a disk that is full
                 write_failure(path, failure_of(error))
+            if signals and not last:
+                raise stopped from error
             raise
-    if asked_to_stop and not last:
-        raise Interrupted(f"stopped; {how_to_go_on(path, [prepared.experiment])}")
+    if signals and not last:
+        raise stopped
     return read_run(path)
 
 
@@ -190,8 +193,9 @@ def _train_in(
     loggers: Log,
     clock: Clock,
     make_run: MakeRun | None,
-) -> bool:
-    """Train and write everything down; return whether somebody asked to stop when it was too late."""
+    signals: list[int],
+) -> None:
+    """Train and write everything down; `signals` comes to hold those that asked to stop."""
     path, told = folder.path, 0
     trial, kept = _checkpoints_in(path, prepared, lambda sentence: watch.say([sentence]))
 
@@ -207,7 +211,7 @@ def _train_in(
 
     with closing(kept) as checkpoints:
         clock.mark("set-up")
-        with stopping(partial(checkpoints.stop, stopped), watch) as signals:
+        with stopping(partial(checkpoints.stop, stopped), watch, signals):
             result = train(trial, prepared.method, on_round=on_round, keeper=checkpoints, make_run=make_run)
             watch.skip(trial.budget.rounds - len(result.rounds))
             result = replace(
@@ -217,7 +221,6 @@ def _train_in(
             )
             _finish(folder, prepared, result, loggers, partial(time_of, clock))
     remove_leftovers(path)  # open as they are, clients' files can still be read
-    return bool(signals)
 
 
 def _checkpoints_in(path: Path, prepared: Prepared, say: Callable[[str], None]) -> tuple[Trial, Checkpoints]:
@@ -228,12 +231,11 @@ def _checkpoints_in(path: Path, prepared: Prepared, say: Callable[[str], None]) 
 
 
 @contextmanager
-def stopping(stop: Callable[[], None], watch: Watcher) -> Iterator[list[int]]:
+def stopping(stop: Callable[[], None], watch: Watcher, came: list[int]) -> Iterator[None]:
     """Let Ctrl-C and a request to terminate end the present round first; the second one stops at once. The
-    list has the signals that came."""
-    came: list[int] = []
+    list gets the signals that came."""
     if threading.current_thread() is not threading.main_thread():  # signals are handled in no other
-        yield came
+        yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
@@ -248,7 +250,7 @@ def stopping(stop: Callable[[], None], watch: Watcher) -> Iterator[list[int]]:
     try:
         for number in handled:
             signal.signal(number, handle)
-        yield came
+        yield
     finally:
         for number in handled:
             signal.signal(number, before[number] or signal.SIG_DFL)
