@@ -72,8 +72,8 @@ def tables(settings: Sequence[Setting]) -> str:
         "above the best of those losses (goal 5)",
         "the same, normalised network (goal 5)",
         "above them given that network and server (goal 2)",
-        "worst class above FedVLS's (goal 10)",
-        "above FedVLS's given that network and server (goal 10)",
+        "worst class above FedVLS's, papers' network (goal 10)",
+        "worst class above FedVLS's given that network and server (goal 10)",
         "above FedAvg on its network",
     ]
     words = "In points, with 95 % intervals; bold where the mean reaches the goal:"
@@ -106,7 +106,7 @@ def _gains(published: Methods, normalised: Methods) -> list[str]:
         _gain(plain, *losses(published)[:1], goal=5),
         _gain(better, *losses(published)[:1], goal=5),
         _gain(better, *losses(normalised, SERVER)[:1], goal=2),
-        _gain(better or plain, published.get("fedvls"), measure="worst", goal=10),
+        _gain(plain, published.get("fedvls"), measure="worst", goal=10),
         _gain(better, normalised.get(f"fedvls{SERVER}"), measure="worst", goal=10),
         _gain(plain, published.get("fedavg")),
     ]
