@@ -24,6 +24,8 @@ from unskew import Budget, Checkpoints, Trial, UserError, methods
 from unskew.checkpoints import Period
 from unskew.lock import locked
 from unskew.methods import METHODS
+from unskew.report.conditions import by_condition
+from unskew.report.read import read_runs
 from unskew.runs import RunFolder
 from unskew.testing import hard_trial, normed_model
 
@@ -229,6 +231,45 @@ def test_a_comparison_that_was_asked_to_stop_stops_even_where_the_run_fails(unsk
     assert not (tmp_path / "both/fedprox-seed1").exists()
     assert unskew("resume", "both", "--quiet").code == 0
     assert (tmp_path / "both/fedprox-seed1/summary.json").exists()
+
+
+def test_runs_on_data_that_changed_under_its_name_are_not_compared(unskew, tmp_path):
+    """Neither with those of a comparison that had finished before, nor with each other."""
+
+    def write(classes: str) -> None:
+        rows = [f"{n % 2},{n % 3},{classes[n % 2]}" for n in range(30)]
+        (tmp_path / "data.csv").write_text("\n".join(["x,y,kind", *rows]))
+
+    write("ab")
+    same = ["--dataset", "csv:data.csv,label=kind", "--skew", "iid", "--clients", "2", "--rounds", "1"]
+    same += ["--engine", "loop", "--quiet"]
+    assert unskew("compare", "fedavg", "fedprox", *same, "--seeds", "1", "--out", "both").code == 0
+    shutil.rmtree("both/fedprox-seed1")
+    Path("both/compare.json").unlink()
+    write("ba")
+    answer = unskew("resume", "both", "--quiet")
+    assert answer.code == 2
+    assert "the data or its partition is not what both/fedavg-seed1/partition.json says" in answer.err
+    conditions = by_condition(read_runs([Path("both")]))
+    assert sorted(len(each.runs) for each in conditions) == [1, 1]
+    assert all(list(each.differs) == ["data.sha256"] for each in conditions)
+
+
+def test_a_run_that_another_process_has_finished_meanwhile_is_taken(unskew, tmp_path, monkeypatch):
+    whole = RunFolder.append
+
+    def append(folder, round):
+        if folder.path.name == "fedavg-seed1":
+            shutil.copytree(tmp_path / "other/fedprox-seed1", folder.path.parent / "fedprox-seed1")
+        return whole(folder, round)
+
+    same = ["compare", "fedavg", "fedprox", *BRIEF, "--rounds", "1", "--seeds", "1", "--engine", "loop"]
+    assert unskew(*same, "--out", "other").code == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "append", append)
+        answer = unskew(*same, "--out", "mine", "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["failed"] == []
 
 
 def test_an_unfinished_folder_is_gone_on_with_only_by_the_same_experiment(unskew, tmp_path, monkeypatch):

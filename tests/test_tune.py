@@ -11,6 +11,7 @@ import tomllib
 import pytest
 
 from unskew import UserError
+from unskew.runs import RunFolder
 from unskew.search import Search, Searched, TrialLine, best, choose, parse_over
 
 pytest.importorskip("optuna")
@@ -124,6 +125,37 @@ def test_a_trial_that_fails_does_not_stop_the_search(unskew, tmp_path):
     file = "out/best/fragile.py.toml"
     assert "whose code would run" in unskew("compare", file, "--quiet").err
     assert unskew("compare", file, "--method", "fragile.py", "--quiet").code == 0
+
+
+def test_a_search_that_was_asked_to_stop_stops_even_where_the_trial_fails(unskew, tmp_path, monkeypatch):
+    def append(folder, round):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise UserError("no more.")
+
+    command = ["tune", "fedprox", "--over", "mu=0.1|1", "--sampler", "grid", *BRIEF, "--out", "out"]
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "append", append)
+        answer = unskew(*command)
+    assert (answer.code, answer.err) == (130, "unskew: stopped; go on with: unskew resume out\n")
+    assert [path.name for path in (tmp_path / "out/fedprox").iterdir()] == ["trial-000-seed1"]
+    assert unskew("resume", "out", "--quiet").code == 0
+    assert len((tmp_path / "out/trials.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_search_goes_on_only_with_the_data_that_validated_before(unskew, tmp_path):
+    def write(name: str, numbers: range) -> None:
+        rows = [f"{n},{n % 3},{'ab'[n % 2]}" for n in numbers]
+        (tmp_path / name).write_text("\n".join(["x,y,kind", *rows]))
+
+    write("train.csv", range(40))
+    write("validation.csv", range(40, 60))
+    command = ["tune", "fedprox", "--over", "mu=0.1..1", "--dataset", "csv:train.csv,label=kind", *BRIEF]
+    command += ["--skew", "iid", "--validation", "csv:validation.csv,label=kind", "--out", "out"]
+    assert unskew(*command, "--trials", "1").code == 0
+    write("validation.csv", range(40, 50))
+    answer = unskew(*command, "--trials", "2")
+    assert answer.code == 2
+    assert "holds another search (data_sha256 differ" in answer.err
 
 
 def test_a_search_without_a_finite_score_says_so(unskew, tmp_path):

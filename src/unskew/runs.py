@@ -22,6 +22,7 @@ from torch import Tensor
 
 from unskew import metrics, record
 from unskew.clock import Clock
+from unskew.data.federation import Federation
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Resolved, brief_skew, read
 from unskew.files import sync_file, write_file
@@ -38,6 +39,20 @@ from unskew.types import Params
 T = TypeVar("T")
 L = TypeVar("L", record.RoundRecord, record.ProbeRecord)
 LONGEST_NAME = 120  # of a run folder, before the time is added; file systems allow 255 bytes
+
+
+def check_partition(path: Path, federation: Federation) -> None:
+    """Refuse data, or a partition of it, that a run's partition.json does not tell of."""
+    try:
+        there = record.PARTITION.parse(path.read_text(encoding="utf-8"))
+    except (record.DamagedError, OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged ({error}): run it again in another folder.") from None
+    found = there["dataset"].get("sha256"), there.get("index_sha256")
+    if found != (federation.dataset.sha256, federation.partition.index_sha256):
+        raise UserError(
+            f"the data or its partition is not what {path} says: bring back the data that the run began "
+            "with, or begin anew with another --out."
+        )
 
 
 class RunFolder:
@@ -86,16 +101,7 @@ class RunFolder:
         if not path.exists():
             federation.save(path)
             return
-        try:
-            there = record.PARTITION.parse(path.read_text())
-        except (record.DamagedError, OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} is damaged ({error}): run it again in another folder.") from None
-        found = there["dataset"].get("sha256"), there.get("index_sha256")
-        if found != (federation.dataset.sha256, federation.partition.index_sha256):
-            raise UserError(
-                f"the data or its partition is not what {path} says: bring back the data that the run began "
-                "with, or begin anew with another --out."
-            )
+        check_partition(path, federation)
 
     def _other_versions(self, where: record.Environment) -> list[str]:
         """What the last bits of a result may depend on and is not what it was before the run was stopped."""

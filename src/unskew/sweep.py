@@ -36,6 +36,7 @@ from unskew.runs import (
     FIRST_ROUND,
     ROUNDS,
     RunFolder,
+    check_partition,
     check_same,
     claim,
     environment,
@@ -82,16 +83,16 @@ class Watcher(Protocol):
 
 
 def sweep(
-    cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str] = ()
+    cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str] = (), *, more: bool = False
 ) -> list[SavedRun | record.Failure]:
     """Run all cells, each with the loggers named. What they came to is in their order: runs as their folders
     have them, and failures, which keep no other cell from running. What is finished already is not run again,
-    and what was stopped goes on."""
+    and what was stopped goes on. `more` says that other sweeps follow, which a request to stop is for too."""
     left = [cell for cell in cells if not is_finished(cell.folder)]
     if any(cell.prepared.trial.engine == "ray" for cell in left):
         ends = dict(zip(left, _side_by_side(left, watch, log), strict=True))
     else:
-        ends = {cell: _end(cell, watch, log, last=cell is left[-1]) for cell in left}
+        ends = {cell: _end(cell, watch, log, last=not more and cell is left[-1]) for cell in left}
     return [ends[cell] if cell in ends else _finished(cell) for cell in cells]
 
 
@@ -101,7 +102,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def _finished(cell: SweepRun) -> SavedRun | record.Failure:
-    """The finished run in a cell's folder, where that is the same experiment."""
+    """The finished run in a cell's folder, where that is the same experiment on the same data."""
     try:
         run = read_run(cell.folder)
         if run.summary is None or run.summary.identity != cell.identity:
@@ -109,6 +110,7 @@ def _finished(cell: SweepRun) -> SavedRun | record.Failure:
                 f"the finished run in {cell.folder} is another experiment than the one asked for: choose "
                 "another folder with --out."
             )
+        check_partition(cell.folder / "partition.json", cell.prepared.trial.federation)
     except UserError as error:
         return failure_of(error)
     remove_leftovers(cell.folder)  # of one that was killed when it had just finished
@@ -117,6 +119,9 @@ def _finished(cell: SweepRun) -> SavedRun | record.Failure:
 
 def _end(cell: SweepRun, watch: Watcher, log: Sequence[str], *, last: bool) -> SavedRun | record.Failure:
     watch.label(cell.name)
+    if is_finished(cell.folder):  # by another process, meanwhile
+        watch.skip(cell.prepared.trial.budget.rounds)
+        return _finished(cell)
     try:
         return execute(cell.prepared, cell.folder, watch, log, last=last)
     except Exception as error:  # whatever a method may raise
@@ -454,6 +459,6 @@ def _brief(result: Result) -> Result:
 
 def _note_where(path: Path, where: record.Environment) -> None:
     """That a run ran in another place than its command was given."""
-    here = record.ENVIRONMENT.parse(path.read_text())
+    here = record.ENVIRONMENT.parse(path.read_text(encoding="utf-8"))
     commit = here.working_directory_commit
     write_whole(path, to_json(replace(where, command=here.command, working_directory_commit=commit)))

@@ -102,7 +102,7 @@ def run_search(
             SweepRun(each.replace("/", " "), folder / each, mine)
             for each, mine in zip(folders, prepared, strict=True)
         ]
-        ends = sweep(cells, watch)
+        ends = sweep(cells, watch, more=True)
         for place, (name, number, values) in enumerate(trials):
             own = slice(place * len(search.seeds), (place + 1) * len(search.seeds))
             yield _line(name, number, values, folders[own], ends[own])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import Loaded, set_up
 from unskew.cli.show import Grid, console, say
 from unskew.clock import Clock, process_age
+from unskew.data.federation import Federation
 from unskew.errors import Interrupted, UserError, unknown
 from unskew.experiment import Experiment, Prepared, absolute_method, method_table
 from unskew.lock import locked
@@ -216,7 +218,7 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
     if federation.validation is None:
         raise UserError("a search needs validation data: give --validation 0.1.")
     settings = _with_whole_paths(search.experiment, first.experiment)
-    search = replace(search, experiment=settings, data_sha256=federation.dataset.sha256)
+    search = replace(search, experiment=settings, data_sha256=_digest(federation))
     folder = folder or free_folder("-".join(["tune", *methods]))
     found = claim(folder)
     with locked(folder):
@@ -261,6 +263,14 @@ def _with_whole_paths(settings: dict[str, Any], resolved: Experiment) -> dict[st
         if whole.get(table, {}).get(key):
             whole[table][key] = told[table][key]
     return whole | {"validation": told["validation"]}
+
+
+def _digest(federation: Federation) -> str:
+    """A hash of all data that a search goes by: what is trained and tested on, and what validates."""
+    digest = hashlib.sha256(federation.dataset.sha256.encode())
+    if federation.validation is not None:
+        federation.validation.digest(digest)
+    return digest.hexdigest()
 
 
 def _methods(search: Search) -> Methods:

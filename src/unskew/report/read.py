@@ -62,6 +62,8 @@ class SavedRun:
     """What the clients are called, where they are sites that have names."""
     samples: str = "samples"
     """What samples are called: images, texts, rows or samples."""
+    data_sha256: str = ""
+    """Of the data themselves: a file may have changed under its name."""
     reference: str | None = None
     """What the others of its compare are compared with, where that was asked for."""
 
@@ -147,6 +149,7 @@ def read_run(path: Path) -> SavedRun:
         model=experiment["model"]["name"],
         names=tuple(names),
         samples=partition["dataset"].get("samples", "samples"),
+        data_sha256=str(partition["dataset"].get("sha256", "")),
     )
     _check_classes(run)
     return run
@@ -225,7 +228,8 @@ def settings(run: SavedRun) -> dict[str, object]:
     """The conditions of a run that make it more than another seed, by their path in the experiment, such as
     budget.lr. The method is not among them."""
     named = {"skew.recipe": run.skew, "data.name": run.data, "model.name": run.model}
-    return conditions_of(run.experiment) | named
+    content = {"data.sha256": run.data_sha256[:12]} if run.data_sha256 else {}
+    return conditions_of(run.experiment) | named | content
 
 
 def conditions_of(experiment: Mapping[str, Any]) -> dict[str, object]:
