@@ -68,6 +68,8 @@ def test_a_study_goes_on_where_it_was_stopped(unskew, tmp_path):
         ("method=fedavg", "name several methods"),
         ("method.mu=1", "name several methods"),
         ("seed=2", "give --seeds"),
+        ("skew.seed=2", "give --seeds"),
+        ("evaluation.every=2", "runs that differ in it count as one condition"),
         ("engine=loop", "results do not depend on it"),
         ("budget.sped=2", "sped"),
     ],
@@ -83,3 +85,15 @@ def test_a_value_is_given_once(unskew):
     answer = unskew("compare", "fedavg", *BRIEF, "--vary", "skew=iid", "--vary", "skew.recipe=iid")
     assert answer.code == 2
     assert "given twice" in answer.err
+
+
+def test_two_spellings_of_a_condition_are_one(unskew, tmp_path):
+    answer = unskew(
+        "compare", "fedavg", *BRIEF, "--vary", "skew=dirichlet:0.5", "--vary", "skew=dirichlet:0.50"
+    )
+    assert (answer.code, answer.err) == (
+        2,
+        "unskew: --vary skew=dirichlet:0.50 is the same condition as skew=dirichlet:0.5: give each condition "
+        "once.\n",
+    )
+    assert not list(tmp_path.iterdir())

@@ -145,6 +145,7 @@ def compare(
     loggers = options.loggers(log)
     numbers = None if seeds is None else options.seed_list(seeds)
     cells: list[StudyCell] = []
+    known: dict[str, str] = {}
     loaded = Loaded()
     for choice in combinations(options.varied(vary or [])):
         given = flags | {key: value for key, value in choice.items() if key in flags}
@@ -168,6 +169,9 @@ def compare(
             _refuse_other_conditions(typed)
         labels = method_labels([prepared.experiment for _, prepared in typed[: len(methods)]])
         name = ", ".join(f"{key}={value}" for key, value in choice.items())
+        same = known.setdefault(typed[0][1].experiment.identity(), name)
+        if same != name:
+            raise UserError(f"--vary {name} is the same condition as {same}: give each condition once.")
         cells += [
             StudyCell(label, prepared, name)
             for label, (_, prepared) in zip(labels * len(numbers), typed, strict=True)

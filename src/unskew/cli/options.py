@@ -13,6 +13,7 @@ from unskew.engines import ENGINES
 from unskew.errors import UserError
 from unskew.experiment import Experiment, assign, read, refuse_code
 from unskew.loggers import find
+from unskew.report.read import ELSEWHERE
 
 DEFAULT = Experiment()
 
@@ -247,6 +248,7 @@ def refuse_unshared(assignments: list[str] | None, seeds: str | None) -> None:
 NOT_VARIED = {
     "method": "name several methods",
     "seed": "give --seeds",
+    "skew.seed": "give --seeds",
     "engine": "results do not depend on it",
     "device": "run it once for each",
     "workers": "results do not depend on it",
@@ -268,8 +270,10 @@ def varied(assignments: Iterable[str]) -> dict[str, list[str]]:
             )
         name = name.replace("-", "_") if name.replace("-", "_") in PATHS else name
         name = next((flag for flag, path in PATHS.items() if path == name), name)
-        if name in NOT_VARIED or name.partition(".")[0] == "method":
-            why = NOT_VARIED.get(name, NOT_VARIED["method"])
+        why = NOT_VARIED.get("method" if name.startswith("method.") else name)
+        if PATHS.get(name, name) in ELSEWHERE:
+            why = why or "runs that differ in it count as one condition"
+        if why is not None:
             raise UserError(f"--vary '{assignment}' makes no other condition: {why}.")
         if value in found.get(name, []):
             raise UserError(f"--vary '{assignment}' is given twice: give each value once.")
