@@ -568,6 +568,14 @@ def writing(path: Path) -> Iterator[Path]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         todo = "make room there, and go on with unskew resume" if full else "choose another folder with --out"
         raise UserError(f"cannot write to {path} ({error.strerror}): {todo}.") from None
+    except UnicodeEncodeError as error:  # of a path that was given, quoted in a record
+        before, after = error.object[: error.start], error.object[error.start :]
+        name = re.split(r'["\n]', before)[-1] + re.split(r'["\n]', after)[0]
+        sentence = (
+            f"cannot write to {path} ('{name}' is not {error.encoding.upper()} text): rename that file or "
+            "folder, or give another."
+        )
+        raise UserError(sentence.encode(errors="replace").decode()) from None  # it may get into a record
 
 
 def environment(resolved: Resolved) -> record.Environment:
