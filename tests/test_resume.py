@@ -7,6 +7,8 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -229,6 +231,33 @@ def test_a_comparison_that_was_asked_to_stop_stops_even_where_the_run_fails(unsk
     assert not (tmp_path / "both/fedprox-seed1").exists()
     assert unskew("resume", "both", "--quiet").code == 0
     assert (tmp_path / "both/fedprox-seed1/summary.json").exists()
+
+
+def test_records_are_read_as_they_were_written_whatever_the_locale(unskew, tmp_path):
+    """Python warns of a file that is read in the locale's encoding: records are UTF-8."""
+    assert unskew("compare", "fedavg", *BRIEF, "--out", "both").code == 0
+    search = ("tune", "fedprox", "--over", "mu=0.1|1", "--sampler", "grid")
+    assert unskew(*search, *BRIEF, "--out", "search").code == 0
+    run = tmp_path / "both/fedavg-seed1"
+    for done in (run / "summary.json", tmp_path / "both/compare.json", tmp_path / "search/tune.json"):
+        done.unlink()
+    first, second, *_ = map(json.loads, (run / "rounds.jsonl").read_text().splitlines())
+    second["train_loss"] += 1  # it will come out otherwise
+    (run / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in (first, second)))
+    strict = [f"-Werror::EncodingWarning:unskew.{module}" for module in ("runs", "study", "tune")]
+    again = (
+        ("resume", "both", "--quiet"),
+        ("compare", "fedavg", *BRIEF, "--out", "both"),
+        ("resume", "search", "--quiet"),
+    )
+    for command, code in zip(again, (0, 2, 0), strict=True):
+        started = [sys.executable, "-X", "warn_default_encoding", *strict, "-m", "unskew", *command]
+        done = subprocess.run(started, cwd=tmp_path, capture_output=True, text=True)
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.returncode == code, done.stderr
+    assert "holds a finished run or compare" in unskew(*again[1]).err
+    notes = json.loads((run / "summary.json").read_text())["notes"]
+    assert any("round 2 came out otherwise" in note for note in notes)
 
 
 def test_an_unfinished_folder_is_gone_on_with_only_by_the_same_experiment(unskew, tmp_path, monkeypatch):

@@ -87,7 +87,7 @@ class RunFolder:
             federation.save(path)
             return
         try:
-            there = record.PARTITION.parse(path.read_text())
+            there = record.PARTITION.parse(path.read_text(encoding="utf-8"))
         except (record.DamagedError, OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is damaged ({error}): run it again in another folder.") from None
         found = there["dataset"].get("sha256"), there.get("index_sha256")
@@ -101,7 +101,9 @@ class RunFolder:
         """What the last bits of a result may depend on and is not what it was before the run was stopped."""
         before = self._whole_lines("resumed.jsonl", record.ENVIRONMENT)
         with contextlib.suppress(record.DamagedError, OSError, UnicodeDecodeError):
-            before.append(record.ENVIRONMENT.parse((self.path / "environment.json").read_text()))
+            before.append(
+                record.ENVIRONMENT.parse((self.path / "environment.json").read_text(encoding="utf-8"))
+            )
         changed = [
             f"{name} {old} is {now} now"
             for name, now in where.versions.items()
@@ -157,7 +159,11 @@ class RunFolder:
     def _cut(self, name: str, number: int) -> None:
         """Leave the lines of the rounds before this one."""
         path = self.path / name
-        kept = [line for line in path.read_text().splitlines() if json.loads(line)["round"] < number]
+        kept = [
+            line
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if json.loads(line)["round"] < number
+        ]
         write_whole(path, "".join(f"{line}\n" for line in kept))
         self.notes.append(
             f"round {number} came out otherwise than before the run was stopped: {name} has it as it is now."

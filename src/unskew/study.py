@@ -162,7 +162,7 @@ def read_plan(folder: Path) -> Plan:
     """What a study in this folder is going to run."""
     path = folder / "plan.json"
     try:
-        return PLAN.parse(path.read_text())
+        return PLAN.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, DamagedError) as error:
         raise UserError(
             f"{path} cannot be used ({error}): run the compare again in another folder."
@@ -172,7 +172,7 @@ def read_plan(folder: Path) -> Plan:
 def failed_before(folder: Path) -> bool:
     """Whether runs of a study that has ended have failed, and may be tried again."""
     try:
-        return bool(COMPARE.parse((folder / "compare.json").read_text()).get("failed"))
+        return bool(COMPARE.parse((folder / "compare.json").read_text(encoding="utf-8")).get("failed"))
     except (OSError, UnicodeDecodeError, DamagedError):
         return False
 
