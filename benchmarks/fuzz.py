@@ -1006,7 +1006,7 @@ def shares(inputs: int, kinds: Sequence[str]) -> dict[str, int]:
 
 def limit_memory() -> None:
     """To what is taken now and MEMORY more."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
     limit = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 

@@ -287,9 +287,9 @@ def main() -> None:
 
 def prepare() -> None:
     """Import what every run needs, so that none has to."""
-    import unskew.cli.resume
-    import unskew.cli.run
-    import unskew.engines.cpu.pool
+    import unskew.cli.resume  # noqa: F401
+    import unskew.cli.run  # noqa: F401
+    import unskew.engines.cpu.pool  # noqa: F401
     import unskew.methods  # noqa: F401
 
 

@@ -202,7 +202,9 @@ def describe_machine(cores: int) -> dict[str, str]:
 
 def processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
-    names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+    names = [
+        line for line in cpuinfo.read_text(encoding="utf-8").splitlines() if line.startswith("model name")
+    ]
     return names[0].partition(":")[2].strip() if names else platform.processor()
 
 

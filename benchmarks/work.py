@@ -171,7 +171,9 @@ class Laps:
 
     def finish(self, report: Path, accuracy: float, *packages: str) -> None:
         versions = {name: version(name) for name in ("torch", *packages)}
-        report.write_text(json.dumps({"laps": self.at, "accuracy": accuracy, "versions": versions}))
+        report.write_text(
+            json.dumps({"laps": self.at, "accuracy": accuracy, "versions": versions}), encoding="utf-8"
+        )
 
 
 def arguments() -> tuple[Work, Path, str]:

@@ -504,6 +504,24 @@ def test_counts_are_read(name, text, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "heads", ["covid,flu,healthy", "width,height,depth", "Florida,Texas,Ohio", "parasite,clean,other"]
+)
+def test_a_class_whose_name_holds_a_word_for_clients_is_a_class(unskew, heads):
+    Path("counts.csv").write_text(f"{heads}\n3,0,2\n1,5,4\n")
+    facts = json.loads(unskew("advise", "counts.csv", "--json").out)["facts"]
+    assert (facts["clients"], facts["classes"]) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "head", ["client_id", "clientId", "clientid", "Site", "site name", "IDs", "hospital-ID", "client 1", " "]
+)
+def test_a_head_that_says_so_stands_over_the_clients(unskew, head):
+    Path("counts.csv").write_text(f"{head},cat,dog\n7,3,0\n8,1,5\n")
+    facts = json.loads(unskew("advise", "counts.csv", "--json").out)["facts"]
+    assert (facts["clients"], facts["classes"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
     ("name", "text", "says"),
     [
         ("a.csv", "1,2\n3\n", "client 2 of a.csv has 1 counts and client 1 has 2: give one for every class"),

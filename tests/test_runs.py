@@ -235,12 +235,21 @@ def test_an_empty_folder_can_be_claimed_and_a_file_in_the_way_cannot(tmp_path):
 def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path):
     path = tmp_path / "summary.json"
     write_whole(path, "old")
-    with pytest.raises(UnicodeEncodeError):
+    with pytest.raises(UserError, match="is not UTF-8 text"):
         write_whole(path, "\ud800")
     assert path.read_text() == "old"
     with pytest.raises(UserError, match="cannot write to"):
         write_whole(tmp_path / "summary.json" / "inner", "new")
     assert [each.name for each in tmp_path.iterdir()] == ["summary.json"]
+
+
+@pytest.mark.parametrize("command", [("run",), ("compare", "fedavg")])
+@pytest.mark.parametrize("flag", ["--out", "--data"])
+def test_a_path_that_no_record_can_name_is_said_in_one_sentence(unskew, command, flag):
+    name = os.fsdecode(b"caf\xe9")
+    answer = unskew(*command, "--rounds", "1", "--epochs", "1", "--quiet", flag, name)
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert re.search(r"'[^']*caf\?[^']*' is not UTF-8 text\): rename that file or folder", answer.err)
 
 
 def test_json_has_no_nan_and_its_lines_survive_any_terminal():

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+import unskew as package
 from unskew.report.conditions import by_condition
 from unskew.report.read import read_runs
 
@@ -59,6 +60,20 @@ def test_a_study_goes_on_where_it_was_stopped(unskew, tmp_path):
     other = unskew("compare", "fedavg", *BRIEF, "--vary", "skew=iid", "--out", "all")
     assert other.code == 2
     assert "holds" in other.err
+
+
+def test_another_reference_that_is_asked_for_later_is_kept(unskew, tmp_path):
+    three = ("--seeds", "1-3", "--skew", "dirichlet:0.05", "--out", "all")
+    for reference in ("fedprox:mu=1", "fedavg"):
+        assert unskew("compare", "fedavg", "fedprox:mu=1", *BRIEF, *three, "--reference", reference).code == 0
+        told = json.loads((tmp_path / "all" / "compare.json").read_text())
+        [found] = package.compare(tmp_path / "all").answers
+        assert (told["answer"]["reference"], found.reference) == (reference, reference)
+        assert told["answer"]["sentence"] == found.sentence
+        (tmp_path / "all" / "compare.json").unlink()  # as if it had been stopped before its end
+    assert unskew("resume", "all", "--quiet").code == 0
+    told = json.loads((tmp_path / "all" / "compare.json").read_text())
+    assert told["answer"]["reference"] == "fedavg"
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def _list_page(folder: Path) -> str:
 def notebook_page(path: Path, pages: Path) -> str:
     """A notebook as Markdown: its texts, its code and what that showed."""
     parts: list[str] = []
-    for cell in json.loads(path.read_text())["cells"]:
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             parts.append(source)

@@ -477,7 +477,7 @@ def machine_memory() -> int:
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf
         found = 8 * GIB
     with suppress(OSError, ValueError):  # "max" where there is no limit
-        found = min(found, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+        found = min(found, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8")))
     return found
 
 

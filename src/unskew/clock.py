@@ -35,7 +35,7 @@ def process_age() -> float:
     imported."""
     try:
         # Behind the program's name, which may hold anything, the 20th field is when it began, since the boot.
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):
         return time.perf_counter() - _IMPORTED

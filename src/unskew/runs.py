@@ -107,7 +107,9 @@ class RunFolder:
         """What the last bits of a result may depend on and is not what it was before the run was stopped."""
         before = self._whole_lines("resumed.jsonl", record.ENVIRONMENT)
         with contextlib.suppress(record.DamagedError, OSError, UnicodeDecodeError):
-            before.append(record.ENVIRONMENT.parse((self.path / "environment.json").read_text()))
+            before.append(
+                record.ENVIRONMENT.parse((self.path / "environment.json").read_text(encoding="utf-8"))
+            )
         changed = [
             f"{name} {old} is {now} now"
             for name, now in where.versions.items()
@@ -163,7 +165,11 @@ class RunFolder:
     def _cut(self, name: str, number: int) -> None:
         """Leave the lines of the rounds before this one."""
         path = self.path / name
-        kept = [line for line in path.read_text().splitlines() if json.loads(line)["round"] < number]
+        kept = [
+            line
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if json.loads(line)["round"] < number
+        ]
         write_whole(path, "".join(f"{line}\n" for line in kept))
         self.notes.append(
             f"round {number} came out otherwise than before the run was stopped: {name} has it as it is now."
@@ -574,6 +580,14 @@ def writing(path: Path) -> Iterator[Path]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         todo = "make room there, and go on with unskew resume" if full else "choose another folder with --out"
         raise UserError(f"cannot write to {path} ({error.strerror}): {todo}.") from None
+    except UnicodeEncodeError as error:  # of a path that was given, quoted in a record
+        before, after = error.object[: error.start], error.object[error.start :]
+        name = re.split(r'["\n]', before)[-1] + re.split(r'["\n]', after)[0]
+        sentence = (
+            f"cannot write to {path} ('{name}' is not {error.encoding.upper()} text): rename that file or "
+            "folder, or give another."
+        )
+        raise UserError(sentence.encode(errors="replace").decode()) from None  # it may get into a record
 
 
 def environment(resolved: Resolved) -> record.Environment:

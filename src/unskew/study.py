@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,8 @@ class Study:
         ]
 
     def agree_on_plan(self, folder: Path, found: str, planned: Sequence[SweepRun]) -> None:
-        """Write down what is going to run, or check that it is what the folder says."""
+        """Write down what is going to run, or check that it is what the folder says. The runs stay; what they
+        are compared with may be another."""
         runs = [
             Planned(
                 run.folder.name,
@@ -104,7 +105,8 @@ class Study:
             return
         if not (folder / "plan.json").exists():
             raise UserError(f"the output folder {folder} holds a run: choose another with --out.")
-        there = {run.folder: run for run in read_plan(folder).runs}
+        before = read_plan(folder)
+        there = {run.folder: run for run in before.runs}
         if [(run.folder, run.identity) for run in runs] != [
             (run.folder, run.identity) for run in there.values()
         ]:
@@ -112,6 +114,8 @@ class Study:
                 f"the output folder {folder} holds another compare ({_difference(runs, there)}): choose "
                 "another with --out, or ask for the same."
             )
+        if before.reference != self.reference:
+            write_whole(folder / "plan.json", to_json(replace(before, reference=self.reference)))
 
     def conclude(
         self, planned: Sequence[SweepRun], ends: Sequence[SavedRun | Failure]
@@ -158,7 +162,7 @@ def read_plan(folder: Path) -> Plan:
     """What a study in this folder is going to run."""
     path = folder / "plan.json"
     try:
-        return PLAN.parse(path.read_text())
+        return PLAN.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, DamagedError) as error:
         raise UserError(
             f"{path} cannot be used ({error}): run the compare again in another folder."
@@ -168,7 +172,7 @@ def read_plan(folder: Path) -> Plan:
 def failed_before(folder: Path) -> bool:
     """Whether runs of a study that has ended have failed, and may be tried again."""
     try:
-        return bool(COMPARE.parse((folder / "compare.json").read_text()).get("failed"))
+        return bool(COMPARE.parse((folder / "compare.json").read_text(encoding="utf-8")).get("failed"))
     except (OSError, UnicodeDecodeError, DamagedError):
         return False
 

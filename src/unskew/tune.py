@@ -61,7 +61,7 @@ def read_search(folder: Path) -> Search:
     """What a search in this folder is."""
     path = folder / "search.json"
     try:
-        return SEARCH.parse(path.read_text())
+        return SEARCH.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, DamagedError) as error:
         raise UserError(f"{path} cannot be used ({error}): tune again in another folder.") from None
 

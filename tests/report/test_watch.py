@@ -155,6 +155,32 @@ def test_a_compare_folder_shows_runs_as_they_begin(serve, write_run, tmp_path):
     assert not data["progress"]["finished"]
 
 
+def test_a_compare_can_be_watched_while_its_first_run_is_set_up(serve, write_run, tmp_path):
+    """With the hidden files of a run that is under way: locks, and what is being written."""
+    whole, folder = write_run("whole", rounds=2, probe=2), tmp_path / "compare"
+    first = folder / "fedavg-seed1"
+
+    def data() -> dict:
+        return json.loads(ask(serve(folder), "/data.json")[1])
+
+    folder.mkdir()
+    (folder / ".lock").touch()
+    (folder / ".plan.json.0a1b2c3d.part").touch()
+    assert (data()["runs"], data()["trouble"]) == ([], "")
+    (folder / ".plan.json.0a1b2c3d.part").unlink()
+    planned = {"folder": first.name, "identity": "0"}
+    (folder / "plan.json").write_text(json.dumps({"runs": [planned], "rounds": 2}))
+    first.mkdir()
+    (first / ".lock").touch()
+    (first / ".experiment.toml.0a1b2c3d.part").touch()
+    assert (data()["runs"], data()["trouble"]) == ([], "")
+    (first / ".experiment.toml.0a1b2c3d.part").unlink()
+    shutil.copy(whole / "experiment.toml", first)
+    assert (data()["runs"], data()["trouble"]) == ([], "")
+    grow(whole, first, 1)
+    assert [run["done"] for run in data()["runs"]] == [1]
+
+
 def test_what_cannot_be_watched_is_said_at_once(unskew, write_run, tmp_path):
     run = write_run(rounds=2)
     (tmp_path / "other").mkdir()

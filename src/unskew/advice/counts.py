@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from unskew.skew_words import Counts
 MOST = 1 << 53
 """No client has so many samples."""
 FORM = "a row for each client and a number for each class"
+CLIENT_WORDS = re.compile(r"((client|site|owner|name|id)s?)+", re.IGNORECASE)
+"""They stand over a column of the clients' names or numbers, also as one, such as clientid."""
 
 
 def read_counts(path: Path) -> Counts:
@@ -121,8 +124,10 @@ def _counted(numbers: Sequence[float | None]) -> bool:
 
 
 def _tells_clients(head: str) -> bool:
-    """Whether the first column has the clients' names or numbers."""
-    return not head.strip() or any(word in head.lower() for word in ("client", "site", "owner", "name", "id"))
+    """Whether the first column has the clients' names or numbers: one of its head's words says so. The words
+    of site_name, siteName and site name are the same, and a class may be called covid or width."""
+    words = re.split(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])", head)
+    return not head.strip() or any(CLIENT_WORDS.fullmatch(word) for word in words)
 
 
 def _number(cell: str) -> float | int | None:

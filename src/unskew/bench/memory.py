@@ -28,7 +28,7 @@ def forget(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
     else:
         with contextlib.suppress(OSError):  # where the system has no such file, a peak is never begun anew
-            Path("/proc/self/clear_refs").write_text("5")
+            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def peak(device: torch.device, *, without: Collection[int] = ()) -> Peak:
@@ -45,7 +45,7 @@ def peak(device: torch.device, *, without: Collection[int] = ()) -> Peak:
 
 def _resident(process: int) -> int:
     try:
-        status = Path(f"/proc/{process}/status").read_text()
+        status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
     except FileNotFoundError:  # it has just ended
         return 0
     found = re.search(r"VmHWM:\s+(\d+) kB", status)

@@ -207,11 +207,11 @@ def command(cell: BenchCell, entry: Entry, rounds: int, settings: Settings) -> t
     }
     with tempfile.TemporaryDirectory() as scratch:
         file, out = Path(scratch, "cell.toml"), Path(scratch, "run")
-        file.write_text(tomli_w.dumps(experiment))
+        file.write_text(tomli_w.dumps(experiment), encoding="utf-8")
         began = time.perf_counter()
         child("-m", "unskew", "run", str(file), "--quiet", "--out", str(out))
         seconds = time.perf_counter() - began
-        told = SUMMARY.parse((out / "summary.json").read_text()).time
+        told = SUMMARY.parse((out / "summary.json").read_text(encoding="utf-8")).time
     parts = {**told.start, "first round": told.first_round, "rounds": told.rounds, "end": told.end}
     return seconds, parts
 

@@ -40,7 +40,10 @@ def startup(name: str, settings: Settings, tell: Callable[[str], None]) -> Secti
             ended.append(time.time() - began)
             rounds = out / "rounds.jsonl"
             # The round's line is written as it ends, and says how long it took.
-            written, lasted = rounds.stat().st_mtime, json.loads(rounds.read_text())["seconds"]
+            written, lasted = (
+                rounds.stat().st_mtime,
+                json.loads(rounds.read_text(encoding="utf-8"))["seconds"],
+            )
             begun.append(written - lasted - began)
         started = time.perf_counter()
         child(*TORCH)

@@ -155,7 +155,11 @@ def _own_site(text: str, experiment: Experiment, config: Config, folder: Path | 
             "data is empty in this node's config: name the samples, such as csv:PATH,label=COLUMN."
         )
     name = str(config.get("site", "")) or Path(items(named(text)[1] or text)[0].text).stem
-    form = None if folder is None or not (folder / FORM).exists() else (folder / FORM).read_text()
+    form = (
+        None
+        if folder is None or not (folder / FORM).exists()
+        else (folder / FORM).read_text(encoding="utf-8")
+    )
     tests = True
     if is_code(text):
         load_own = find_name(text, "data")

@@ -109,13 +109,13 @@ def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, no
     }
     if like is not None:
         files[f"{package}/{FORM}"] = form_of(load(like)) + "\n"
-    files |= {f"{package}/{path.name}": path.read_text() for path in code}
+    files |= {f"{package}/{path.name}": path.read_text(encoding="utf-8") for path in code}
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         for path, content in files.items():
             (made / path).parent.mkdir(exist_ok=True)
-            (made / path).write_text(content)
+            (made / path).write_text(content, encoding="utf-8")
         made.chmod(0o755)
         if folder.exists():
             folder.rmdir()

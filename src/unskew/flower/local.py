@@ -336,7 +336,7 @@ def _wait(federation: LocalFederation, missing: Callable[[], Sequence[str]], unt
 
 def _last_words(log: Path) -> str:
     """The last line of a log that tells of an error, else the last one."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace"))
+    text = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(encoding="utf-8", errors="replace"))
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()] or ["its log is empty"]
     errors = [
         line for line in lines if re.search(r"ERROR|CRITICAL|(Error|Exception)\b.*:|F(ailed|AILED)", line)
@@ -388,7 +388,8 @@ def _offline(federation: LocalFederation, listed: dict[int, Any] | None) -> list
     """The nodes that are not online by what the SuperLink says. A node's log tells its number there."""
     online = {number for number, node in (listed or {}).items() if node.status == "online"}
     numbers = {
-        each.name: re.findall(r"SuperNode ID: (\d+)", Path(each.log).read_text()) for each in federation.nodes
+        each.name: re.findall(r"SuperNode ID: (\d+)", Path(each.log).read_text(encoding="utf-8"))
+        for each in federation.nodes
     }
     return [name for name, found in numbers.items() if not found or int(found[-1]) not in online]
 
@@ -451,7 +452,7 @@ def _write(federation: LocalFederation) -> None:
 def _read(folder: Path) -> LocalFederation | None:
     path = folder / "state.json"
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         started = tuple(Process(**each) for each in found.pop("processes"))
         return LocalFederation(**found, processes=started)
     except FileNotFoundError:

@@ -59,13 +59,14 @@ class LiveRuns:
 
 
 def _may_begin(path: Path, *, compare: bool = True) -> bool:
-    """Whether a run, or the first of a compare, is being set up here: it makes rounds.jsonl last."""
+    """Whether a run, or the first of a compare, is being set up here: it makes rounds.jsonl last. Hidden
+    files are locks and what is being written."""
     if not path.is_dir() or (path / "rounds.jsonl").exists():
         return False
-    inside = [file for file in path.iterdir() if not file.name.startswith("plan.json")]
+    inside = [file for file in path.iterdir() if not file.name.startswith((".", "plan.json"))]
     return (
         not inside
-        or any(file.name.startswith("experiment.toml") for file in inside)  # or its .part
+        or any(file.name == "experiment.toml" for file in inside)
         or (compare and all(_may_begin(each, compare=False) for each in inside))
     )
 

@@ -69,7 +69,7 @@ def annotated(table: Path, wnids: list[str]) -> Labelled:
     """TinyImageNet's val_annotations.txt: file name, WordNet id and a box, separated by tabs."""
     labels = {wnid: i for i, wnid in enumerate(wnids)}
     labelled = []
-    for number, line in enumerate(table.read_text(errors="replace").splitlines(), 1):
+    for number, line in enumerate(table.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         name, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]
         if wnid not in labels:
@@ -85,7 +85,9 @@ def class_names(words: Path, wnids: list[str]) -> tuple[str, ...]:
     two classes have one name."""
     listed = {}
     if words.is_file():
-        rows = (line.partition("\t") for line in words.read_text(errors="replace").splitlines())
+        rows = (
+            line.partition("\t") for line in words.read_text(encoding="utf-8", errors="replace").splitlines()
+        )
         listed = {wnid: names.split(",")[0].strip() for wnid, _, names in rows}
     names = [listed.get(wnid) or wnid for wnid in wnids]
     often = Counter(names)

@@ -261,7 +261,7 @@ def cores() -> int:
     """Return how many cores this process may use: of the machine's, and of a container's share."""
     found = len(os.sched_getaffinity(0))
     try:  # cpu.max of https://docs.kernel.org/admin-guide/cgroup-v2.html: so much of every so much time
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         return found
     return found if quota == "max" else min(found, max(1, math.ceil(int(quota) / int(period))))
