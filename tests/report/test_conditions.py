@@ -61,3 +61,12 @@ def test_what_was_tuned_for_each_method_is_no_condition():
     assert len(by_condition(runs)) == 1
     runs.append(under(made("fedvls"), budget__lr=0.1))
     assert [list(part.methods) for part in by_condition(runs)] == [["fedavg", "fedvls"], ["fedvls"]]
+
+
+def test_other_data_are_told_by_their_name_and_under_one_name_by_their_hash():
+    first, second = (replace(made("fedavg"), data_sha256=16 * each) for each in ("a1b2", "c3d4"))
+    assert [part.short for part in by_condition([first, second])] == [
+        "sha256 a1b2a1b2a1b2",
+        "sha256 c3d4c3d4c3d4",
+    ]
+    assert [part.short for part in by_condition([first, replace(second, data="usps")])] == ["digits", "usps"]

@@ -86,8 +86,11 @@ def _parts(run: SavedRun) -> dict[str, str]:
 
 def _further(firsts: Sequence[SavedRun]) -> list[dict[str, str]]:
     """What differs among conditions beside what `SavedRun.conditions` tells, such as "lr 0.1". What comes
-    with another model would be told twice."""
+    with another model, or the hash of data with another name, would be told twice."""
     each = [settings(run) for run in firsts]
+    named = [{key: value for key, value in one.items() if key != "data.sha256"} for one in each]
+    if len({str(sorted(one.items())) for one in named}) == len(each):
+        each = named
     models = [run.experiment["model"]["name"] for run in firsts]
 
     def differs(key: str) -> bool:
