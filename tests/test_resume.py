@@ -233,6 +233,19 @@ def test_a_comparison_that_was_asked_to_stop_stops_even_where_the_run_fails(unsk
     assert (tmp_path / "both/fedprox-seed1/summary.json").exists()
 
 
+def test_a_comparison_that_is_ended_between_two_runs_says_how_to_go_on(unskew, tmp_path, monkeypatch):
+    def read(path):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal comes first")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("unskew.sweep.read_run", read)  # the last thing that a run does
+        answer = unskew("compare", "fedavg", "fedprox", *BRIEF, "--seeds", "1", "--out", "both")
+    assert (answer.code, answer.err) == (130, "unskew: stopped; go on with: unskew resume both\n")
+    assert not (tmp_path / "both/fedprox-seed1").exists()
+    assert unskew("resume", "both", "--quiet").code == 0
+
+
 def test_runs_on_data_that_changed_under_its_name_are_not_compared(unskew, tmp_path):
     """Neither with those of a comparison that had finished before, nor with each other."""
 

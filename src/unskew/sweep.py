@@ -92,7 +92,8 @@ def sweep(
     if any(cell.prepared.trial.engine == "ray" for cell in left):
         ends = dict(zip(left, _side_by_side(left, watch, log), strict=True))
     else:
-        ends = {cell: _end(cell, watch, log, last=not more and cell is left[-1]) for cell in left}
+        with _termination_as_ctrl_c():
+            ends = {cell: _end(cell, watch, log, last=not more and cell is left[-1]) for cell in left}
     return [ends[cell] if cell in ends else _finished(cell) for cell in cells]
 
 
@@ -233,6 +234,21 @@ def _checkpoints_in(path: Path, prepared: Prepared, say: Callable[[str], None]) 
     experiment, trial = prepared.experiment, replace(prepared.trial, client_files=path / CLIENT_FILES)
     every, identity = experiment.checkpoint, experiment.identity()
     return trial, Checkpoints(path / CHECKPOINTS, trial, identity, every=every, say=say)
+
+
+@contextmanager
+def _termination_as_ctrl_c() -> Iterator[None]:
+    """Let a request to terminate that comes between two runs raise what Ctrl-C does, which says how to go
+    on."""
+    alone = threading.current_thread() is not threading.main_thread()  # signals are handled in no other
+    if alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
