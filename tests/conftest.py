@@ -19,6 +19,7 @@ import torch
 from federations import split
 from unskew.cli import main
 from unskew.data import Dataset, Federation, federate, load
+from unskew.engines.cpu.trace import self_check
 
 # What the tests start hears Ctrl-C, even where they run in the background of a shell, which ignores it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -54,9 +55,18 @@ hypothesis.settings.load_profile("unskew")
 def pytest_collection_finish() -> None:
     """What is imported by now stays: the garbage collector need not look at it in every test. Nor as often as
     after every 700 new objects: a step of a training makes more."""
+    warm_tracer()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+def warm_tracer() -> None:
+    """Trace one small step here: what PyTorch makes ready at its first one, each of the many workers that
+    tests fork has then, and need not make for itself."""
+    optimised = torch._C._get_graph_executor_optimize()
+    self_check()
+    torch._C._set_graph_executor_optimize(optimised)
 
 
 @pytest.hookimpl(trylast=True)
