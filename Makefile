@@ -1,6 +1,7 @@
 # make demo: from nothing to a class-wise answer.   make test: all tests and checks.
 # make environments: all that the tests need, without running them.
 # make test-flower: the tests on Flower, in an environment of its own, which `make test` runs too.
+# make test-ray: those of the Ray engine, which `make test` runs too.
 # make test-deploy: methods and faults in real federations on this machine, which takes 12 to 15 minutes.
 # make test-gpu: what only a CUDA GPU can show.      make bench: races, on a quiet machine.
 # make results: the pages that are made of docs/results/raw, anew.
@@ -11,6 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Flower's bounds (typer, rich, protobuf, Ray) are not those of the other extras.
 FLOWER := .venv-flower
+RAY := tests/engines/test_ray.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # None of the many processes that tests start should have to compile its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,22 +24,26 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $
 
 TWO_AT_ONCE := --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test environments tests test-flower test-deploy test-gpu check docs notebook browser bench bench-peers gallery results format lock clean
+.PHONY: demo test environments tests test-flower test-ray test-deploy test-gpu check docs notebook browser bench bench-peers gallery results format lock clean
 
 demo: $(VENV)/library
 	$(BIN)/unskew compare fedavg fedprox fedlc fedntd fedlmd fedvls steady --dataset digits --skew dirichlet:0.05 \
 	  --clients 10 --cohort 3 --rounds 30 --epochs 3 --lr 0.05 --seeds 1,2,3
 
-# Flower's tests, the checks and the docs run beside the tests: alone, each leaves a core idle now and then. What they say
+# Flower's tests, Ray's, the checks and the docs run beside the tests: alone, each leaves a core idle now and then. What they say
 # comes in one piece where make can do that; the tests tell as they go, for which the + stands.
 test: environments
-	$(MAKE) $(TWO_AT_ONCE) tests test-flower check docs
+	$(MAKE) $(TWO_AT_ONCE) tests test-flower test-ray check docs
 
 environments:
 	$(MAKE) $(TWO_AT_ONCE) $(VENV)/development $(FLOWER)/development browser
 
 tests: $(VENV)/development
-	+$(BIN)/pytest -n 2 --dist worksteal -p no:logging
+	+$(BIN)/pytest -n 2 --dist worksteal -p no:logging --ignore $(RAY)
+
+# They wait for the processes of a cluster most of the time.
+test-ray: $(VENV)/development
+	$(BIN)/pytest -p no:logging -p no:cacheprovider $(RAY)
 
 # Flower's typer warns of what it takes from click. Each file has its federation: in their order, those that wait most first.
 test-flower: $(FLOWER)/development

@@ -11,18 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-import torch
 
-from federations import split
-from unskew.cli import main
-from unskew.data import Dataset, Federation, federate, load
+# PyTorch is imported further down: the process that only gives out tests to others does without.
+if TYPE_CHECKING:
+    from unskew.data import Dataset, Federation
 
 # What the tests start hears Ctrl-C, even where they run in the background of a shell, which ignores it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-torch.set_num_threads(1)  # several test processes share the machine
 
 
 def in_memory(folder: Path, room: int) -> bool:
@@ -51,12 +50,32 @@ hypothesis.settings.register_profile("unskew", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("unskew")
 
 
+def pytest_collectstart() -> None:
+    """Several test processes share the machine."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def pytest_collection_finish() -> None:
     """What is imported by now stays: the garbage collector need not look at it in every test. Nor as often as
     after every 700 new objects: a step of a training makes more."""
+    warm_tracer()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+def warm_tracer() -> None:
+    """Trace one small step here: what PyTorch makes ready at its first one, each of the many workers that
+    tests fork has then, and need not make for itself."""
+    import torch
+
+    from unskew.engines.cpu.trace import self_check
+
+    optimised = torch._C._get_graph_executor_optimize()
+    self_check()
+    torch._C._set_graph_executor_optimize(optimised)
 
 
 @pytest.hookimpl(trylast=True)
@@ -72,12 +91,17 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session")
 def digits() -> Dataset:
+    from unskew.data import load
+
     return load("digits")
 
 
 @pytest.fixture(scope="session")
 def skewed(digits: Dataset) -> Federation:
     """A third of the digits under Dirichlet 0.05: most clients lack most classes."""
+    from federations import split
+    from unskew.data import federate
+
     whole = federate(digits, "dirichlet:0.05", clients=5, seed=1)
     return split(digits, *(rows[::3] for rows in whole.partition.indices))
 
@@ -101,6 +125,8 @@ def unskew(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path
 ) -> Callable[..., Answer]:
     """The command line, in this process and in an empty folder."""
+    from unskew.cli import main
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
