@@ -236,12 +236,16 @@ def _checkpoints_in(path: Path, prepared: Prepared, say: Callable[[str], None]) 
     return trial, Checkpoints(path / CHECKPOINTS, trial, identity, every=every, say=say)
 
 
+def _handles_signals() -> bool:
+    """Whether signals are handled in this thread: they are in no other than the first."""
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextmanager
 def _termination_as_ctrl_c() -> Iterator[None]:
     """Let a request to terminate that comes between two runs raise what Ctrl-C does, which says how to go
     on."""
-    alone = threading.current_thread() is not threading.main_thread()  # signals are handled in no other
-    if alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if not _handles_signals() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -255,7 +259,7 @@ def _termination_as_ctrl_c() -> Iterator[None]:
 def stopping(stop: Callable[[], None], watch: Watcher, came: list[int]) -> Iterator[None]:
     """Let Ctrl-C and a request to terminate end the present round first; the second one stops at once. The
     list gets the signals that came."""
-    if threading.current_thread() is not threading.main_thread():  # signals are handled in no other
+    if not _handles_signals():
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
