@@ -60,22 +60,9 @@ def pytest_collectstart() -> None:
 def pytest_collection_finish() -> None:
     """What is imported by now stays: the garbage collector need not look at it in every test. Nor as often as
     after every 700 new objects: a step of a training makes more."""
-    warm_tracer()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-
-
-def warm_tracer() -> None:
-    """Trace one small step here: what PyTorch makes ready at its first one, each of the many workers that
-    tests fork has then, and need not make for itself."""
-    import torch
-
-    from unskew.engines.cpu.trace import self_check
-
-    optimised = torch._C._get_graph_executor_optimize()
-    self_check()
-    torch._C._set_graph_executor_optimize(optimised)
 
 
 @pytest.hookimpl(trylast=True)
