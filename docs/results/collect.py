@@ -2,6 +2,8 @@
 
 python docs/results/collect.py [--shared] RUNS... >> docs/results/raw/NAME.jsonl
 
+Runs that validate settings, which no page compares with others, go to docs/results/validation.
+
 With --shared no seconds are kept: the device did other work beside the runs. RUNS are run folders, or folders
 with run folders somewhere in them; of a run folder all is needed but the model. Runs that have not ended,
 those whose lines are in docs/results/raw already, and those of methods, networks or data that do not come
@@ -66,6 +68,7 @@ def line(run: SavedRun, *, shared: bool = False) -> dict[str, Any]:
         "seconds": None if shared else summary.time,
         "notes": summary.notes,
         "curve": [each.accuracy for each in run.tested],
+        **({} if summary.validation is None else {"validation_curve": validated(run)}),
         "weights_sha256": summary.weights_sha256,
     }
     return {"experiment": experiment, **rounded(plain(found))}
@@ -85,6 +88,11 @@ def facts(run: SavedRun) -> SkewFacts:
         clients=run.clients,
         samples=run.samples,
     )
+
+
+def validated(run: SavedRun) -> list[float]:
+    """The accuracy on validation data, by round."""
+    return [each.validation.accuracy for each in run.tested if each.validation is not None]
 
 
 def last_rounds(run: SavedRun) -> dict[str, float | None]:

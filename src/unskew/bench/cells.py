@@ -121,7 +121,7 @@ CELLS: dict[str, BenchCell] = {
         every=None,
         repeats=3,
     ),
-    # Table 2 of FedLMD (Lu et al., MM 2023), as docs/results/cifar10-dirichlet-0.05.md reproduces it.
+    # Table 2 of FedLMD (Lu et al., MM 2023), as docs/results/fedlmd-table3.md reproduces it.
     "fedlmd": BenchCell(
         title="CIFAR-10, 2-conv CNN, 100 clients, Dirichlet 0.05, 10 per round, 5 epochs, batch 50 (FedLMD)",
         data="cifar10",
