@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -338,6 +339,17 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     os.close(writer)
     assert done.stderr == ""
     assert done.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+def test_output_that_goes_nowhere_is_no_crash():
+    """A shell closes it with `>&-`; a disk may be full."""
+    ask = f"{shlex.quote(sys.executable)} -m unskew methods"
+    closed = subprocess.run(f"{ask} >&-", shell=True, stderr=subprocess.PIPE, text=True)
+    assert (closed.returncode, closed.stderr) == (0, "")
+    full = subprocess.run(f"{ask} > /dev/full", shell=True, stderr=subprocess.PIPE, text=True)
+    assert full.returncode == 2
+    assert re.fullmatch(r"unskew: what there is to say cannot be written \(.*\): .*\.\n", full.stderr)
 
 
 def test_python_m_unskew_is_the_same_command(unskew, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import sys
@@ -66,7 +67,10 @@ def command() -> None:
 def main() -> None:
     """Run the command line. Exit codes: 0 when all went well, 2 and one sentence for bad input, 130 for
     Ctrl-C, 1 when the reader of the output has gone away."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: no other file may take its number
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        stream = getattr(sys, name)
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets a question mark
             stream.reconfigure(errors="replace")
     try:
@@ -81,13 +85,16 @@ def main() -> None:
     except KeyboardInterrupt as error:
         _say(str(error) or "stopped.", 130)
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes there
+        _drop_output()
         sys.exit(1)
     except RuntimeError as error:
         if not any(words in str(error) for words in ("can't allocate memory", "out of memory")):
             raise
         _say(TOO_LITTLE_MEMORY, 2)
     except OSError as error:  # of a path that is too long, not ours, or on a full disk
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _drop_output()
+            _say(f"what there is to say cannot be written ({error.strerror}): write it elsewhere.", 2)
         if error.filename is None:
             raise
         _say(f"{error.filename} cannot be used ({error.strerror}): check the path.", 2)
@@ -99,6 +106,11 @@ def _invoke() -> None:
     command = typer.main.get_command(app)
     with contextlib.suppress(typer.Exit), command.make_context("unskew", sys.argv[1:]) as context:
         command.invoke(context)
+
+
+def _drop_output() -> None:
+    """Let what is still buffered for stdout go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(sentence: object, code: int) -> None:
