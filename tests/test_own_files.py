@@ -365,3 +365,52 @@ def test_a_module_that_is_made_already_is_refused(unskew, tmp_path):
     answer = unskew("run", "--model", "net.py:ready")
     assert answer.code == 2
     assert "is a module that is made already, with weights that no seed sets" in answer.err
+
+
+def test_a_partition_in_a_file_counts_by_its_content(unskew, tmp_path, no_workers):
+    for name, skew in (("a.json", "dirichlet:0.3"), ("b.json", "iid")):
+        assert unskew("skew", "--clients", "3", "--skew", skew, "--out", name).code == 0
+    brief = ("--skew", "file:same.json", "--rounds", "1", "--epochs", "1", "--quiet", "--json")
+    told = []
+    for name in ("a.json", "b.json"):
+        (tmp_path / "same.json").write_bytes((tmp_path / name).read_bytes())
+        told.append(json.loads(unskew("run", *brief, "--out", f"of-{name}").out)["identity"])
+    assert told[0] != told[1]
+    answer = unskew("run", "of-a.json/experiment.toml", "--out", "again")
+    assert answer.code == 2
+    assert "same.json has changed since the experiment was written (skew.sha256 is " in answer.err
+
+
+@pytest.mark.parametrize(
+    ("folder", "own", "sign"),
+    [
+        ("a,b", ("--dataset", "csv:t.csv,label=y"), ","),
+        ("p+q", ("--dataset", "csv:t.csv,label=y"), "+"),
+        ("c++", ("--method", "mine.py"), "+"),
+        ("x:y", ("--skew", "mine.py:part"), ":"),
+    ],
+)
+def test_a_path_that_no_settings_can_name_is_refused_before_anything_runs(
+    unskew, tmp_path, monkeypatch, folder, own, sign
+):
+    (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / folder)
+    Path("t.csv").write_text("x,y\n" + "".join(f"{n},{n % 2}\n" for n in range(40)))
+    Path("mine.py").write_text(
+        "from unskew.method import Method\n\n\ndef mine():\n    return Method()\n\n\n"
+        "def part(labels, clients, rng):\n"
+        "    return [range(n, len(labels), clients) for n in range(clients)]\n"
+    )
+    answer = unskew("run", *own, "--clients", "2", "--rounds", "1", "--quiet", "--out", "r")
+    assert answer.code == 2
+    assert f"holds a '{sign}', which separates settings where a run's are written down" in answer.err
+    assert not Path("r").exists()
+
+
+def test_a_hyperparameter_called_name_is_refused(unskew, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from unskew.method import Method\n\n\ndef mine(*, name: str = 'a'):\n    return Method()\n"
+    )
+    answer = unskew("run", "--method", "mine.py", *BRIEF)
+    assert answer.code == 2
+    assert "'mine.py' has a hyperparameter called name" in answer.err

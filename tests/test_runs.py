@@ -462,6 +462,7 @@ def test_when_every_cell_fails_that_is_all_there_is_to_say(unskew, tmp_path):
     )
     assert answer.code == 2
     assert "1 of 1 runs failed" in answer.err
+    assert "other runs" not in answer.err
     assert strict((tmp_path / "all" / "compare.json").read_text())["runs"] == []
     answer = unskew("table", "all")
     assert answer.code == 2
@@ -494,3 +495,35 @@ def test_a_run_folder_that_cannot_be_made_whole_leaves_nothing_behind(unskew, tm
         assert "partition.json (File too large)" in answer.err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert not list((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (
+            ("figure", "curves", "r", "--out", "c.pdf"),
+            "cannot write the figure c.pdf (File too large): choose",
+        ),
+        (
+            ("export", "r", "--to", "torch-export", "--out", "m.pt2"),
+            "cannot write to m.pt2 (File too large): make",
+        ),
+        (("predict", "r", "new.npz", "--out", "p.csv"), "cannot write to p.csv (File too large): make room "),
+    ],
+)
+def test_a_file_for_which_there_is_no_room_is_said_in_a_sentence_that_helps(
+    unskew, tmp_path, command, sentence
+):
+    resource = pytest.importorskip("resource")  # Windows has no such limits
+    assert unskew("run", "--rounds", "2", "--epochs", "1", "--quiet", "--out", "r").code == 0
+    np.savez("new.npz", x=np.zeros((500, 8, 8), np.uint8))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
+    try:
+        answer = unskew(*command)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert answer.code == 2
+    assert sentence in answer.err
+    assert "unskew resume" not in answer.err
+    assert not (tmp_path / command[-1]).exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -112,3 +114,44 @@ def test_two_spellings_of_a_condition_are_one(unskew, tmp_path):
         "once.\n",
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_experiments_with_seeds_of_their_own_are_asked_for_common_ones(unskew, tmp_path):
+    for name, seed in (("a", 1), ("b", 5)):
+        (tmp_path / f"{name}.toml").write_text(f"seed = {seed}\n[budget]\nrounds = 1\nepochs = 1\n")
+    answer = unskew("compare", "a.toml", "b.toml", "--quiet")
+    assert (answer.code, answer.err) == (
+        2,
+        "unskew: the experiments have seeds 1 and 5: give --seeds for all.\n",
+    )
+
+
+def test_an_optimiser_that_is_named_again_keeps_the_files_momentum(unskew, tmp_path):
+    (tmp_path / "a.toml").write_text("[budget]\nrounds = 1\nepochs = 1\nmomentum = 0.0\n")
+    varied = ("--vary", "optimizer=sgd", "--vary", "optimizer=adam")
+    done = unskew("compare", "fedavg", "--experiment", "a.toml", *varied, "--quiet", "--out", "all")
+    assert done.code == 0, done.err
+    by_sgd, by_adam = (
+        tomllib.loads((tmp_path / "all" / f"optimizer={name}-fedavg-seed1/experiment.toml").read_text())
+        for name in ("sgd", "adam")
+    )
+    assert by_sgd["budget"]["momentum"] == 0.0
+    assert "momentum" not in by_adam["budget"]
+
+
+def test_folders_keep_the_sign_of_an_exponent(unskew, tmp_path):
+    varied = ("--vary", "lr=1e+0", "--vary", "lr=1e-1")
+    done = unskew("compare", "fedavg", *BRIEF, *varied, "--out", "all")
+    assert done.code == 0, done.err
+    names = {path.name for path in (tmp_path / "all").iterdir() if path.is_dir()}
+    assert names == {"lr=1e0-fedavg-seed1", "lr=1e-1-fedavg-seed1"}
+
+
+def test_folders_that_were_moved_are_told_where_they_are(unskew, tmp_path):
+    assert unskew("compare", "fedavg", "fedprox", *BRIEF, "--out", "before").code == 0
+    (tmp_path / "before").rename(tmp_path / "after")
+    (tmp_path / "after" / "compare.json").unlink()
+    assert unskew("resume", "after", "--quiet").code == 0
+    told = json.loads((tmp_path / "after" / "compare.json").read_text())
+    assert {Path(each["run_dir"]).parent.name for each in told["runs"]} == {"after"}
+    assert "run folder: after/fedavg-seed1" in unskew("resume", "after/fedavg-seed1").out

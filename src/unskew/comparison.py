@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from unskew import metrics, record
@@ -78,7 +78,7 @@ def answer_json(told: Answer) -> dict[str, Any]:
 def summary_of(run: SavedRun) -> record.Summary:
     """The summary of a run that is finished."""
     assert run.summary is not None
-    return run.summary
+    return replace(run.summary, run_dir=str(run.path))  # it may have been moved since
 
 
 def statistics(runs: Sequence[SavedRun]) -> Json:

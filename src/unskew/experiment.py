@@ -52,9 +52,11 @@ from unskew.notation import (
     joined,
     named,
     path_in,
+    path_of,
     short_data,
     short_paths,
     short_texts,
+    without,
     write_method,
     write_parts,
 )
@@ -374,6 +376,8 @@ def method_table(text: str) -> dict[str, Any]:
     for name, options in parts:
         if options == "" or any(item.key is None for item in items(options)):
             raise UserError(f"'{name}:{options}' is not a method: write {name}, or {name}:option=value.")
+        if any(item.key == "name" for item in items(options)):
+            raise UserError(f"'{name}:{options}' gives {name} a name: leave it out, as no hyperparameter is.")
     tables = {name: assign({}, [item.text for item in items(options)]) for name, options in parts}
     name = "+".join(name for name, _ in parts)
     return {"name": name, **(tables[name] if len(parts) == 1 else tables)}
@@ -449,7 +453,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
                 recipe=absolute_skew(federation.partition.recipe),
                 clients=federation.clients,
                 seed=federation.partition.seed,
-                sha256=_code_sha256(_skew_code(experiment.skew.recipe), experiment.skew.sha256, "skew"),
+                sha256=_skew_sha256(experiment.skew),
             ),
             "model": model,
             "method": MethodSpec(
@@ -474,6 +478,7 @@ def _model(spec: ModelSpec, dataset: Dataset) -> tuple[models.OwnModel | None, M
     if is_code(spec.name):
         options = given if spec.norm == "auto" else given | {"norm": spec.norm}
         own = models.own_model(spec.name, dataset.inputs, len(dataset.classes), options)
+        without(":", split_name(spec.name)[0].resolve())
         told |= {"name": absolute_name(spec.name), "sha256": _code_sha256(spec.name, spec.sha256, "model")}
         # A parameter that is called as a setting has its default in the code alone.
         defaults = {
@@ -543,13 +548,22 @@ def load_data(experiment: Experiment) -> Dataset:
 
 
 def absolute_method(name: str) -> str:
-    return str(Path(name).resolve()) if name.endswith(".py") else name
+    return without("+:", Path(name).resolve()) if name.endswith(".py") else name
 
 
 def _skew_code(recipe: str) -> str:
     """The user's own function in a recipe, such as mine.py:function; nothing where there is none."""
     own = own_skew(parse_skew(recipe))
     return "" if own is None else own.name
+
+
+def _skew_sha256(spec: SkewSpec) -> str:
+    """The hash of the file that a partition or the code that draws it is in; nothing where there is none."""
+    skew = parse_skew(spec.recipe)
+    path = path_of(skew.path) if isinstance(skew, Import) else None
+    if path is not None and path.is_file():
+        return _same_sha256(path, spec.sha256, "skew.sha256")
+    return _code_sha256(_skew_code(spec.recipe), spec.sha256, "skew")
 
 
 def partition(experiment: Experiment, dataset: Dataset) -> Federation:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -244,8 +245,9 @@ def _onnx(whole: Exportable, inputs: Tensor, path: Path, model: TrainedModel) ->
 
 
 def _torch_export(whole: Exportable, inputs: Tensor, path: Path, model: TrainedModel) -> Runner:
-    with path.open("wb") as written:
-        torch.export.save(_program(whole, inputs), written, extra_files=_metadata(model, whole.reads))
+    made = BytesIO()  # PyTorch's writer ends the process where a disk is full
+    torch.export.save(_program(whole, inputs), made, extra_files=_metadata(model, whole.reads))
+    path.write_bytes(made.getvalue())
     with path.open("rb") as file:
         module = torch.export.load(file).module()
 

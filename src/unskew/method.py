@@ -122,6 +122,9 @@ class Method:
     """Why its clients must move by SGD, as what follows "because"; empty: they may move by any optimiser."""
     steady_lr: bool = False
     """Whether it counts on a learning rate that stays the same within a client's round."""
+    own_start: bool = False
+    """Whether its clients start elsewhere than at the model they receive. What they send and keep is then
+    their weights less the way to there, which it adds where it combines them."""
     levels: bool = False
     """Whether its objective looks at `View.levels`."""
     tallies: tuple[Tally, ...] = ()
@@ -159,6 +162,11 @@ class Method:
             plain_loss, (), plain_transform, (), None, Memory()
         )  # fmt: skip
 
+    @property
+    def _sees_ends(self) -> bool:
+        """Whether it looks at the weights that clients end with, other than to combine them."""
+        return self.memory.update is not Memory().update or self.server.revise is not Server().revise
+
     def objective(self, view: View) -> Tensor:
         total = self.loss(view)
         if not is_one_number(total):
@@ -192,6 +200,11 @@ class Method:
                 "these methods cannot be put together: one changes the learning rate within a round, and "
                 "another counts on one that stays the same."
             )
+        if (self.own_start and other._sees_ends) or (other.own_start and self._sees_ends):
+            raise UserError(
+                "these methods cannot be put together: one starts clients at their own last weights, and "
+                "another looks at the weights that they end with."
+            )
         return Method(
             loss=_one_of("classification loss", plain_loss, self.loss, other.loss),
             terms=self.terms + other.terms,
@@ -207,6 +220,7 @@ class Method:
             fresh_momentum=self.fresh_momentum or other.fresh_momentum,
             needs_sgd=self.needs_sgd or other.needs_sgd,
             steady_lr=self.steady_lr or other.steady_lr,
+            own_start=self.own_start or other.own_start,
             levels=self.levels or other.levels,
             tallies=self.tallies + other.tallies,
             work=_both_works(self, other),
@@ -226,6 +240,7 @@ def both_made(
 
 
 DRIFT = "state that corrects the clients' drift"
+START = "model that the clients' moves are counted from"
 
 T = TypeVar("T")
 

@@ -46,6 +46,18 @@ def path_of(text: str) -> Path:
         raise UserError(f"'{text}' names the home folder of nobody: write the path out.") from None
 
 
+def without(signs: str, path: Path) -> str:
+    """The path as it is written down in a run's settings, which is refused where it holds one of these
+    signs: there they separate settings."""
+    for sign in signs:
+        if sign in str(path):
+            raise UserError(
+                f"the path {path} holds a '{sign}', which separates settings where a run's are written down: "
+                "use a folder and a file without it."
+            )
+    return str(path)
+
+
 def joined(text: str) -> list[str]:
     """The parts of a text that are joined by plus signs, each before a letter or before the path of a Python
     file: the sign of 1e+3 belongs to the number, and that of c++/data to the path."""

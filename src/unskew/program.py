@@ -221,7 +221,7 @@ class Run:
                 return choice.over
 
             state = before.states[0] if before else start or begin(method, engine.initial)
-            check_fits(method, state, engine.initial)
+            check_fits(method, state, engine.initial, trial)
             if choice.over:  # it was stopped when it had just ended
                 return stage(state)
             return stage(train_rounds(trial, method, engine, state, until=until, after_round=after))

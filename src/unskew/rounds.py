@@ -90,6 +90,11 @@ def check_optimizer(trial: Trial, method: Method) -> None:
             f"this method needs budget.optimizer=sgd, not {kind}, because {method.needs_sgd}: choose sgd, or "
             "another method."
         )
+    if method.own_start and trial.probe.every:
+        raise UserError(
+            "the clients of this method start at their own last weights, which a probe does not see: leave "
+            "the probe out."
+        )
     if method.fresh_momentum and budget.optimizer_state == "kept":
         raise UserError(
             "this method divides by the steps of a momentum that starts at 0: use "
@@ -97,8 +102,9 @@ def check_optimizer(trial: Trial, method: Method) -> None:
         )
 
 
-def check_fits(method: Method, state: State, initial: Weights) -> None:
-    """Refuse a state of another model, or one that lacks what the method's server keeps."""
+def check_fits(method: Method, state: State, initial: Weights, trial: Trial) -> None:
+    """Refuse a state of another model, one that lacks what the method's server keeps, or one whose clients
+    have kept another optimiser's state."""
     of_model = state.server.weights
     for have, need in ((of_model.params, initial.params), (of_model.buffers, initial.buffers)):
         for name in sorted(have.keys() | need.keys()):
@@ -111,6 +117,13 @@ def check_fits(method: Method, state: State, initial: Weights) -> None:
             f"the state to start from is of another method (it lacks '{missing[0]}' of the server): start "
             "from one of this."
         )
+    expected = trial.budget.local_optimizer(trial.budget.lr).init(initial.params).keys()
+    for client in list(state.optimizers)[:1]:
+        if trial.budget.optimizer_state == "kept" and state.optimizers[client].keys() != expected:
+            raise UserError(
+                "the state to start from is of clients with another optimiser: start from one of this, or "
+                "use budget.optimizer_state=fresh."
+            )
 
 
 def begin(method: Method, weights: Weights, *, round: int = 0) -> State:

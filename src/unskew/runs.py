@@ -562,6 +562,7 @@ def free_folder(name: str, parent: Path = Path("runs")) -> Path:
 
 def slug(text: str) -> str:
     """The text as a file name. Of a long one the end is kept: what tells runs apart stands there."""
+    text = re.sub(r"(?<=\de)\+(?=\d)", "", text)  # 1e+5 is 1e5, and not 1e-5
     return re.sub(r"[^A-Za-z0-9.=_-]+", "-", text)[-LONGEST_NAME:].strip("-.")
 
 
@@ -577,8 +578,12 @@ def writing(path: Path) -> Iterator[Path]:
     try:
         yield path
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        todo = "make room there, and go on with unskew resume" if full else "choose another folder with --out"
+        folder = path if path.is_dir() else path.parent
+        begun = any((folder / name).exists() for name in ("experiment.toml", "plan.json"))
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            todo = f"make room there, and {'go on with unskew resume' if begun else 'try again'}"
+        else:
+            todo = "let it be written to" if begun else "choose another folder with --out"
         raise UserError(f"cannot write to {path} ({error.strerror}): {todo}.") from None
     except UnicodeEncodeError as error:  # of a path that was given, quoted in a record
         before, after = error.object[: error.start], error.object[error.start :]

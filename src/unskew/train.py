@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from threading import RLock
+
+import torch
 
 from unskew.errors import UserError
 from unskew.method import Method
@@ -10,6 +14,9 @@ from unskew.program import Keeper, MakeRun, Program, Run
 from unskew.result import Result, State
 from unskew.rounds import OnRound
 from unskew.trial import Trial
+
+_ONE_AT_A_TIME = RLock()
+"""Training uses PyTorch's random state and settings, of which a process has one."""
 
 
 def train(
@@ -25,7 +32,8 @@ def train(
     continues where another training of the same model ended, and the result has the rounds since then. A
     `keeper`, such as `unskew.Checkpoints`, keeps what training has come to: given again, training goes on
     from there, tells the rounds from before again, and its result has them all. `make_run` is for clients
-    that no engine of a trial reaches, such as those on other machines."""
+    that no engine of a trial reaches, such as those on other machines. Of several threads one trains at a
+    time: what is side by side in a process is the clients."""
     method = method or Method()
     asked = method
     if isinstance(method, Method):
@@ -34,7 +42,8 @@ def train(
         raise UserError("train needs a method, such as unskew.methods.fedprox(): call its function first.")
     elif start is not None:
         raise UserError("a method in stages begins at its beginning: leave start out.")
-    result = method.train_in_stages(trial, on_round, keeper, make_run)
+    with _ONE_AT_A_TIME if make_run is None else nullcontext(), torch.inference_mode(False):
+        result = method.train_in_stages(trial, on_round, keeper, make_run)
     made = {"fedavg": {}} if asked == Method() else asked.made
     return replace(result, trial=trial, made=made, work=asked.work_in(trial))
 
@@ -43,6 +52,12 @@ def in_one_stage(method: Method, start: State | None = None) -> Program:
     """A plain method as a program of one stage, which trains all rounds."""
 
     def all_rounds(run: Run) -> Result:
+        rounds = run.trial.budget.rounds
+        if start and start.round >= rounds:
+            raise UserError(
+                f"the state to start from is that after round {start.round}, and the budget has {rounds}: "
+                "give it more rounds."
+            )
         return run.train_all(run.base, start=start)
 
     return Program(all_rounds, base=method)

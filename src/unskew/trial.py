@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
@@ -426,9 +427,10 @@ class Trial:
             gpu = torch.cuda.is_available()  # a model of one's own may draw there
             seed_torch(draw_seed(self.seed, Purpose.INITIAL_WEIGHTS), torch.device("cuda" if gpu else "cpu"))
             if isinstance(self.model, str):
-                module: nn.Module = make()
-            else:
-                module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
+                with _float32():
+                    module: nn.Module = make()
+            else:  # a function may return a module that its caller goes on using
+                module = copy.deepcopy(self.model if isinstance(self.model, nn.Module) else self.model())
             self.tuning.apply(module, classes)
         if self.init is None:
             return module, None
@@ -452,6 +454,17 @@ class Trial:
         if device.type not in ("cpu", "cuda") or wanted.startswith("cpu:"):
             raise UserError(f"device '{wanted}' is not supported: choose auto, cpu, cuda or cuda:N.")
         return device
+
+
+@contextmanager
+def _float32() -> Iterator[None]:
+    """Make tensors of float32, whatever PyTorch's default is, as data are."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, Any]) -> NetworkRecord:

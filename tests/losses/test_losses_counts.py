@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from unskew.errors import UserError
 from unskew.losses import counts_of
@@ -15,11 +26,18 @@ DATA = TensorDataset(torch.zeros(7, 2), LABELS)
 COUNTS = [4, 1, 0, 2, 0]
 
 
+class Stream(IterableDataset):
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        yield from DATA
+
+
 @pytest.mark.parametrize(
     "loader",
     [
         DataLoader(DATA, batch_size=3),
         DataLoader(DATA, batch_size=3, shuffle=True, drop_last=True),
+        DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 3, drop_last=True)),
+        DataLoader(Stream(), batch_size=3, drop_last=True),
         DataLoader(DATA, batch_size=None),
         DATA,
         [(torch.zeros(4), LABELS[:4]), (torch.zeros(3), LABELS[4:])],
@@ -31,7 +49,8 @@ COUNTS = [4, 1, 0, 2, 0]
         DataLoader([(np.zeros(2), int(y)) for y in LABELS], batch_size=2),
     ],
     ids=[
-        "loader", "shuffled, last batch dropped", "no batches", "dataset", "list of batches", "mappings",
+        "loader", "shuffled, last batch dropped", "sampler of batches", "stream", "no batches",
+        "dataset", "list of batches", "mappings",
         "tensor", "bytes", "array", "list", "dataset of pairs",
     ],
 )  # fmt: skip

@@ -147,7 +147,9 @@ def compare(
     cells: list[StudyCell] = []
     known: dict[str, str] = {}
     loaded = Loaded()
-    for choice in combinations(options.varied(vary or [])):
+    variations = options.varied(vary or [])
+    options.refuse_given(variations, flags, set_ or [])
+    for choice in combinations(variations):
         given = flags | {key: value for key, value in choice.items() if key in flags}
         others = [f"{key}={value}" for key, value in choice.items() if key not in flags]
         assigned = [*(set_ or []), *others]
@@ -158,7 +160,11 @@ def compare(
             else shared | {"method": method_table(method)}
             for method in methods
         ]
-        numbers = numbers or [Experiment(**base[0]).seed]
+        if numbers is None:
+            own = list(dict.fromkeys(Experiment(**settings).seed for settings in base))
+            if len(own) > 1:
+                raise UserError(f"the experiments have seeds {own[0]} and {own[1]}: give --seeds for all.")
+            numbers = own
         specs = (
             (method, Experiment(**{**settings, "seed": seed}))
             for seed in numbers
@@ -312,8 +318,8 @@ def _failure(failed: list[FailedRun], runs: int, again: str) -> str:
     more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
     return (
         f"{len(failed)} of {runs} runs failed: {first.method} seed {first.seed}{more} "
-        f"({first.error.removesuffix('.')}): {seen}run what failed again with: {again}; the other runs are "
-        "whole."
+        f"({first.error.removesuffix('.')}): {seen}run what failed again with: {again}"
+        f"{'; the other runs are whole' * (len(failed) < runs)}."
     )
 
 

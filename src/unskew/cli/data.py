@@ -25,7 +25,9 @@ app = typer.Typer(
 def data(context: typer.Context, data: options.Data = None, json: options.Json = False) -> None:
     """List the datasets: which there are, and which are here."""
     if context.invoked_subcommand:
-        if data or json:
+        if json:
+            raise UserError(f"{context.invoked_subcommand} has no --json: leave it out.")
+        if data:
             raise UserError(f"options of {context.invoked_subcommand} come after its name: move them there.")
         return
     found = available(data)

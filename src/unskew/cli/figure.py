@@ -214,7 +214,7 @@ def figure(
         client=_number("--client", client),
         round=_number("--round", round),
         over=tuple(over or ()),
-        classes=tuple(part.strip() for part in classes.split(",")) if classes else (),
+        classes=tuple(options.listed(classes)) if classes else (),
         data=data,
         against=against,
         reference=reference,

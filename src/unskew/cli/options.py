@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from unskew.engines import ENGINES
 from unskew.errors import UserError
 from unskew.experiment import Experiment, assign, read, refuse_code
 from unskew.loggers import find
+from unskew.notation import named
 from unskew.report.read import ELSEWHERE
 
 DEFAULT = Experiment()
@@ -281,6 +283,24 @@ def varied(assignments: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
+def listed(text: str) -> list[str]:
+    """The names in a list, which commas separate; one that holds a comma is written in double quotes."""
+    (names,) = csv.reader([text], skipinitialspace=True)
+    return [name.strip() for name in names] or [""]
+
+
+def refuse_given(
+    varied: Mapping[str, object], flags: Mapping[str, object], assignments: Iterable[str]
+) -> None:
+    """Refuse a setting that --vary names and another option gives one value."""
+    assigned = {assignment.partition("=")[0].strip() for assignment in assignments}
+    for name in varied:
+        flag = f"--{name.replace('_', '-')}"
+        other = flag if flags.get(name) is not None else "--set" if PATHS.get(name, name) in assigned else ""
+        if other:
+            raise UserError(f"--vary {name} and {other} both give {name}: keep one.")
+
+
 def settings(
     file: Path | None, assignments: list[str] | None, *, trusted: Sequence[str] = (), **flags: Any
 ) -> dict[str, Any]:
@@ -296,7 +316,8 @@ def settings(
     given, held = assign(changed({}, **flags), assignments or []).get("budget"), base.get("budget")
     if isinstance(given, dict) and isinstance(held, dict):
         for key, other in REPLACES.items():
-            if key in given and other not in given:
+            keeps = key == "optimizer" and named(str(given.get(key)))[0] == "sgd"  # it has a momentum
+            if key in given and other not in given and not keeps:
                 held.pop(other, None)
     return assign(changed(base, file, **flags), assignments or [])
 

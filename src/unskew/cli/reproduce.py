@@ -133,7 +133,7 @@ def reproduce(
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise UserError(
             f"{folder.name}{more} failed ({first.sentence.removesuffix('.')}): give the same command again "
-            "to try what failed once more; the other runs are whole."
+            "to try what failed once more; what is finished is kept."
         )
 
 
@@ -414,7 +414,7 @@ def _list_table(table: PublishedTable, here: set[str], *, json: bool) -> None:
         screen.print(Grid(["" if len(table.measures) == 1 else name, *table.rows], rows))
     screen.print()
     if table.cells:
-        screen.print(f"cells are named column/row, such as {table.cells[0].id}", soft_wrap=True)
+        screen.print(f"cells are named row/column, such as {table.cells[0].id}", soft_wrap=True)
         screen.print(f"readings: {', '.join(table.readings)}; without --reading the first", soft_wrap=True)
     assumed = dict.fromkeys(each for cell in table.cells for each in cell.assumed)
     for note in (*table.notes, *(f"assumed: {each}" for each in assumed), *table.differences):

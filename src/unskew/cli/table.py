@@ -70,7 +70,7 @@ def table(
             raise UserError(f"cannot write a table to '{path}': end its name in .md, .csv or .tex.")
         options.check_output(path, overwrite)
     goal = None if target is None else _fraction(target)
-    chosen = [name.strip() for name in measures.split(",")] if measures is not None else []
+    chosen = [] if measures is None else options.listed(measures)
     made = tabulate(
         read_begun(runs),
         metric=metric,

@@ -97,7 +97,7 @@ def owner_texts(owners: Array, name: str) -> Array:
     for at, each in enumerate(owners.tolist()):
         if is_nothing(each):
             raise UserError(
-                f"'{name}' has no owner for sample {at}, but {each}: name it, or remove the sample."
+                f"'{name}' has no owner for sample {at}, but {each!r}: name it, or remove the sample."
             )
     return np.array([str(each).strip() for each in owners.tolist()], np.str_)
 
@@ -389,7 +389,15 @@ def stratified(labels: npt.NDArray[np.int64], fraction: float, seed: int) -> tup
 
 
 def to_array(values: Array | Tensor | Sequence[int] | Sequence[str]) -> Array:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        return (
+            values.float() if values.dtype == torch.bfloat16 else values
+        ).numpy()  # NumPy has no such type
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise UserError("the samples are not all of one shape: give numbers of one shape.") from None
 
 
 def to_inputs(x: Array | Tensor, name: str, layout: ImageLayout | None) -> Array:

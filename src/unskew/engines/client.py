@@ -103,9 +103,10 @@ class Clients:
         params = {name: value.detach().requires_grad_(grad) for name, value in weights.params.items()}
         size = batch_size or self.trial.evaluation.batch_size
         for x, y in self.samples.once(task, size, shuffle=shuffle):
-            with torch.set_grad_enabled(grad):
-                out = self.network.evaluate(Weights(params, weights.buffers), x)
-            yield View(scope, x, y, params, out, self.network)
+            with self.network.holding_weights():
+                with torch.set_grad_enabled(grad):
+                    out = self.network.evaluate(Weights(params, weights.buffers), x)
+                yield View(scope, x, y, params, out, self.network)
 
     def _scope(self, job: Job, sent: Weights, shared: Tensors) -> Scope:
         return Scope(job.received(sent), self._counts(job.task), job.memory, shared)

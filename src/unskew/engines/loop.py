@@ -124,16 +124,19 @@ def gradient_of(
     def gradient(params: Params, /, *, track: bool = True) -> tuple[Tensor, Params]:
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         at = Weights(leaves, now.buffers)
-        with torch.enable_grad():
-            weights = at if track else at.scratch()
-            out, levels = (
-                network.train_with_levels(weights, x) if method.levels else (network.train(weights, x), ())
-            )
-            counted = tallies if track else None
-            value = method.objective(View(scope, x, y, leaves, out, network, counted, levels))
-        if not value.requires_grad:
-            raise UserError("the method's loss does not depend on the model: compute it from view.out.")
-        grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        with network.holding_weights():
+            with torch.enable_grad():
+                weights = at if track else at.scratch()
+                out, levels = (
+                    network.train_with_levels(weights, x)
+                    if method.levels
+                    else (network.train(weights, x), ())
+                )
+                counted = tallies if track else None
+                value = method.objective(View(scope, x, y, leaves, out, network, counted, levels))
+            if not value.requires_grad:
+                raise UserError("the method's loss does not depend on the model: compute it from view.out.")
+            grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
         # A method may leave a parameter out of its loss: that one's gradient is zero.
         return value.detach(), {
             name: torch.zeros_like(leaf) if grad is None else grad

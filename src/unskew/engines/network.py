@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property
 from typing import cast
 
@@ -42,6 +43,8 @@ class Network:
         self.classes = len(trial.federation.dataset.classes)
         modules = (self.student, self.teacher, self.lone, self.by_batch)
         self._places = {module: _places(module) for module in modules}
+        self._put_back: ExitStack | None = None
+        """Where passes with gradient leave it to put the model's own weights back."""
         inputs = trial.federation.dataset.inputs
         self.depthwise = any(
             isinstance(part, nn.Conv2d) and part.groups > 1 for part in self.student.modules()
@@ -57,6 +60,7 @@ class Network:
 
         if not isinstance(trial.model, str):
             self._check_reads(trial.federation.dataset, device)
+            self._check_state(trial.federation.dataset, device)
 
     def _check_reads(self, dataset: Dataset, device: torch.device) -> None:
         """Refuse somebody's own model that cannot read the data."""
@@ -79,6 +83,37 @@ class Network:
                 f"the model cannot read a batch of shape {list(batch.shape)} ({said}): "
                 f"let it read samples of shape {list(batch.shape[1:])}."
             ) from error
+
+    def _check_state(self, dataset: Dataset, device: torch.device) -> None:
+        """Refuse somebody's own model that keeps something from batch to batch outside of its state: clients
+        would share it."""
+        outside = {name for name, _ in self.student.named_buffers()} - self.student.state_dict().keys()
+        if not outside:
+            return
+        module = copy.deepcopy(self.student)
+        before = {name: value.clone() for name, value in module.named_buffers() if name in outside}
+        samples = dataset.test.inputs[[0, -1]].to(device)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module(normalise(samples, dataset.mean, dataset.std))
+        after = dict(module.named_buffers())
+        for name, value in before.items():
+            if name not in after or not torch.equal(value, after[name]):
+                raise UserError(
+                    f"'{name}' of the model changes in training but is a buffer with persistent=False, which "
+                    "all clients would share: register it without that."
+                )
+
+    @contextmanager
+    def holding_weights(self) -> Iterator[None]:
+        """Leave the weights of passes with gradient in the model until the end, by when the gradient is
+        taken: a model that computes activations again in its backward pass (`torch.utils.checkpoint`) reads
+        them there."""
+        with ExitStack() as stack:
+            before, self._put_back = self._put_back, stack
+            try:
+                yield
+            finally:
+                self._put_back = before
 
     @torch.no_grad()
     def load_frozen(self, frozen: Tensors) -> None:
@@ -160,8 +195,32 @@ class Network:
         if self.channels_last:
             x = _channels_last(x)
         with torch.autocast(x.device.type, torch.bfloat16) if self.bf16 else nullcontext():
-            out = _call(module, self._places[module], weights, x)
+            out = self._call(module, weights, x)
         return Out(out.features.float(), out.logits.float()) if self.bf16 else out
+
+    def _call(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
+        """Run a module with these weights, as torch.func.functional_call does, which looks the places up at
+        every call: for a small model that takes as long as its forward pass."""
+        places = self._places[module]
+        own = [store[key] for store, key, _ in places]
+        given = weights.buffers | weights.params
+
+        def put_back() -> None:
+            for (store, key, _), value in zip(places, own, strict=True):
+                store[key] = value
+
+        later = self._put_back if torch.is_grad_enabled() else None
+        try:
+            for store, key, name in places:
+                if name in given:  # a frozen parameter stays what it is, unless another is given
+                    store[key] = given[name]
+            out: Out = module(x)
+        finally:
+            if later is None:
+                put_back()
+            else:
+                later.callback(put_back)
+        return out
 
     def _paired(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
         """Run the model on one sample beside its copy, which leaves batch statistics as they are: BatchNorm
@@ -186,22 +245,6 @@ def _places(module: nn.Module) -> list[ModulePlace]:
         if name not in names and value.requires_grad:
             raise UserError(f"'{name}' of the model is another layer's weight too: give it one of its own.")
     return found
-
-
-def _call(module: nn.Module, places: list[ModulePlace], weights: Weights, x: Tensor) -> Out:
-    """Run a module with these weights, as torch.func.functional_call does, which looks the places up at every
-    call: for a small model that takes as long as its forward pass."""
-    own = [store[key] for store, key, _ in places]
-    given = weights.buffers | weights.params
-    try:
-        for store, key, name in places:
-            if name in given:  # a frozen parameter stays what it is, unless another is given
-                store[key] = given[name]
-        out: Out = module(x)
-    finally:
-        for (store, key, _), value in zip(places, own, strict=True):
-            store[key] = value
-    return out
 
 
 def _gains(module: nn.Module, inputs: Inputs, device: torch.device, bf16: bool) -> bool:

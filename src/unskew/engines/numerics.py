@@ -6,26 +6,33 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Literal
 
 import torch
 
+from unskew.errors import UserError
+
 
 @contextmanager
 def deterministic(device: torch.device, threads: int, *, tf32: bool = False) -> Iterator[None]:
-    """Use a fixed number of CPU threads, deterministic kernels and, on a GPU, full float32 unless `tf32`. The
+    """Use a fixed number of CPU threads, deterministic kernels and full float32, on a GPU unless `tf32`. The
     random state and the settings of the caller are put back afterwards."""
     # cuBLAS reads this when it starts: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
     devices = [device] if device.type == "cuda" else []
-    try:
-        with kernels(tf32=tf32), torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads)
+        # PyTorch's own shortcut through attention without gradient gives other bits, and is not taken where
+        # a step is traced.
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        if torch.is_autocast_enabled(device.type):  # of the caller: the trial says in which precision it is
+            stack.enter_context(torch.autocast(device.type, enabled=False, cache_enabled=False))
+        stack.enter_context(kernels(tf32=tf32))
+        stack.enter_context(torch.random.fork_rng(devices=devices))
+        yield
 
 
 @contextmanager
@@ -34,18 +41,23 @@ def kernels(
 ) -> Iterator[None]:
     """Choose a GPU's kernels: those that give the same bits again, those that PyTorch takes by default, or
     those that cuDNN measures to be fastest."""
-    products = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    try:
-        with torch.backends.cudnn.flags(
-            enabled=True,
-            benchmark=choice == "fastest",
-            deterministic=choice == "deterministic",
-            allow_tf32=tf32,
-        ):
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = products
+    with ExitStack() as stack:
+        try:
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+            flags = torch.backends.cudnn.flags(
+                enabled=True,
+                benchmark=choice == "fastest",
+                deterministic=choice == "deterministic",
+                allow_tf32=tf32,
+            )
+            stack.enter_context(flags)
+        except RuntimeError:  # PyTorch reads no settings of one kind where others of another kind were made
+            raise UserError(
+                "an fp32_precision of torch.backends was set, beside which no trial can have its own "
+                "precision: set it back to what it was."
+            ) from None
+        yield
 
 
 # Of mallopt, in <malloc.h> of the GNU C library.

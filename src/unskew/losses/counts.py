@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Subset
 
 from unskew.errors import UserError
 from unskew.losses.arguments import ClassCounts, out_of_range
@@ -117,12 +117,18 @@ def _named_classes(loader: object) -> int | None:
 
 def whole(loader: DataLoader[Any]) -> DataLoader[Any]:
     """The same loader, with its last batch."""
-    if not loader.drop_last or type(loader.batch_sampler) is not BatchSampler:
+    batches = loader.batch_sampler
+    iterated = isinstance(loader.dataset, IterableDataset)
+    if iterated and loader.drop_last:
+        size, sampler = loader.batch_size, None
+    elif type(batches) is BatchSampler and batches.drop_last:
+        size, sampler = batches.batch_size, batches.sampler
+    else:
         return loader
     return DataLoader(
         loader.dataset,
-        batch_size=loader.batch_size,
-        sampler=loader.sampler,
+        batch_size=size,
+        sampler=sampler,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         worker_init_fn=loader.worker_init_fn,
@@ -132,7 +138,8 @@ def whole(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 @contextmanager
 def same_randomness_after(loader: DataLoader[Any]) -> Iterator[None]:
-    own = [loader.generator, getattr(loader.sampler, "generator", None)]
+    samplers = [loader.sampler, getattr(loader.batch_sampler, "sampler", None)]
+    own = {loader.generator, *(getattr(each, "generator", None) for each in samplers)}
     states = [(generator, generator.get_state()) for generator in own if generator is not None]
     with torch.random.fork_rng(devices=[]):
         yield

@@ -43,11 +43,15 @@ def find(name: str) -> Card:
     """A method of METHODS; of a file, such as mine.py; or an importable function, such as lab.mine.mine."""
     if name in METHODS:
         return METHODS[name]
-    if name.endswith(".py"):
-        return card_of(_from_file(Path(name)), name)
-    if "." in name:
-        return card_of(_from_import(name), name)
-    raise unknown("method", name, METHODS)
+    if "." not in name:
+        raise unknown("method", name, METHODS)
+    own = card_of(_from_file(Path(name)) if name.endswith(".py") else _from_import(name), name)
+    if "name" in own.options:
+        raise UserError(
+            f"'{name}' has a hyperparameter called name, which in settings is the method's own: call it "
+            "otherwise."
+        )
+    return own
 
 
 def fill(name: str, card: Card, given: Mapping[str, OptionValue]) -> dict[str, OptionValue]:

@@ -73,6 +73,7 @@ def ccvr(
         classes = trial.federation.dataset.classes
         module = trial.build()
         head = find_head(module, len(classes))
+        head.check_plain()
         require(
             all(module.get_parameter(name).requires_grad for name in head.names),
             "ccvr trains the model's last layer again, but this one is frozen: choose another model.",

@@ -33,6 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unskew.attacks import Attack
 from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.engines.check import check_fit
@@ -58,11 +59,14 @@ def centralised() -> Program:
     def run(run: Run) -> Result:
         mine, trial = run.trial.federation, run.trial
         everything = np.concatenate(mine.partition.indices)
-        pooled = partition_of([everything], mine.dataset, recipe="centralised", notes=mine.partition.notes)
+        partition = partition_of([everything], mine.dataset, recipe="centralised", notes=mine.partition.notes)
         budget = trial.budget.model_copy(update={"cohort": "all"})
-        trial = replace(
-            trial, federation=Federation(mine.dataset, pooled, mine.validation), budget=budget, probe=Probe()
-        )
+        dataset = mine.dataset
+        if trial.attack.kind == "label-flip":  # clients that lie about their labels do so here too
+            labels = trial.attack.labels(mine, trial.seed)
+            dataset = replace(dataset, train=replace(dataset.train, labels=labels))
+        pooled = Federation(dataset, partition, mine.validation)
+        trial = replace(trial, federation=pooled, budget=budget, probe=Probe(), attack=Attack())
 
         def without_traffic(round: Round) -> Round:
             return replace(round, traffic=NOTHING_SENT)
@@ -71,6 +75,8 @@ def centralised() -> Program:
         notes = [
             "centralised: one client holds all data; majority, minority and vacant are the clients' classes."
         ]
+        if run.trial.attack.kind not in ("none", "label-flip"):
+            notes.append("centralised: no client sends a model, so none attacked.")
         if run.trial.probe.every:
             notes.append("centralised: no client trains, so none was probed.")
         data = Traffic(up=_data_size(mine, everything), down=0)

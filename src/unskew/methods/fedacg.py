@@ -29,7 +29,7 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import proximal_term
-from unskew.method import Method, Work
+from unskew.method import START, Method, Work
 from unskew.methods.card import COPY, card
 from unskew.parts.naming import taken, under
 from unskew.types import Params, Server, ServerState, Tensors, View, Weights
@@ -59,4 +59,9 @@ def fedacg(*, lam: float = 0.85, beta: float = 0.001) -> Method:
         params = {name: value + momentum[name] for name, value in state.weights.params.items()}
         return params, under(MOMENTUM, momentum)
 
-    return Method(terms=(term,) if beta else (), server=Server(init=init, send=send, move=move), work=Work())
+    return Method(
+        terms=(term,) if beta else (),
+        server=Server(init=init, send=send, move=move),
+        roles=frozenset({START}),
+        work=Work(),
+    )

@@ -125,6 +125,7 @@ def _continued(method: Method, warmup_rounds: int) -> Method:
         transform=transform,
         memory=Memory(init, prepare, update),
         server=replace(method.server, combine=combine),
+        own_start=True,
     )
 
 

@@ -242,6 +242,7 @@ def concatenated(run: Run, whole: Trial, encoders: Stage) -> Weights:
     """The clusters' models side by side, as one."""
     engine = run.engine(whole)
     head = find_head(run.trial.build(), len(run.trial.federation.dataset.classes))
+    head.check_plain()
     models = [run.base.server.serve(state.server) for state in encoders.states]
     frozen = run.engine().frozen
     return side_by_side(

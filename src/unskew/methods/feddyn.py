@@ -34,7 +34,7 @@ from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import proximal_term
-from unskew.method import DRIFT, Method, Work
+from unskew.method import DRIFT, START, Method, Work
 from unskew.methods.card import card
 from unskew.parts.naming import taken, under
 from unskew.parts.servers import equal_mean
@@ -100,7 +100,7 @@ def feddyn(
     return Method(
         terms=(linear, proximal),
         work=Work(),
-        roles=frozenset({DRIFT}),
+        roles=frozenset({DRIFT, START} if serve == "mean" else {DRIFT}),
         needs_sgd="it takes a client's move for a gradient, which the signed steps of Adam are not",
         memory=Memory(lambda weights, counts: under(GRADIENT, _zeros(weights)), update=update),
         server=Server(

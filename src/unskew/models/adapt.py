@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 from torch.nn.parameter import UninitializedParameter
 
 from unskew.errors import UserError
@@ -48,6 +49,11 @@ def adapt(module: nn.Module, classes: int) -> nn.Module:
     logits, they are the input [B, d] of the last nn.Linear that ran; the logits themselves if none ran.
     The hooks that do this are put on `module` itself, and are copied and pickled with it.
     """
+    if isinstance(module, ScriptModule):
+        raise UserError(
+            "the model is a ScriptModule, which tells nobody its features: give the module that it was "
+            "scripted from."
+        )
     for name, parameter in module.named_parameters():
         if isinstance(parameter, UninitializedParameter):
             raise UserError(f"'{name}' of the model has no shape yet: run the model once on a batch first.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.nn.utils.parametrize import is_parametrized
 
 from unskew.errors import UserError
 from unskew.models import last_linear
@@ -14,6 +15,10 @@ from unskew.types import Out, Params, View
 
 NO_HEAD = "this method needs a model that ends in a linear layer: choose another model."
 FROZEN_HEAD = "this method trains the model's last layer, but this one is frozen: let it be trained."
+COMPUTED_HEAD = (
+    "this method exchanges the weights of the model's last layer, but this one computes them from others: "
+    "choose a plain linear layer."
+)
 UNFIT = (
     "this method needs a model whose logits are a linear layer of its features: let the model return logits "
     "alone, or its last layer's input as features."
@@ -44,12 +49,20 @@ class Head:
     bias: str | None
     features: int
     """Its inputs."""
+    parametrized: bool = False
+    """Whether its weights are computed from others, as torch.nn.utils.parametrize does."""
 
     @property
     def names(self) -> list[str]:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
+    def check_plain(self) -> None:
+        """Refuse a layer whose weights cannot be exchanged."""
+        if self.parametrized:
+            raise UserError(COMPUTED_HEAD)
+
     def __call__(self, params: Params, features: Tensor) -> Tensor:
+        self.check_plain()
         if not set(self.names) <= params.keys():
             raise UserError(FROZEN_HEAD)
         return linear(features, params[self.weight], params[self.bias] if self.bias else None)
@@ -66,7 +79,8 @@ def find_head(module: nn.Module, classes: int) -> Head:
     if not isinstance(layer, nn.Linear):
         raise UserError(NO_HEAD)
     prefix = f"{name}." if name else ""
-    return Head(f"{prefix}weight", None if layer.bias is None else f"{prefix}bias", layer.in_features)
+    bias = None if layer.bias is None else f"{prefix}bias"
+    return Head(f"{prefix}weight", bias, layer.in_features, is_parametrized(layer))
 
 
 def resize_head(module: nn.Module, classes: int, outputs: int) -> nn.Module:

@@ -13,7 +13,7 @@ import numpy as np
 from unskew.data.manifest import Ints, integers
 from unskew.data.partitions.pool import Division, PartitionSeed, SamplePool, enough
 from unskew.errors import UserError, unknown
-from unskew.notation import items
+from unskew.notation import items, without
 from unskew.user_code import absolute_name, find_name, split_name
 
 GIVEN = ("labels", "clients", "rng", "seed", "classes", "owners")
@@ -58,7 +58,10 @@ class OwnSkew:
 
     def absolute(self) -> OwnSkew:
         """The same, to be read from any folder."""
-        return replace(self, name=absolute_name(self.name)) if self.function is None else self
+        if self.function is not None:
+            return self
+        without("+,:", split_name(self.name)[0].resolve())
+        return replace(self, name=absolute_name(self.name))
 
     @property
     def tells_clients(self) -> bool:

@@ -27,7 +27,7 @@ from unskew.data.sources.synthetic import leaf_synthetic, synthetic
 from unskew.data.sources.usps import usps
 from unskew.data.tables import TablePart, from_csv, from_tables
 from unskew.errors import UserError, unknown
-from unskew.notation import Item, Option, items, joined, named, path_of, read_options
+from unskew.notation import Item, Option, items, joined, named, path_of, read_options, without
 
 __all__ = [
     "OWN",
@@ -389,13 +389,19 @@ def _absolute(spec: str) -> str:
         return spec
     path, *given = items(rest)
     known = _options_of(OWN[name])
-    words = [str(path_of(path.text).resolve())]
+    words = [_written(path.text)]
     for position, item in enumerate(given):
         key = item.key or list(known)[position]
         is_path = Path in (known[key].kind, *get_args(known[key].kind))
-        value = str(path_of(item.value).resolve()) if is_path and item.value != "none" else item.value
+        value = _written(item.value) if is_path and item.value != "none" else item.value
         words.append(value if item.key is None else f"{key}={value}")
     return f"{name}:{','.join(words)}"
+
+
+def _written(text: str) -> str:
+    """The whole path, where it can be written into a spec and read from it again."""
+    path = path_of(text).resolve()
+    return without(",+" if len(joined(str(path))) > 1 else ",", path)
 
 
 def locate(source: Source, root: Path) -> Path:

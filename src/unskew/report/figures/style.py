@@ -9,6 +9,7 @@ import textwrap
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.errors import UserError
-from unskew.files import replacing
+from unskew.files import write_file
 from unskew.report.looks import COLOURS, MARKERS, PlotStyle
 
 if TYPE_CHECKING:
@@ -113,8 +114,10 @@ def save(figure: Figure, path: Path) -> None:
     kind = path.suffix.lower()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _style(), replacing(path) as partial:
-            figure.savefig(partial, format=kind[1:], metadata=NO_DATE[kind])
+        drawn = BytesIO()  # Matplotlib's PDFs fail otherwise than with an OSError where a disk is full
+        with _style():
+            figure.savefig(drawn, format=kind[1:], metadata=NO_DATE[kind])
+        write_file(path, drawn.getvalue())
     except OSError as error:
         raise UserError(
             f"cannot write the figure {path} ({error.strerror}): choose another place for it."
