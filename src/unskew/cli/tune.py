@@ -224,7 +224,8 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
     with locked(folder):
         _agree(folder, found, search)
         done = read_trials(folder, search)
-        left = (planned - sum(map(len, done.values()))) * len(search.seeds)
+        whole = sum(not line.errors for lines in done.values() for line in lines)  # the others run again
+        left = (planned - whole) * len(search.seeds)
         rounds = Experiment(**search.experiment).budget.rounds
         with ProgressDisplay(left * rounds, cells=left, quiet=quiet) as display:
             try:
