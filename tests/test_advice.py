@@ -521,6 +521,14 @@ def test_a_head_that_says_so_stands_over_the_clients(unskew, head):
     assert (facts["clients"], facts["classes"]) == (2, 2)
 
 
+@pytest.mark.parametrize("head", ["site,0,1", ",0,1", "client,1,2"])
+def test_classes_that_are_numbers_stand_over_their_counts(unskew, head):
+    """As a cross table of pandas has them."""
+    Path("counts.csv").write_text(f"{head}\ncleveland,131,111\nhungary,150,85\n")
+    facts = json.loads(unskew("advise", "counts.csv", "--json").out)["facts"]
+    assert (facts["clients"], facts["classes"]) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [

@@ -84,6 +84,20 @@ def test_methods_are_compared_on_the_seeds_that_all_have():
     assert "no seed in common, so they are not compared" in say(made("fedavg", 1), made("fedvls", 2, 0.7))
 
 
+def test_a_method_with_other_seeds_does_not_keep_the_rest_from_being_compared():
+    """Though it has as many as the reference."""
+    others = [made("fedavgm", seed, 0.65) for seed in range(4, 9)]
+    told = say(*seeds("fedavg", 0.6, 0.61, 0.6, 0.62, 0.6), *seeds("fedprox", 0.7, 0.71, 0.7), *others)
+    assert "fedprox ends at 70.3" in told
+    assert "Not compared, for want of tested seeds that the others have: fedavgm." in told
+
+
+def test_a_reference_that_was_asked_for_is_not_replaced_in_silence():
+    runs = [*seeds("fedavg", 0.6, 0.6), *seeds("fedprox", 0.7, 0.71, 0.7), *seeds("fedavgm", 0.7, 0.7, 0.72)]
+    told = say(*runs, reference="fedavg")
+    assert "fedavg has too few seeds to compare with, so fedprox takes its place." in told
+
+
 def test_a_method_that_failed_on_most_seeds_does_not_silence_the_others():
     runs = [*seeds("fedavg", 0.60, 0.61, 0.62), *seeds("fedvls", 0.70, 0.712, 0.72), made("pkd", 2, 0.9)]
     told = answer(by_method(runs))

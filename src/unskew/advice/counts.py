@@ -107,7 +107,8 @@ def _csv(text: str, path: Path) -> Sequence[Sequence[object]]:
     heads = rows[0] if rows else []
     numbers = [_number(cell) for cell in heads]
     named = bool(heads) and (None in numbers[:1] and len(rows) > 1 and _number(rows[1][0]) is not None)
-    if heads and (named or all(each is None for each in numbers[1:]) or _counted(numbers)):
+    numbered = bool(heads) and _tells_clients(heads[0]) and _consecutive(numbers[1:])
+    if heads and (named or numbered or all(each is None for each in numbers[1:]) or _counted(numbers)):
         rows = rows[1:]
     if rows and (all(_number(row[0]) is None for row in rows) or (named and _tells_clients(heads[0]))):
         rows = [row[1:] for row in rows]
@@ -116,6 +117,14 @@ def _csv(text: str, path: Path) -> Sequence[Sequence[object]]:
             if _number(cell) is None:
                 raise _no_count(cell.strip(), number, str(path))
     return [[_number(cell) for cell in row] for row in rows]
+
+
+def _consecutive(numbers: Sequence[float | None]) -> bool:
+    """Whether these are the numbers of classes behind the head of a column with the clients' names."""
+    return len(numbers) > 1 and list(numbers) in (
+        list(range(len(numbers))),
+        list(range(1, len(numbers) + 1)),
+    )
 
 
 def _counted(numbers: Sequence[float | None]) -> bool:

@@ -46,6 +46,8 @@ def cell_of(text: str) -> CellValue:
         number = float(text)
     except ValueError:
         return text
+    if "_" in text:  # a number to Python, and a text such as 10_20 to everybody else
+        return text
     return text if math.isnan(number) else number
 
 
@@ -251,9 +253,21 @@ def _own_scale(column: InputColumn, rows: Rows) -> InputColumn:
     values = values[~np.isnan(values) & ~np.isin(values, column.unknown)]
     if not len(values):
         return column
-    mean, std = float(values.mean()), float(values.std())
+    (mean,), (scale,) = (each.tolist() for each in _mean_and_scale(values[:, None]))
     fill = None if column.fill is None else mean
-    return replace(column, mean=mean, scale=std if std > 0 else 1.0, fill=fill)
+    return replace(column, mean=mean, scale=scale, fill=fill)
+
+
+def _mean_and_scale(matrix: Floats) -> tuple[Floats, Floats]:
+    """The mean and the standard deviation of every column, without its gaps. Of a constant one that value and
+    1, since what rounding leaves of a deviation is none."""
+    if not matrix.size:
+        return np.zeros(matrix.shape[1]), np.ones(matrix.shape[1])
+    gaps = bool(np.isnan(matrix).any())
+    mean, std = (np.nanmean, np.nanstd) if gaps else (np.mean, np.std)
+    low, high = np.nanmin(matrix, axis=0), np.nanmax(matrix, axis=0)
+    constant = low == high
+    return np.where(constant, low, mean(matrix, axis=0)), np.where(constant, 1, std(matrix, axis=0))
 
 
 def learn(
@@ -299,13 +313,7 @@ def _learn(
     numbers = [name for name, kind in kinds.items() if kind == "number"]
     # The mean of a whole matrix has other bits than those of its columns one by one.
     matrix = np.stack([numbers_in(rows, name) for name in numbers], axis=1) if numbers else np.zeros((0, 0))
-    gaps = bool(np.isnan(matrix).any())
-    mean, std = (
-        (np.nanmean(matrix, axis=0), np.nanstd(matrix, axis=0))
-        if gaps
-        else (matrix.mean(axis=0), matrix.std(axis=0))
-    )
-    scale = np.where(std > 0, std, 1)
+    mean, scale = _mean_and_scale(matrix)
     columns = []
     for name, kind in kinds.items():
         flagged = missing == "column" and any(map(is_missing, rows.column(name)))

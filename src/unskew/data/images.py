@@ -37,13 +37,16 @@ _one_by_one = threading.Lock()
 
 
 def list_images(folder: Path) -> list[Path]:
-    """All image files below `folder`, by suffix, in the order of their paths; hidden files are left out."""
-    found = (
-        os.path.join(where, name)  # noqa: PTH118 (100,000 Path objects are slow to make and to sort)
-        for where, _, names in os.walk(folder)
-        for name in names
-        if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122
-    )
+    """All image files below `folder`, by suffix, in the order of their paths; hidden files and those in
+    hidden folders are left out."""
+    found = []
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [
+            os.path.join(where, name)  # noqa: PTH118 (100,000 Path objects are slow to make and to sort)
+            for name in names
+            if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122
+        ]
     return [Path(path) for path in sorted(found)]
 
 

@@ -247,7 +247,7 @@ def load(path: Path, dataset: Dataset) -> Partition:
     if manifest.sha256 != _digest(manifest):
         raise UserError(f"{path} was edited after it was saved: restore it, or make the partition anew.")
     mine, theirs = dataset, manifest.dataset
-    if theirs.sha256 != mine.sha256:
+    if theirs.sha256 != mine.sha256 or tuple(theirs.classes) != mine.classes:
         raise UserError(
             f"{path} divides '{theirs.name}' ({theirs.train} training samples, {len(theirs.classes)} "
             f"classes, sha256 {theirs.sha256[:12]}…), but this is '{mine.name}' ({len(mine.train)} training "

@@ -211,12 +211,14 @@ def read_torch(dataset: torch.utils.data.Dataset[Any], name: str) -> tuple[Image
         try:
             sample, label = dataset[i]
             labels.append(int(label))
+            if labels[-1] != label:
+                raise ValueError(label)
         except (TypeError, ValueError) as error:
             raise UserError(f"sample {i} of '{name}' is not a pair of input and class number.") from error
         if isinstance(sample, Image.Image):
             layout, row = "chw", pixels(sample)
         elif isinstance(sample, Tensor):
-            layout, row = "chw", sample.detach().cpu().numpy()
+            layout, row = "chw", to_array(sample)
         else:
             row = np.asarray(sample)
         if rows and row.shape != rows[0].shape:
@@ -395,6 +397,8 @@ def to_array(values: Array | Tensor | Sequence[int] | Sequence[str]) -> Array:
             values.float() if values.dtype == torch.bfloat16 else values
         ).numpy()  # NumPy has no such type
     try:
+        if isinstance(values, list | tuple) and any(each is None or each != each for each in values):
+            return np.array(values, object)  # among names, NumPy would make a name of what is none
         return np.asarray(values)
     except ValueError:
         raise UserError("the samples are not all of one shape: give numbers of one shape.") from None
@@ -447,10 +451,17 @@ def to_bytes(images: Array, name: str) -> npt.NDArray[np.uint8]:
     return (np.rint(images * 255.0) if top == 1 else images).astype(np.uint8)
 
 
+def _whole_numbers(labels: Array) -> Array:
+    """Labels that are Python's whole numbers as NumPy's."""
+    whole = labels.dtype.kind == "O" and all(type(each) is int for each in labels.flat)
+    return labels.astype(np.int64) if whole and labels.size else labels
+
+
 def to_labels(
     given: list[Array], name: str, classes: Sequence[str] | None
 ) -> tuple[list[npt.NDArray[np.int64]], tuple[str, ...]]:
     """Label arrays as int64 0..C-1, and the classes' names."""
+    given = [_whole_numbers(labels) for labels in given]
     for labels in given:
         if labels.ndim != 1:
             raise UserError(f"'{name}' has labels of shape {labels.shape}: give one class per sample, [n].")
@@ -461,7 +472,7 @@ def to_labels(
             )
     if all(labels.dtype.kind in "UO" for labels in given):
         texts = [[str(value) for value in labels] for labels in given]
-        names = tuple(classes) if classes is not None else tuple(sorted({t for ts in texts for t in ts}))
+        names = tuple(classes) if classes is not None else tuple(in_order({t for ts in texts for t in ts}))
         number = {text: i for i, text in enumerate(names)}
         if strange := sorted({t for ts in texts for t in ts} - set(names)):
             raise unknown(f"class in '{name}'", strange[0], names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def parquet_header(path: Path) -> tuple[Any, tuple[str, ...]]:
     try:
         file = parquet.ParquetFile(path)
         nested = [field.name for field in file.schema_arrow if pyarrow.types.is_nested(field.type)]
-        names = tuple(name.strip() for name in file.schema_arrow.names)
+        names = tuple(name.strip() for name in _stored(file))
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise damaged(path) from error
     if nested:
@@ -51,7 +52,7 @@ def parquet_rows(file: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
     done = CELL * file.metadata.num_rows * file.metadata.num_columns
     number = 0
     try:
-        for batch in file.iter_batches(batch_size=BATCH) if done <= limit else ():
+        for batch in file.iter_batches(batch_size=BATCH, columns=_stored(file)) if done <= limit else ():
             columns = [[_text(value) for value in column.to_pylist()] for column in batch.columns]
             done += sum(max(0, len(text) - CELL) for column in columns for text in column)
             if done > limit:
@@ -67,9 +68,14 @@ def parquet_rows(file: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path} unpacks to more than {limit:,} bytes: give a smaller one.")
 
 
+def _stored(file: Any) -> list[str]:
+    """The names of the columns, without the unnamed index that pandas stores beside them: it numbers rows."""
+    return [name for name in file.schema_arrow.names if not re.fullmatch(r"__index_level_\d+__", name)]
+
+
 def _text(value: object) -> str:
     """A cell as a CSV file would have it; nothing where there is none."""
-    if value is None:
+    if value is None or value != value:
         return ""
     if isinstance(value, bool):
         return str(int(value))

@@ -398,7 +398,7 @@ def chosen(
             if at is None:
                 continue
             into.append(cells[at].strip())
-            if not into[-1]:
+            if into[-1].lower() in ("", "?", "nan"):
                 raise UserError(
                     f"{path} has no {what} in row {number}, column '{header[at]}': fill or remove it."
                 )

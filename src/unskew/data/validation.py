@@ -11,7 +11,7 @@ import torch
 
 from unskew.data.dataset import Dataset, Split
 from unskew.data.manifest import Ints, Partition
-from unskew.data.own import from_arrays, npz_arrays, shortened
+from unskew.data.own import Array, from_arrays, npz_arrays, shortened
 from unskew.data.partitions.pool import PartitionSeed
 from unskew.data.sources import TABLES, load
 from unskew.data.tables import ColumnRoles, read_table
@@ -131,10 +131,23 @@ def read_validation(word: str, dataset: Dataset, folder: Path | None = None) -> 
         arrays = npz_arrays(path)
         if not {"x", "y"} <= arrays.keys():
             raise UserError(f"{path} has no arrays x and y, which validation takes: name them so.")
-        both = (arrays["x"], arrays["y"]) * 2
+        if dataset.columns is not None:
+            raise UserError(
+                f"{path} has plain numbers, and the columns of '{dataset.name}' were scaled by its training "
+                "rows: give a table to validate on, csv:PATH,label=COLUMN."
+            )
+        both = (arrays["x"], _by_name(arrays["y"], dataset)) * 2
         other = from_arrays(*both, name=path.stem, classes=dataset.classes)
         return from_dataset(replace(other, test=replace(other.test, owners=None)), dataset, parts=1)
     return from_dataset(load(word, folder), dataset)
+
+
+def _by_name(labels: Array, dataset: Dataset) -> Array:
+    """Labels that are whole numbers as the names of classes, where any class is called by one: its number is
+    then the place of its name."""
+    if labels.dtype.kind not in "iu" or not any(name.isdecimal() for name in dataset.classes):
+        return labels
+    return labels.astype(np.str_)
 
 
 def from_dataset(other: Dataset, dataset: Dataset, parts: int = 2) -> Split:

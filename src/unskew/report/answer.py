@@ -174,7 +174,7 @@ def answer(methods: RunsByMethod, *, reference: str | None = None) -> Answer:
     begun = _begun(methods)
     if not begun:
         return Answer(f"{where}, no round has been tested yet.", skew)
-    compared, shared = _same_seeds(begun)
+    compared, shared = _same_seeds(begun, reference)
     if not shared:
         return Answer(f"{where}, the methods have no seed in common, so they are not compared.", skew)
     notes = _left_out(methods, compared, len(shared))
@@ -188,6 +188,8 @@ def answer(methods: RunsByMethod, *, reference: str | None = None) -> Answer:
             f"Not all runs have ended: the numbers are of round {when.round}, the last that all reached."
         )
     against = reference if reference in compared else choose_reference(compared)
+    if reference in methods and reference not in compared:
+        notes.append(f"{reference} has too few seeds to compare with, so {against} takes its place.")
     told = replace(_compare(compared, against, when), skew=skew)
     if len(compared) == 1:
         alone = f"{where}, {_alone(told, when)}."
@@ -213,16 +215,20 @@ def _begun(methods: RunsByMethod) -> dict[str, list[SavedRun]]:
     return {name: runs for name, runs in (going if any(going.values()) else tested).items() if runs}
 
 
-def _same_seeds(methods: RunsByMethod) -> tuple[dict[str, list[SavedRun]], set[int]]:
+def _same_seeds(methods: RunsByMethod, reference: str | None) -> tuple[dict[str, list[SavedRun]], set[int]]:
     """The methods with the seeds that all of them have: a mean over other seeds may be higher for the seeds
-    alone. Methods with so few seeds that the others could claim nothing for their sake are left out."""
+    alone. Methods with so few of these that the others could claim nothing for their sake are left out."""
 
     def shared(names: Sequence[str]) -> set[int]:
         return set.intersection(*({run.seed for run in methods[name]} for name in names))
 
-    names = sorted(methods, key=lambda name: -len(methods[name]))
-    whole = (names[:number] for number in range(len(names), 1, -1))
-    kept = next((some for some in whole if len(shared(some)) >= metrics.FEWEST), names)
+    first = reference or choose_reference(methods)
+    names = sorted(methods, key=lambda name: (name != first, -len(methods[name])))
+    kept: list[str] = []
+    for name in names:
+        if len(shared([*kept, name])) >= metrics.FEWEST:
+            kept.append(name)
+    kept = kept if len(kept) > 1 else names
     seeds = shared(kept)
     return {
         name: [run for run in runs if run.seed in seeds] for name, runs in methods.items() if name in kept

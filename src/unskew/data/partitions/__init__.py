@@ -211,13 +211,17 @@ def _rule(skew: str | Skew | Callable[..., object]) -> Skew:
 def _spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Partitioner:
     """The rule with its domains written out, where the dataset has domains. Those who own samples are of one
     domain each already."""
-    if domains and not isinstance(rule, Natural) and not _names_domains(rule):
+    if domains and not isinstance(_innermost(rule), Natural) and not _names_domains(rule):
         rule = Domains((), rule)
     if isinstance(rule, Domains):
         return rule.spell_out(domains, clients)
     if isinstance(rule, LongTail | Part) and _names_domains(rule):
         return replace(rule, then=_spell_out(rule.then, domains, clients))
     return rule
+
+
+def _innermost(rule: Partitioner) -> Partitioner:
+    return _innermost(rule.then) if isinstance(rule, LongTail | Part) else rule
 
 
 def _names_domains(rule: Partitioner) -> bool:
