@@ -329,6 +329,23 @@ def test_training_that_diverges_is_told_in_one_sentence(trial, engine):
         train(replace(trial, engine=engine, budget=fast))
 
 
+def test_a_report_that_is_not_finite_is_not_called_diverged_training(trial):
+    def report(scope, end):
+        return {}, {"mine/x": torch.tensor(math.nan)}
+
+    with pytest.raises(UserError, match=r"'mine/x' of what it reports holds NaN"):
+        train(replace(trial, engine="loop"), Method(memory=Memory(update=report)))
+
+
+@pytest.mark.parametrize("engine", ["loop", "pool"])
+def test_code_that_exits_fails_its_client_and_not_the_process(trial, engine):
+    def leave(scope, end):
+        raise SystemExit(0)
+
+    with pytest.raises(RuntimeError, match=r"the code ended by SystemExit\(0\)"):
+        train(replace(trial, engine=engine), Method(memory=Memory(update=leave)))
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_method_that_is_not_finite_by_itself_is_told_from_training_that_diverges(trial, engine):
     def slope(view):

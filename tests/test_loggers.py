@@ -352,6 +352,15 @@ def test_a_run_that_is_stopped_is_marked_so(unskew, tmp_path, monkeypatch):
     codes = [record.exit.exit_code for record in finished(file) if record.HasField("exit")]
     assert codes == [1]
 
+    monkeypatch.delitem(LOGGERS, "interrupter")
+    assert unskew("resume", "run", "--quiet", "--log", "mlflow,tensorboard,wandb").code == 0
+    again = unskew("resume", "run", "--json", "--quiet")
+    assert json.loads(again.out)["notes"] == []
+    run = only_run(MlflowClient((tmp_path / "run" / "mlruns").as_uri()))
+    assert run.info.status == "FINISHED"
+    assert len(client.get_metric_history(run.info.run_id, "accuracy")) == 9
+    assert len(list((tmp_path / "run" / "wandb").glob("offline-run-*"))) == 1
+
 
 def outside(script: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """A process that does not look like a test: packages that report to their makers spare those."""

@@ -469,6 +469,20 @@ def test_when_every_cell_fails_that_is_all_there_is_to_say(unskew, tmp_path):
     assert "failed before its first test (ZeroDivisionError" in answer.err
 
 
+def test_a_method_that_exits_does_not_end_a_compare(unskew, tmp_path):
+    """At the server too."""
+    (tmp_path / "leaves.py").write_text(
+        "import sys\n\nfrom unskew.method import Method\nfrom unskew.types import Server\n\n\n"
+        "def leaves():\n    return Method(server=Server(combine=lambda state, updates: sys.exit(0)))\n"
+    )
+    answer = unskew(
+        "compare", "leaves.py", "fedavg", "--rounds", "1", "--epochs", "1", "--quiet", "--out", "c"
+    )
+    assert answer.code == 2
+    assert "1 of 2 runs failed: leaves.py seed 1 (RuntimeError: the code ended by SystemExit(0)" in answer.err
+    assert (tmp_path / "c" / "fedavg-seed1" / "summary.json").exists()
+
+
 def test_a_run_that_fails_says_where_and_keeps_its_rounds(unskew, tmp_path):
     (tmp_path / "breaks.py").write_text(BREAKS)
     command = [sys.executable, "-m", "unskew", "run", "--method", "breaks.py", "--rounds", "3"]

@@ -68,7 +68,7 @@ def require_enough(rules: Faults, round: int, answered: int, faults: Sequence[Fa
     """Stop where clients had faults and too few others answered."""
     if not faults or answered >= rules.min_clients:
         return
-    if not answered and all(fault.kind == "not finite" for fault in faults):
+    if not answered and all(fault.kind == "not finite" and fault.stage == "train" for fault in faults):
         who = f"all {len(faults)} clients" if len(faults) > 1 else f"client {faults[0].client}"
         raise DivergedError(
             f"training diverged in round {round + 1}: loss or weights of {who} became NaN or infinite; "

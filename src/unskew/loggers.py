@@ -13,6 +13,7 @@ import io
 import math
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -49,6 +50,11 @@ class Logger(Protocol):
         """`summary` is summary.json; None where the run was stopped."""
 
 
+def _remove(folder: Path) -> None:
+    """Remove what was logged before a run was interrupted: when it goes on, all its rounds are told again."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 class TensorBoard:
     """Event files in RUN/tensorboard."""
 
@@ -57,6 +63,7 @@ class TensorBoard:
         self._plugin = importlib.import_module("torch.utils.tensorboard.summary")
 
     def begin(self, settings: Mapping[str, LoggedSetting], folder: Path, name: str) -> None:
+        _remove(folder / "tensorboard")
         self._writer = self._torch.SummaryWriter(str(folder / "tensorboard"), flush_secs=10)
         # add_hparams would open a second file, in a folder of its own, and write the metrics once more.
         described, started, self._ended = self._plugin.hparams(dict(settings), dict.fromkeys(SHOWN_FIRST))
@@ -93,9 +100,11 @@ class MLflow:
 
     def begin(self, settings: Mapping[str, LoggedSetting], folder: Path, name: str) -> None:
         self._client = self._mlflow.MlflowClient((folder / "mlruns").resolve().as_uri())
-        self._run = self._client.create_run(
-            self._client.create_experiment(PROJECT), run_name=name
-        ).info.run_id
+        found = self._client.get_experiment_by_name(PROJECT)
+        place = found.experiment_id if found else self._client.create_experiment(PROJECT)
+        for before in self._client.search_runs([place]):  # of the same run, until it was interrupted
+            self._client.delete_run(before.info.run_id)
+        self._run = self._client.create_run(place, run_name=name).info.run_id
         params = [self._entities.Param(key, str(value)) for key, value in settings.items()]
         for first in range(0, len(params), 100):  # as many as MLflow takes at once
             self._client.log_batch(self._run, params=params[first : first + 100])
@@ -131,6 +140,7 @@ class WeightsAndBiases:
             x_disable_machine_info=True,
             x_save_requirements=False,
         )
+        _remove(folder / "wandb")
         self._run = self._wandb.init(
             dir=str(folder.resolve()),  # its process may have been started in another folder
             project=PROJECT,

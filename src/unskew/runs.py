@@ -579,7 +579,7 @@ def writing(path: Path) -> Iterator[Path]:
         yield path
     except OSError as error:
         folder = path if path.is_dir() else path.parent
-        begun = any((folder / name).exists() for name in ("experiment.toml", "plan.json"))
+        begun = any((folder / name).exists() for name in ("experiment.toml", "plan.json", "search.json"))
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             todo = f"make room there, and {'go on with unskew resume' if begun else 'try again'}"
         else:

@@ -150,7 +150,10 @@ def execute(
         try:
             watch.say([*_beforehand(prepared), *folder.notes])
             with _loggers(log, prepared, path, watch) as loggers:
-                _train_in(folder, prepared, watch, loggers, clock, make_run, signals)
+                try:
+                    _train_in(folder, prepared, watch, loggers, clock, make_run, signals)
+                except SystemExit as error:  # of a method's code: it is not to end this process in silence
+                    raise RuntimeError(f"the code ended by {error!r}") from error
         except Interrupted:
             raise
         except KeyboardInterrupt:

@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -249,6 +250,15 @@ def logged(t: Tensor) -> float:
     return 1.0
 
 
+elsewhere = ModuleType("elsewhere")
+elsewhere.__file__, elsewhere.count = str(Path(__file__).with_name("elsewhere.py")), 0
+
+
+def counted_elsewhere(_: Tensor) -> float:
+    elsewhere.count += 1
+    return float(elsewhere.count)
+
+
 READS = {
     "tolist": lambda t: t.tolist(),
     "tolist by map": lambda t: next(map(Tensor.tolist, [t])),
@@ -275,6 +285,8 @@ READS = {
     "an extension of PyTorch": by_extension,
     "in a backward pass": read_in_backward,
     "the date": lambda t: datetime.datetime.now().timestamp(),
+    "a part of the date": lambda t: float(datetime.datetime.now().second),
+    "today": lambda t: float(datetime.date.today().day),
     "random": lambda t: random.random(),
     "own random": lambda t: OWN_DICE.random(),
     "NumPy's random": lambda t: np.random.rand(),
@@ -284,6 +296,7 @@ READS = {
     "print": printed,
     "log": logged,
     "a global": counted,
+    "a global of another module": counted_elsewhere,
     "a closure": counted_in_a_closure(),
     "an object": counted_by_an_object(),
     "an object that cannot be looked at": Unwilling(),

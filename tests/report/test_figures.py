@@ -478,6 +478,17 @@ def test_predictions_are_shares_under_the_labels_of_the_cohort(make):
     ]
 
 
+def test_predictions_stand_under_the_labels_of_their_own_clients(unskew, tmp_path):
+    brief = ("--clients", "5", "--cohort", "2", "--rounds", "2", "--epochs", "1", "--quiet", "--out", "c")
+    assert unskew("compare", "fedavg", "--vary", "skew=iid", "--vary", "skew=shards:2", *brief).code == 0
+    shown = figures.predictions(read_runs([tmp_path / "c"])).axes[:4]
+    titled = [axes.get_title().startswith("labels of fedavg") for axes in shown]
+    assert titled == [True, False, True, False]
+    iid, shards = (shown[place].images[0].get_array() for place in (0, 2))
+    assert (iid > 0).all()
+    assert not (shards > 0).all()
+
+
 def test_updates_show_a_client_class_by_class_and_all_clients_by_group(make):
     (run,) = make({"probe": 4})
     figure = figures.updates([run], client=2, round=8)

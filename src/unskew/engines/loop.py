@@ -72,6 +72,8 @@ class Loop(Base):
             return self.local.clients.finish(method, start, now, steps, loss / steps, state, tallies)
         except UserError:  # it is not this client's: the user has to do something
             raise
+        except (SystemExit, GeneratorExit) as error:  # they are not to end this process in silence
+            return Failed.of(task, stage, RuntimeError(f"the code ended by {error!r}"))
         except Exception as error:
             return Failed.of(task, stage, error)
 

@@ -20,6 +20,7 @@ from unskew.experiment import MethodSpec, check_names, method_table
 from unskew.files import put
 from unskew.flower.app import FORM, read_config, tables
 from unskew.flower.form import form_of
+from unskew.flower.server import FederationSpec
 from unskew.flower.settings import named_method, refuse_one_place
 from unskew.user_code import is_code, split_name
 
@@ -95,6 +96,10 @@ def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, no
         config |= {"data.name": name, "skew.recipe": "natural"}
     at = "server" if like is None else "sites"
     config |= {"federation.nodes": nodes, "federation.test": at, "federation.out": ""}
+    # Of settings that are not in the file `flwr run -c` takes none.
+    waits = FederationSpec()
+    config |= {"federation.wait": waits.wait, "federation.timeout": waits.timeout}
+    config |= {"federation.label_counts": waits.label_counts}
     refuse_one_place(*named_method(config["method"]))  # mistakes are known before anything is written
     _check(config, nodes, own_data=like is not None)
     code = _own_code(config)

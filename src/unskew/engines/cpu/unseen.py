@@ -122,7 +122,8 @@ class Unseen(TorchFunctionMode):
         if event != "c_call" or self.paused:
             return
         owner = getattr(function, "__self__", None)
-        module = getattr(function, "__module__", None) or type(owner).__module__
+        owner = owner if isinstance(owner, type) else type(owner)
+        module = getattr(function, "__module__", None) or owner.__module__
         if function.__name__ in READS:
             self._notice(f"it reads values of tensors by {function.__name__}")
         elif function.__name__ in EFFECTS or module in CLOCKS_AND_DICE:
@@ -162,7 +163,7 @@ def python_state(*roots: object) -> PythonState:
     stack = list(roots)
     while stack and len(found) < MOST:
         value = stack.pop()
-        if isinstance(value, PLAIN | ModuleType) or id(value) in known:
+        if isinstance(value, PLAIN) or _is_library(value) or id(value) in known:
             found.append((value, None))
             continue
         known.add(id(value))
@@ -219,6 +220,9 @@ def _parts(value: object) -> Iterator[object]:
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, FunctionType):
         yield from _of_function(value)
+    elif isinstance(value, ModuleType):
+        yield from vars(value).values()
+        return
     elif isinstance(value, GeneratorType):
         yield from value.gi_frame.f_locals.values() if value.gi_frame else ()
     elif isinstance(value, Iterator) and type(value).__module__ == "builtins":
@@ -254,6 +258,14 @@ def _names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
+
+
+def _is_library(value: object) -> bool:
+    """Whether a value is a module that was installed, and not one of the user's own."""
+    if not isinstance(value, ModuleType):
+        return False
+    file = getattr(value, "__file__", None) or ""
+    return value.__name__.partition(".")[0] in {*LIBRARIES, "unskew"} or not file or "site-packages" in file
 
 
 def _of_library(value: FunctionType | type) -> bool:

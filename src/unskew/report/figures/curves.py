@@ -26,6 +26,7 @@ from unskew.report.figures.style import (
     line_key,
     line_style,
     mark_places,
+    panel_titles,
     panels,
     printed,
     wrap,
@@ -136,13 +137,14 @@ def _lines(parts: Mapping[str, Mapping[str, Rounds]], axis: Axis, width: float |
     every, spare = panels(figure, len(parts), columns, sharex=True, sharey=True)
     found = looks(names)
     inside = total / columns - 0.6
-    for place, ((name, lines), axes) in enumerate(zip(parts.items(), every, strict=True)):
+    titles = panel_titles(list(parts), total / columns - 0.3)
+    for place, (panel, lines, axes) in enumerate(zip(titles, parts.values(), every, strict=True)):
         for line, values in lines.items():
             where = mark_places(len(values), names.index(line), len(names), inside)
             _band(axes, values, axis, line_style(found[line]) | where, 0.13 if len(lines) <= 5 else 0.07)
         whole_rounds(axes, inside)
-        if name:
-            axes.set_title(fit(name, total / columns - 0.3, NORMAL))
+        if panel:
+            axes.set_title(panel)
         if place % columns == 0:
             axes.set_ylabel(wrap(axis.label, tall - 0.45, NORMAL))
         if place + columns >= len(parts):

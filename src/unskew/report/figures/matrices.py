@@ -30,6 +30,7 @@ from unskew.report.figures.style import (
     fit,
     name_below,
     name_ticks,
+    panel_titles,
     panels,
     printed,
     shades,
@@ -183,7 +184,10 @@ def _matrices(
     rows, cell = math.ceil(len(shown) / columns), side / C
     figure = blank(total, rows * (side + 0.22) + margin + below, title)
     every, spare = panels(figure, len(shown), columns, sharex=True, sharey=True)
-    for place, ((name, values), axes) in enumerate(zip(shown.items(), every, strict=True)):
+    label = f"{axes_names[0]} ({unit})" if numbers else axes_names[0]
+    wide = len(shown) > 1 and text_width(label, NORMAL) > side
+    titles = panel_titles(list(shown), side + 0.05)
+    for place, (name, values, axes) in enumerate(zip(titles, shown.values(), every, strict=True)):
         image = axes.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], interpolation="nearest")
         axes.grid(False)
         if numbers:
@@ -193,11 +197,13 @@ def _matrices(
         name_ticks(axes.yaxis, names, cell)
         axes.tick_params(length=0)
         if len(shown) > 1 or "−" in name:
-            axes.set_title(fit(name, side + 0.05, NORMAL))
+            axes.set_title(name)
         if place % columns == 0:
             axes.set_ylabel(axes_names[1])
-        if place + columns >= len(shown):
-            axes.set_xlabel(f"{axes_names[0]} ({unit})" if numbers else axes_names[0])
+        if place + columns >= len(shown) and not wide:
+            axes.set_xlabel(label)
+    if wide:  # one for all panels: theirs would run into each other
+        figure.supxlabel(label, fontsize=NORMAL)
     if not numbers or spare is not None:
         add_scale(figure, image, every, spare, unit, below=not beside, shrink=0.9 if rows == 1 else 0.5)
     return figure
@@ -220,18 +226,16 @@ def predictions(runs: Sequence[SavedRun], *, width: float | None = None, title: 
     shown: dict[str, tuple[list[int], Floats]] = {}
     groups = by_method(runs)
     alike = len({members[0].seed for members in groups.values()}) == 1
+    held = {name: _labels_held(members[0]) for name, members in groups.items()}
+    several = len({(tuple(rounds), labels.tobytes()) for rounds, labels in filter(None, held.values())}) > 1
     for name, members in groups.items():
-        run = members[0]
-        if not run.tested:
-            raise UserError(f"{run.path} has no tested round yet: wait for the first, or leave the run out.")
+        run, labels = members[0], held[name]
         shares = np.array([line.prediction_share for line in run.tested], dtype=np.float64)
-        known = all(max(line.cohort, default=0) < len(run.counts) for line in run.tested)
-        if not shown and known:
-            held = np.array([run.counts[line.cohort].sum(axis=0) for line in run.tested], dtype=float)
-            rounds = [line.round for line in run.tested]
-            shown[f"clients' labels, seed {run.seed}"] = (
-                rounds, 100 * held / np.maximum(held.sum(axis=1, keepdims=True), 1)
-            )  # fmt: skip
+        told = any(labels is not None and np.array_equal(labels[1], values) for _, values in shown.values())
+        if labels is not None and not told:
+            shown[
+                f"labels of {name}, seed {run.seed}" if several else f"clients' labels, seed {run.seed}"
+            ] = labels
         whose = f"answers of {name}" if shown and alike else f"answers of {name}, seed {run.seed}"
         shown[whose] = [line.round for line in run.tested], 100 * shares
     C, total = len(classes), width or (COLUMN if len(shown) <= 6 else PAGE)
@@ -261,6 +265,16 @@ def predictions(runs: Sequence[SavedRun], *, width: float | None = None, title: 
             axes.set_xlabel("round")
     add_scale(figure, image, every, spare, "share (%)")
     return figure
+
+
+def _labels_held(run: SavedRun) -> tuple[list[int], Floats] | None:
+    """Of every tested round, the classes' shares (%) of what its clients hold; None where nobody knows."""
+    if not run.tested:
+        raise UserError(f"{run.path} has no tested round yet: wait for the first, or leave the run out.")
+    if any(max(line.cohort, default=0) >= len(run.counts) for line in run.tested):
+        return None
+    held = np.array([run.counts[line.cohort].sum(axis=0) for line in run.tested], dtype=float)
+    return [line.round for line in run.tested], 100 * held / np.maximum(held.sum(axis=1, keepdims=True), 1)
 
 
 def _round_ticks(axes: Axes, rounds: Sequence[int], cell: float) -> None:

@@ -335,6 +335,12 @@ def distinct(names: Sequence[str], inches: float, size: float = SMALL) -> list[s
     ]
 
 
+def panel_titles(names: Sequence[str], inches: float) -> list[str]:
+    """A title for each panel of this width: on one line where they stay apart so, else on two."""
+    short = [fit(name, inches, NORMAL) for name in names]
+    return short if len(set(short)) == len(set(names)) else [wrap(name, inches, NORMAL) for name in names]
+
+
 def name_ticks(axis: Axis, names: Sequence[str], cell: float, *, across: bool = False) -> None:
     """A name at every cell of so many inches, or at every second, third ... where they would overlap.
     `across`: written along the axis, not at right angles to it."""
