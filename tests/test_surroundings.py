@@ -105,6 +105,12 @@ def test_a_scripted_model_is_refused(skewed):
         trained(skewed, lambda: torch.jit.script(with_dropout()))
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of PyTorch's old weight_norm
+def test_a_model_that_cannot_be_copied_is_refused(skewed):
+    with pytest.raises(UserError, match=r"use torch\.nn\.utils\.parametrizations where"):
+        trained(skewed, lambda: nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(64, 10))))
+
+
 @pytest.mark.parametrize("name", ["ccvr", "fedconcat", "balancefl"])
 def test_a_last_layer_whose_weights_are_computed_is_not_exchanged(skewed, name):
     def model() -> nn.Module:

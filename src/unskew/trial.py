@@ -430,7 +430,7 @@ class Trial:
                 with _float32():
                     module: nn.Module = make()
             else:  # a function may return a module that its caller goes on using
-                module = copy.deepcopy(self.model if isinstance(self.model, nn.Module) else self.model())
+                module = _copy(self.model if isinstance(self.model, nn.Module) else self.model())
             self.tuning.apply(module, classes)
         if self.init is None:
             return module, None
@@ -454,6 +454,18 @@ class Trial:
         if device.type not in ("cpu", "cuda") or wanted.startswith("cpu:"):
             raise UserError(f"device '{wanted}' is not supported: choose auto, cpu, cuda or cuda:N.")
         return device
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError as error:
+        if "deepcopy" not in str(error):
+            raise
+        raise UserError(
+            "the model holds a tensor that was computed from others, which cannot be copied: use "
+            "torch.nn.utils.parametrizations where it has torch.nn.utils.weight_norm."
+        ) from error
 
 
 @contextmanager
