@@ -89,6 +89,14 @@ def test_whole_numbers_are_classes_in_their_order():
     assert [made.classes[y] for y in validation.labels] == [str(int(x[0])) for x in validation.inputs]
 
 
+def test_a_user_of_leaf_is_read_once():
+    user = {"x": [[float(n)] for n in range(8)], "y": [0, 1] * 4}
+    told = {"users": ["u", "u"], "num_samples": [8, 8], "user_data": {"u": user}}
+    Path("leaf.json").write_text(json.dumps(told))
+    with pytest.raises(UserError, match=r"leaf\.json names a user twice: write it as LEAF does"):
+        from_leaf("leaf.json")
+
+
 def test_plain_numbers_do_not_validate_a_table():
     made = from_csv(csv("a.csv", "x,y", [(100 + n, n % 2) for n in range(20)]), label="y")
     np.savez("val.npz", x=np.zeros((4, 1)), y=np.array([0, 1, 0, 1]))

@@ -275,7 +275,9 @@ def _content(inputs: SampleArray, labels: Ints) -> list[bytes]:
     kind = f"{inputs.dtype}{inputs.shape[1:]}".encode()
     rows = np.ascontiguousarray(inputs).reshape(len(inputs), -1)
     return [
-        hashlib.blake2b(kind + label.to_bytes(8, "little") + row.tobytes(), digest_size=16).digest()
+        hashlib.blake2b(
+            kind + label.to_bytes(8, "little", signed=True) + row.tobytes(), digest_size=16
+        ).digest()
         for row, label in zip(rows, labels.tolist(), strict=True)
     ]
 

@@ -127,6 +127,8 @@ def numbers_of(path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArr
     if not isinstance(data, dict) or not isinstance(told, list) or len(told) != len(content["users"]):
         raise _other_than_leaf(path, wrong)
     found = []
+    if len(set(map(str, content["users"]))) < len(content["users"]):
+        raise _other_than_leaf(path, "names a user twice")
     for user, number in zip(content["users"], told, strict=True):
         mine = data.get(user) if isinstance(user, str) else None
         if not isinstance(mine, dict) or not all(isinstance(mine.get(key), list) for key in "xy"):
