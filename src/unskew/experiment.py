@@ -28,12 +28,11 @@ from unskew.data.federation import Federation, federate
 from unskew.data.importers import Import
 from unskew.data.partitions import (
     Domains,
-    LongTail,
     Natural,
     OwnSkew,
-    Part,
     Skew,
     absolute_skew,
+    innermost,
     own_skew,
     parse_skew,
     write_skew,
@@ -589,8 +588,7 @@ def write_validation(text: str) -> str:
 
 def _tells_clients(skew: Skew) -> bool:
     """Whether a skew says by itself how many clients there are."""
-    while isinstance(skew, LongTail | Part):
-        skew = skew.then
+    skew = innermost(skew)
     if isinstance(skew, OwnSkew):
         return skew.tells_clients
     return isinstance(skew, Import | Natural) or (isinstance(skew, Domains) and bool(skew.clients))

@@ -285,7 +285,7 @@ def varied(assignments: Iterable[str]) -> dict[str, list[str]]:
 
 def listed(text: str) -> list[str]:
     """The names in a list, which commas separate; one that holds a comma is written in double quotes."""
-    (names,) = csv.reader([text], skipinitialspace=True)
+    (names,) = csv.reader([" ".join(text.splitlines())], skipinitialspace=True)
     return [name.strip() for name in names] or [""]
 
 

@@ -28,6 +28,8 @@ Floats = npt.NDArray[np.float64]
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
 """Texts that stand for a value that is not there, in lower case."""
 LARGEST = float(np.finfo(np.float32).max)
+NAMELESS = frozenset({"", "?", "nan"})
+"""What stands where a class or a site has no name. Other words of MISSING, such as na, may be one's name."""
 MOST_FOUND = 100
 MOST_ASKED = 1000
 """Categories of a column that is text by itself, and of one that was called categorical."""

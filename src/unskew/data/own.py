@@ -393,9 +393,9 @@ def stratified(labels: npt.NDArray[np.int64], fraction: float, seed: int) -> tup
 def to_array(values: Array | Tensor | Sequence[int] | Sequence[str]) -> Array:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
-        return (
-            values.float() if values.dtype == torch.bfloat16 else values
-        ).numpy()  # NumPy has no such type
+        if values.dtype == torch.bfloat16:  # NumPy has no such type
+            values = values.float()
+        return values.numpy()
     try:
         if isinstance(values, list | tuple) and any(each is None or each != each for each in values):
             return np.array(values, object)  # among names, NumPy would make a name of what is none

@@ -13,7 +13,17 @@ import numpy as np
 import torch
 
 from unskew.data.bounded import check_regular
-from unskew.data.columns import CellValue, Columns, Missing, Rows, Scale, cell_of, is_missing, learn
+from unskew.data.columns import (
+    NAMELESS,
+    CellValue,
+    Columns,
+    Missing,
+    Rows,
+    Scale,
+    cell_of,
+    is_missing,
+    learn,
+)
 from unskew.data.dataset import Dataset
 from unskew.data.own import distinct_names, from_arrays, number_owners, shortened, stratified
 from unskew.data.parquet import is_parquet, parquet_header, parquet_rows
@@ -398,7 +408,7 @@ def chosen(
             if at is None:
                 continue
             into.append(cells[at].strip())
-            if into[-1].lower() in ("", "?", "nan"):
+            if into[-1].lower() in NAMELESS:
                 raise UserError(
                     f"{path} has no {what} in row {number}, column '{header[at]}': fill or remove it."
                 )

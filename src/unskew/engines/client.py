@@ -7,6 +7,7 @@ number and all its samples.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -103,7 +104,7 @@ class Clients:
         params = {name: value.detach().requires_grad_(grad) for name, value in weights.params.items()}
         size = batch_size or self.trial.evaluation.batch_size
         for x, y in self.samples.once(task, size, shuffle=shuffle):
-            with self.network.holding_weights():
+            with self.network.holding_weights() if grad else nullcontext():
                 with torch.set_grad_enabled(grad):
                     out = self.network.evaluate(Weights(params, weights.buffers), x)
                 yield View(scope, x, y, params, out, self.network)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from unskew.data.augment import normalise
-from unskew.data.dataset import Dataset
 from unskew.errors import UserError
 from unskew.models import frozen_norms, frozen_tensors, level_ends, moving_norms, seen_levels
 from unskew.parts.heads import Head, find_head
@@ -59,13 +58,14 @@ class Network:
                 module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
         if not isinstance(trial.model, str):
-            self._check_reads(trial.federation.dataset, device)
-            self._check_state(trial.federation.dataset, device)
+            dataset = trial.federation.dataset
+            batch = normalise(dataset.test.inputs[[0, -1]].to(device), dataset.mean, dataset.std)
+            self._check_reads(batch)
+            self._check_state(batch)
 
-    def _check_reads(self, dataset: Dataset, device: torch.device) -> None:
+    def _check_reads(self, batch: Tensor) -> None:
         """Refuse somebody's own model that cannot read the data."""
-        samples = dataset.test.inputs[[0, -1]].to(device)
-        batch, weights = normalise(samples, dataset.mean, dataset.std), weights_of(self.student)
+        weights = weights_of(self.student)
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 self.evaluate(weights.scratch(), batch)
@@ -84,7 +84,7 @@ class Network:
                 f"let it read samples of shape {list(batch.shape[1:])}."
             ) from error
 
-    def _check_state(self, dataset: Dataset, device: torch.device) -> None:
+    def _check_state(self, batch: Tensor) -> None:
         """Refuse somebody's own model that keeps something from batch to batch outside of its state: clients
         would share it."""
         outside = {name for name, _ in self.student.named_buffers()} - self.student.state_dict().keys()
@@ -92,9 +92,8 @@ class Network:
             return
         module = copy.deepcopy(self.student)
         before = {name: value.clone() for name, value in module.named_buffers() if name in outside}
-        samples = dataset.test.inputs[[0, -1]].to(device)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            module(normalise(samples, dataset.mean, dataset.std))
+            module(batch)
         after = dict(module.named_buffers())
         for name, value in before.items():
             if name not in after or not torch.equal(value, after[name]):

@@ -96,10 +96,8 @@ def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, no
         config |= {"data.name": name, "skew.recipe": "natural"}
     at = "server" if like is None else "sites"
     config |= {"federation.nodes": nodes, "federation.test": at, "federation.out": ""}
-    # Of settings that are not in the file `flwr run -c` takes none.
-    waits = FederationSpec()
-    config |= {"federation.wait": waits.wait, "federation.timeout": waits.timeout}
-    config |= {"federation.label_counts": waits.label_counts}
+    defaults = FederationSpec()  # written out, as `flwr run -c` changes only settings that are in the file
+    config |= {f"federation.{name}": getattr(defaults, name) for name in ("wait", "timeout", "label_counts")}
     refuse_one_place(*named_method(config["method"]))  # mistakes are known before anything is written
     _check(config, nodes, own_data=like is not None)
     code = _own_code(config)

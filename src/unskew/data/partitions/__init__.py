@@ -211,7 +211,7 @@ def _rule(skew: str | Skew | Callable[..., object]) -> Skew:
 def _spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Partitioner:
     """The rule with its domains written out, where the dataset has domains. Those who own samples are of one
     domain each already."""
-    if domains and not isinstance(_innermost(rule), Natural) and not _names_domains(rule):
+    if domains and not isinstance(innermost(rule), Natural) and not _names_domains(rule):
         rule = Domains((), rule)
     if isinstance(rule, Domains):
         return rule.spell_out(domains, clients)
@@ -220,8 +220,11 @@ def _spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Par
     return rule
 
 
-def _innermost(rule: Partitioner) -> Partitioner:
-    return _innermost(rule.then) if isinstance(rule, LongTail | Part) else rule
+def innermost(rule: Skew) -> Skew:
+    """The rule that divides what LongTail and Part leave of the samples."""
+    while isinstance(rule, LongTail | Part):
+        rule = rule.then
+    return rule
 
 
 def _names_domains(rule: Partitioner) -> bool:

@@ -264,8 +264,8 @@ def _is_library(value: object) -> bool:
     """Whether a value is a module that was installed, and not one of the user's own."""
     if not isinstance(value, ModuleType):
         return False
-    file = getattr(value, "__file__", None) or ""
-    return value.__name__.partition(".")[0] in {*LIBRARIES, "unskew"} or not file or "site-packages" in file
+    package, file = value.__name__.partition(".")[0], getattr(value, "__file__", None)
+    return package in LIBRARIES or package == "unskew" or not file or "site-packages" in file
 
 
 def _of_library(value: FunctionType | type) -> bool:

@@ -23,9 +23,9 @@ from unskew.report.figures.style import (
     columns_for,
     cross_out,
     distinct,
-    fit,
     name_below,
     name_ticks,
+    panel_titles,
     panels,
     printed,
     shades,
@@ -79,7 +79,8 @@ def heatmap(
     written = told and tall >= LINE - 0.01
     figure = blank(total, rows * (tall * len(classes) + 0.3) + feet + 0.25, heading(runs, title))
     axes, spare = panels(figure, len(parts), columns)
-    for place, (part, each, labels, one) in enumerate(zip(parts, values, below, axes, strict=True)):
+    above = panel_titles([part.short for part in parts], wide * methods + (0.1 if columns > 1 else margin))
+    for place, (each, labels, short, one) in enumerate(zip(values, below, above, axes, strict=True)):
         image = one.imshow(
             each[order], aspect="auto", cmap=shades(), vmin=0, vmax=100, interpolation="nearest"
         )
@@ -102,8 +103,8 @@ def heatmap(
         one.spines[:].set_visible(False)
         if named:
             one.set_ylabel("class")
-        if part.short:
-            one.set_title(fit(part.short, wide * methods + (0.1 if columns > 1 else margin), NORMAL))
+        if short:
+            one.set_title(short)
     if not written or spare is not None:
         add_scale(figure, image, axes, spare, "accuracy (%); framed: the lowest of a method")
     else:

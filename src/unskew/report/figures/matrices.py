@@ -233,9 +233,8 @@ def predictions(runs: Sequence[SavedRun], *, width: float | None = None, title: 
         shares = np.array([line.prediction_share for line in run.tested], dtype=np.float64)
         told = any(labels is not None and np.array_equal(labels[1], values) for _, values in shown.values())
         if labels is not None and not told:
-            shown[
-                f"labels of {name}, seed {run.seed}" if several else f"clients' labels, seed {run.seed}"
-            ] = labels
+            whose = f"labels of {name}" if several else "clients' labels"
+            shown[f"{whose}, seed {run.seed}"] = labels
         whose = f"answers of {name}" if shown and alike else f"answers of {name}, seed {run.seed}"
         shown[whose] = [line.round for line in run.tested], 100 * shares
     C, total = len(classes), width or (COLUMN if len(shown) <= 6 else PAGE)
