@@ -133,7 +133,7 @@ def text_of(value: object) -> str:
 def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
     common = Counter(text_of(_tuned(told)) for _, told in group).most_common(1)[0][0]
     conditions = shared(group[0][1]) | json.loads(common)
-    defaults = dict(flatten(Experiment().model_dump(mode="json", exclude_none=True)))
+    defaults = dict(flatten(Experiment(precision="fp32").model_dump(mode="json", exclude_none=True)))
     settings = {key: value for key, value in conditions.items() if value != defaults.get(key)}
     settings["skew.recipe"] = brief_skew(conditions["skew.recipe"])
     settings |= {key: conditions[key] for key in ("data.name", "skew.clients", "budget.cohort")}

@@ -282,7 +282,7 @@ def identity_of(trial: Trial, method: str) -> str:
         ],
         "others": [
             trial.seed, trial.statistics, trial.teacher, str(trial.augment), str(trial.attack),
-            trial.pick_device().type, trial.threads, trial.precision, trial.fast, str(trial.tuning),
+            trial.pick_device().type, trial.threads, trial.pick_precision(), trial.fast, str(trial.tuning),
         ],
     }  # fmt: skip
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

@@ -187,7 +187,8 @@ class Experiment(Spec):
     """How many clients run side by side; 0: as many as suit the machine."""
     trace: bool = True
     """Whether engine `pool` may trace a client's step and replay it without Python."""
-    precision: Precision = "fp32"
+    precision: Precision | Literal["auto"] = "auto"
+    """Of the models' passes; auto: tf32 on a GPU, fp32 on a CPU."""
     fast: bool = False
     """Whether a GPU may take its fastest kernels; last bits then differ from run to run."""
     client_memory: Literal["auto"] | Annotated[float, Field(ge=0)] = "auto"
@@ -440,6 +441,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         update={
             "engine": engines.choose(trial),
             "device": str(trial.pick_device()),
+            "precision": trial.pick_precision(),
             "attack": str(trial.attack),
             "validation": write_validation(experiment.validation),
             "stop": str(trial.stop),

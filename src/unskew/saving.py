@@ -43,6 +43,7 @@ def save(result: Result, path: Path, method: str) -> Path:
 ELSEWHERE = {
     "engine",
     "device",
+    "precision",
     "client_memory",
     "attack",
     "data",
@@ -65,6 +66,7 @@ def experiment_of(trial: Trial, made: dict[str, Any]) -> Experiment:
         **alike,
         engine=engines.choose(trial),
         device=str(trial.pick_device()),
+        precision=trial.pick_precision(),
         client_memory="auto" if trial.client_memory is None else trial.client_memory,
         attack=str(trial.attack),
         validation=federation.validated_on,

@@ -239,6 +239,7 @@ batch: there are none, and every forward pass normalises by its own batch."""
 Precision = Literal["fp32", "tf32", "bf16"]
 """Of the models' passes. fp32: full. tf32: matrix products and convolutions of a GPU round their inputs to
 10 bits. bf16: passes under autocast; weights, optimiser and losses stay in float32."""
+PRECISIONS = ("auto", *get_args(Precision))
 
 
 Teacher = Literal["running", "batch"]
@@ -285,7 +286,8 @@ class Trial:
     trace: bool = True
     """Whether engine `pool` may trace a client's step and replay it without Python. No result depends on
     it."""
-    precision: Precision = "fp32"
+    precision: Precision | Literal["auto"] = "auto"
+    """Of the models' passes; auto: tf32 on a GPU, fp32 on a CPU, which has no other float32."""
     fast: bool = False
     """Whether a GPU may take its fastest kernels: steps compiled as a whole, and of cuDNN's kernels those
     that win a race. Last bits then differ from run to run."""
@@ -312,8 +314,8 @@ class Trial:
             whole_number(name, getattr(self, name), least)
         if self.threads > MOST_THREADS:
             raise UserError(f"threads is {self.threads} but should be at most {MOST_THREADS}.")
-        if self.precision not in get_args(Precision):
-            raise unknown("precision", str(self.precision), get_args(Precision))
+        if self.precision not in PRECISIONS:
+            raise unknown("precision", str(self.precision), PRECISIONS)
         if self.client_memory is not None and not 0 <= self.client_memory < math.inf:
             raise UserError(f"client_memory is {self.client_memory} but should be 0 or more GB.")
         if self.budget.cohort != "all" and self.budget.cohort > self.federation.clients:
@@ -401,7 +403,7 @@ class Trial:
             told = _own_network(self.model, options)
         if self.tuning:
             told = replace(told, tuning=record.TuningRecord(**asdict(self.tuning)))
-        return replace(told, statistics=self.statistics, precision=self.precision)
+        return replace(told, statistics=self.statistics, precision=self.pick_precision())
 
     def build(self, *, adapted: bool = True) -> nn.Module:
         """The model with its initial weights: the same for every method under this trial. `adapted` says that
@@ -454,6 +456,12 @@ class Trial:
         if device.type not in ("cpu", "cuda") or wanted.startswith("cpu:"):
             raise UserError(f"device '{wanted}' is not supported: choose auto, cpu, cuda or cuda:N.")
         return device
+
+    def pick_precision(self) -> Precision:
+        """The precision of the models' passes on the trial's device."""
+        if self.precision != "auto":
+            return self.precision
+        return "tf32" if self.pick_device().type == "cuda" else "fp32"
 
 
 def _copy(module: nn.Module) -> nn.Module:

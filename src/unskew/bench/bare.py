@@ -114,7 +114,7 @@ def dense_rate(trial: Trial, batch_size: int) -> float:
     y = torch.randint(len(dataset.classes), (batch_size,), device=device)
     rates = []
     # No race among cuDNN's kernels: for a deep network it lasts minutes.
-    with kernels(tf32=trial.precision != "fp32", choice="default"):
+    with kernels(tf32=trial.pick_precision() != "fp32", choice="default"):
         for layout in (torch.contiguous_format, torch.channels_last):
             model = trial.build().to(device).train()
             model.to(memory_format=layout)  # type: ignore[call-overload]  # PyTorch's stub lacks it
@@ -125,7 +125,7 @@ def dense_rate(trial: Trial, batch_size: int) -> float:
 
 def _step(model: nn.Module, trial: Trial, x: Tensor, y: Tensor) -> Callable[[], None]:
     optimizer = _sgd(model, trial.budget)
-    narrow = trial.precision == "bf16"
+    narrow = trial.pick_precision() == "bf16"
 
     def step() -> None:
         optimizer.zero_grad()

@@ -65,7 +65,7 @@ class Entry:
 
     @property
     def what(self) -> str:
-        parts = [self.name, choose(self.trial), self.trial.precision, "fast" * compiles(self.trial)]
+        parts = [self.name, choose(self.trial), self.trial.pick_precision(), "fast" * compiles(self.trial)]
         return ", ".join(filter(None, parts))
 
 
@@ -113,11 +113,11 @@ def race(
     dense: dict[Precision, float] = {}
     batch_size = min(cell.dense_batch, MOST_ON_CPU) if on_cpu else cell.dense_batch
     for entry in entries:
-        if entry.trial.precision not in dense:
-            tell(f"{name}: the dense limit in {entry.trial.precision}")
-            dense[entry.trial.precision] = dense_rate(entry.trial, batch_size)
+        if entry.trial.pick_precision() not in dense:
+            tell(f"{name}: the dense limit in {entry.trial.pick_precision()}")
+            dense[entry.trial.pick_precision()] = dense_rate(entry.trial, batch_size)
     lines = [
-        _line(entry, done, cell, rounds, dense[entry.trial.precision], whole)
+        _line(entry, done, cell, rounds, dense[entry.trial.pick_precision()], whole)
         for entry, done, whole in zip(entries, runs, commands, strict=True)
     ]
     if bare:
@@ -196,7 +196,7 @@ def command(cell: BenchCell, entry: Entry, rounds: int, settings: Settings) -> t
         "engine": trial.engine,
         "device": trial.device,
         "workers": trial.workers,
-        "precision": trial.precision,
+        "precision": trial.pick_precision(),
         "fast": trial.fast,
         "data": {"name": cell.data, "folder": str(settings.data or ""), "augment": cell.augment},
         "skew": {"recipe": cell.skew, "clients": cell.clients, "seed": cell.skew_seed},
@@ -242,7 +242,7 @@ def _line(
         entry.what,
         method=entry.name,
         engine=choose(entry.trial),
-        precision=entry.trial.precision,
+        precision=entry.trial.pick_precision(),
         rounds=rounds,
         repeats=len(runs),
         seconds=whole,

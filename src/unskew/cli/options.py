@@ -123,7 +123,7 @@ Workers = Annotated[
     str | None, option("--workers", "NUMBER", "Clients side by side; 0: as many as suit.", DEFAULT.workers)
 ]
 Precision = Annotated[
-    str | None, option("--precision", "NAME", "fp32, tf32 (GPU) or bf16.", DEFAULT.precision)
+    str | None, option("--precision", "NAME", "fp32, tf32 (GPU), bf16 or auto.", DEFAULT.precision)
 ]
 Device = Annotated[str | None, option("--device", "NAME", "auto, cpu, cuda or cuda:N.", DEFAULT.device)]
 Probe = Annotated[

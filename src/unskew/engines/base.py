@@ -38,12 +38,12 @@ class Local:
 
     def deterministic(self) -> AbstractContextManager[None]:
         """The settings under which the same work gives the same bits."""
-        tf32 = self.trial.precision == "tf32"
+        tf32 = self.trial.pick_precision() == "tf32"
         return numerics.deterministic(self.device, self.trial.threads, tf32=tf32)
 
     def fastest(self) -> AbstractContextManager[None]:
         """Return the settings of the fastest kernels, to be used within `deterministic`."""
-        return numerics.kernels(tf32=self.trial.precision == "tf32", choice="fastest")
+        return numerics.kernels(tf32=self.trial.pick_precision() == "tf32", choice="fastest")
 
 
 class Base:

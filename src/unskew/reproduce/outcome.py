@@ -80,8 +80,7 @@ class Version:
     def experiment(self, cell: Cell, reading: Reading, seed: int) -> ExperimentSettings:
         """The experiment of a cell in this version."""
         whole = experiment(cell, reading, seed, rounds=self.rounds, fraction=self.fraction)
-        if self.precision != "fp32":
-            whole["precision"] = self.precision
+        whole["precision"] = self.precision
         return {**whole, "fast": True} if self.fast else whole
 
 
@@ -89,6 +88,8 @@ def run_stem(settings: ExperimentSettings) -> str:
     """What the folders of an experiment's seeds begin with: the same for cells of several tables that are one
     experiment, so that it runs once."""
     without = {key: value for key, value in settings.items() if key != "seed"}
+    if settings["precision"] == "fp32":  # folders were named before it was among the settings
+        del without["precision"]
     digest = hashlib.sha256(json.dumps(without, sort_keys=True).encode()).hexdigest()[:10]
     recipe = settings["skew"]["recipe"].partition(",")[0]
     words = "-".join([settings["method"]["name"], settings["data"]["name"], recipe])
@@ -207,7 +208,7 @@ def _mark(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "budget.rounds": settings["budget"]["rounds"],
         "the part of the data": first.removeprefix("part:") if first.startswith("part:") else "all",
-        "precision": settings.get("precision", "fp32"),
+        "precision": settings["precision"],
         "fast": settings.get("fast", False),
         "method.name": settings["method"]["name"],
         "model.name": settings["model"]["name"],

@@ -252,7 +252,7 @@ def experiment(
 ) -> ExperimentSettings:
     """The experiment file of a cell, as a dictionary: `Experiment(**experiment(cell))` is the experiment.
     With `rounds` or a `fraction` of the data, a smaller version of it."""
-    whole = {"seed": seed, **settings(cell, reading)}
+    whole = {"seed": seed, "precision": "fp32", **settings(cell, reading)}
     if rounds is not None:
         whole["budget"]["rounds"] = rounds
         _fit(whole["method"], rounds)
