@@ -279,6 +279,29 @@ def test_a_step_that_depends_on_the_size_is_not_taken_for_others():
     assert not any_batch.fits(3)
 
 
+def test_a_step_for_any_batch_is_found_again(tmp_path, monkeypatch):
+    """It is traced and compiled once: the next run takes it from the compiler's cache, for the same sizes."""
+    from torch._dynamo.utils import counters  # here: it takes a second
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    def step(weight, x):
+        weight.add_(torch.where(x > 0, x, 2 * x).flatten(1).sum(0))
+
+    x = torch.randn(6, 2, 3)
+    found = []
+    for _ in range(2):
+        before, weight = counters["aot_autograd"]["autograd_cache_hit"], torch.zeros(6)
+        any_batch = compile_step_for_any_batch(step, weight.clone(), x, batch=(x,))
+        any_batch.run(weight, x[:4])
+        hits = counters["aot_autograd"]["autograd_cache_hit"] - before
+        found.append((hits, [n for n in range(1, 100) if any_batch.fits(n)], weight.tolist()))
+    (missed, *first), (hit, *second) = found
+    assert (missed, hit) == (0, 1)
+    assert first == second
+    assert first[0][0] <= 2 < first[0][-1] == 99
+
+
 def test_a_step_that_reads_values_is_refused():
     def step(weight, x):
         if float((weight * x).sum()) > 0:
