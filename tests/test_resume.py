@@ -527,6 +527,19 @@ def test_a_damaged_line_is_cut_off_and_made_again(unskew, tmp_path, monkeypatch)
     assert [json.loads(line)["round"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
 
 
+def test_a_damaged_note_of_where_a_run_began_does_not_cost_the_run(unskew, tmp_path, monkeypatch):
+    run_until(3, unskew, monkeypatch, "every=1")
+    (tmp_path / "run/environment.json").write_text("{")
+    answer = unskew("resume", "run", "--json")
+    assert answer.code == 0, answer.err
+    assert "environment.json was damaged: it tells where the run went on" in answer.err
+    assert json.loads((tmp_path / "run/environment.json").read_text())["command"][1:] == [
+        "resume",
+        "run",
+        "--json",
+    ]
+
+
 def test_what_is_left_of_a_run_that_was_killed_at_its_very_end_goes(unskew, tmp_path):
     assert unskew("run", *BRIEF, "--out", "run").code == 0
     (tmp_path / "run/checkpoints").mkdir()

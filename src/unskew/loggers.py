@@ -194,7 +194,8 @@ class Log:
     ) -> None:
         self._say = say
         self._classes = classes
-        self._loggers = {each: LOGGERS[each]() for each in names}
+        self.names = tuple(names)
+        self._loggers = {each: LOGGERS[each]() for each in self.names}
         self.notes: list[str] = []
         """Who has failed, and how."""
         flat = flatten_settings(settings)

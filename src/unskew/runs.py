@@ -76,11 +76,12 @@ class RunFolder:
         where = environment(resolved)
         self._keep("experiment.toml", resolved.experiment.toml())
         self._keep_partition(resolved)
-        if (path / "environment.json").exists():
-            self.notes += self._other_versions(where)
-            self._add_line("resumed.jsonl", where)
-        else:
+        before = self._environment()
+        if before is None:
             write_whole(path / "environment.json", to_json(where))
+        else:
+            self.notes += self._other_versions(before, where)
+            self._add_line("resumed.jsonl", where)
         self._rounds = self._whole_lines("rounds.jsonl", record.ROUND)
         self._probes = self._whole_lines("probes.jsonl", record.PROBE) if resolved.trial.probe.every else []
         with writing(path):
@@ -103,13 +104,21 @@ class RunFolder:
             return
         check_partition(path, federation)
 
-    def _other_versions(self, where: record.Environment) -> list[str]:
-        """What the last bits of a result may depend on and is not what it was before the run was stopped."""
-        before = self._whole_lines("resumed.jsonl", record.ENVIRONMENT)
-        with contextlib.suppress(record.DamagedError, OSError, UnicodeDecodeError):
-            before.append(
-                record.ENVIRONMENT.parse((self.path / "environment.json").read_text(encoding="utf-8"))
+    def _environment(self) -> record.Environment | None:
+        """Where the run began; None where it begins now, or nobody can tell any more, which a note says."""
+        try:
+            return record.ENVIRONMENT.parse((self.path / "environment.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (record.DamagedError, OSError, UnicodeDecodeError):
+            self.notes.append(
+                "environment.json was damaged: it tells where the run went on, not where it began."
             )
+            return None
+
+    def _other_versions(self, began: record.Environment, where: record.Environment) -> list[str]:
+        """What the last bits of a result may depend on and is not what it was before the run was stopped."""
+        before = [*self._whole_lines("resumed.jsonl", record.ENVIRONMENT), began]
         changed = [
             f"{name} {old} is {now} now"
             for name, now in where.versions.items()

@@ -145,7 +145,7 @@ def execute(
     went. Where it is not the `last` of several, it is interrupted also when it has just ended or failed.
     `make_run` is that of `train`."""
     clock, signals = clock or Clock(), list[int]()
-    stopped = Interrupted(f"stopped; {how_to_go_on(path, [prepared.experiment])}")
+    stopped = Interrupted(f"stopped; {how_to_go_on(path, [prepared.experiment], log)}")
     with run_folder(path, prepared) as folder:
         try:
             watch.say([*_beforehand(prepared), *folder.notes])
@@ -216,7 +216,7 @@ def _train_in(
 
     def stopped() -> Interrupted:
         so_far = f" after round {told} of {trial.budget.rounds}" if told else ""
-        return Interrupted(f"stopped{so_far}; {how_to_go_on(path, [prepared.experiment])}")
+        return Interrupted(f"stopped{so_far}; {how_to_go_on(path, [prepared.experiment], loggers.names)}")
 
     with closing(kept) as checkpoints:
         clock.mark("set-up")
@@ -290,18 +290,19 @@ def remove_leftovers(path: Path) -> None:
         shutil.rmtree(path / name, ignore_errors=True)
 
 
-def how_to_go_on(path: Path, experiments: Iterable[Experiment]) -> str:
-    """What to do about runs that have stopped."""
+def how_to_go_on(path: Path, experiments: Iterable[Experiment], log: Sequence[str] = ()) -> str:
+    """What to do about runs that have stopped, and that were told to these loggers."""
     experiments = list(experiments)
     if any(each.engine == FLOWER for each in experiments):
         return f"go on with the same flwr run and federation.out={shlex.quote(str(path))}"
-    return f"go on with: {resume_command(path, experiments)}"
+    return f"go on with: {resume_command(path, experiments, log)}"
 
 
-def resume_command(path: Path, experiments: Iterable[Experiment]) -> str:
-    """The command that goes on with these experiments in a folder."""
+def resume_command(path: Path, experiments: Iterable[Experiment], log: Sequence[str] = ()) -> str:
+    """The command that goes on with these experiments in a folder, and tells these loggers of them."""
     code = dict.fromkeys(flag for each in experiments for flag in each.code())
-    return " ".join(["unskew resume", shlex.quote(str(path)), *code])
+    told = [f"--log {','.join(log)}"] if log else []
+    return " ".join(["unskew resume", shlex.quote(str(path)), *code, *told])
 
 
 def _mark_round(clock: Clock) -> None:
@@ -391,7 +392,7 @@ def _side_by_side(
             fail(number, error)
     except KeyboardInterrupt:
         experiments = [cell.prepared.experiment for cell in cells]
-        raise Interrupted(f"stopped; {how_to_go_on(cells[0].folder.parent, experiments)}") from None
+        raise Interrupted(f"stopped; {how_to_go_on(cells[0].folder.parent, experiments, log)}") from None
     return [ends[number] for number in range(len(cells))]
 
 

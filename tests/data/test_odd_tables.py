@@ -126,3 +126,19 @@ def test_a_part_of_what_joined_sites_hold_is_divided_by_site():
         csv(f"{name}.csv", "x,y", [(n, n % 2) for n in range(40)])
     joined = unskew.load("csv:a.csv,label=y+csv:b.csv,label=y")
     assert unskew.federate(joined, "part:0.5+natural", 0, 1).clients == 2
+
+
+def test_a_column_without_a_value_at_a_site_is_0_there():
+    """Also for rows that come with one later, which nothing tells how to scale."""
+    head = "age,x,group,kind,place"
+    here = [(n, n % 5 + 200, "rs"[n % 3 == 0], "ab"[n % 3 == 0], "u") for n in range(20)]
+    there = [(n, "?", "", "ab"[n % 2], "v") for n in range(20)]
+    later = [(30, 203, "r", "a", "v"), (31, "?", "", "b", "v"), (32, "?", "", "a", "u")]
+    train, test = csv("a.csv", head, here + there), csv("b.csv", head, later)
+    made = from_csv(train, label="kind", site="place", scale="site", missing="mean", test=test)
+    names = [name for column in made.columns.columns for name in column.features]
+    x, groups = names.index("x"), [names.index("group=r"), names.index("group=s")]
+    assert not made.train.inputs[20:, [x, *groups]].any()
+    assert made.test.inputs[:2, x].abs().max() < 1e-20
+    assert made.test.inputs[:2, groups].tolist() == [[1, 0], [0, 0]]
+    assert made.test.inputs[2, groups].sum() == 1

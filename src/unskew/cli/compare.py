@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -239,10 +239,10 @@ def finish(
             try:
                 ends = sweep(planned, display, loggers)
             except KeyboardInterrupt:
-                raise Interrupted(f"stopped; {how_to_go_on(folder, experiments)}") from None
+                raise Interrupted(f"stopped; {how_to_go_on(folder, experiments, loggers)}") from None
             clock.mark("runs")
         ran = {run.folder for run in left}
-        _conclude(folder, study, planned, ends, ran, clock, json=json, quiet=quiet)
+        _conclude(folder, study, planned, ends, ran, loggers, clock, json=json, quiet=quiet)
 
 
 def _conclude(
@@ -251,6 +251,7 @@ def _conclude(
     planned: list[SweepRun],
     ends: list[SavedRun | Failure],
     ran: set[Path],
+    loggers: Sequence[str],
     clock: Clock,
     *,
     json: bool,
@@ -277,7 +278,7 @@ def _conclude(
         now = [summary_of(run) for run in runs if run.path in ran]
         say(sweep_time_line(time, now, len(ran), side_by_side=on_cluster))
     if failed:
-        again = resume_command(folder, [cell.experiment for cell in study.cells])
+        again = resume_command(folder, [cell.experiment for cell in study.cells], loggers)
         raise UserError(_failure(failed, len(planned), again))
     if not (json or quiet):
         say_next(report_command(folder), table_command(folder))

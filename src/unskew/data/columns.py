@@ -242,19 +242,25 @@ def _features(columns: tuple[InputColumn, ...], rows: Rows) -> Floats:
     return np.concatenate([column.apply(rows) for column in columns], axis=1)
 
 
+TO_NOTHING = 1e30
+"""The scale of a column of which a site has no value: whatever comes later is 0, but for 30 digits."""
+
+
 def _own_scale(column: InputColumn, rows: Rows) -> InputColumn:
     """A column as one site scales and fills it. A column of which the site has no value is 0 there."""
     cells = rows.column(column.name)
     present = [cell for cell in cells if not is_missing(cell) and cell not in column.unknown]
     if column.kind == "category":
-        if column.fill is None or not present:
+        if column.fill is None:
             return column
+        if not present:
+            return replace(column, fill="")  # which is no category
         found = Counter(map(category_of, present))
         return replace(column, fill=min(found, key=lambda each: (-found[each], each)))
     values = numbers_in(rows, column.name)
     values = values[~np.isnan(values) & ~np.isin(values, column.unknown)]
     if not len(values):
-        return column
+        return replace(column, scale=TO_NOTHING)
     (mean,), (scale,) = (each.tolist() for each in _mean_and_scale(values[:, None]))
     fill = None if column.fill is None else mean
     return replace(column, mean=mean, scale=scale, fill=fill)
