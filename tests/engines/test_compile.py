@@ -43,7 +43,7 @@ def quick_compiler():
     finding out how to use these was half of the compiler's time."""
     from torch._inductor import config  # here: it takes a second
 
-    with config.patch({"cpp.vec_isa_ok": False, "compile_threads": 1}):
+    with config.patch({"cpp.vec_isa_ok": False, "compile_threads": 1, "aot_inductor.debug_compile": True}):
         yield
 
 
