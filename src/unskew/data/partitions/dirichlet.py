@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.manifest import Floats, Ints
+from unskew.data.partitions.known_draws import FAILED_DRAWS, PublishedSearch
 from unskew.data.partitions.pool import (
     Division,
     PartitionSeed,
@@ -85,8 +86,14 @@ class Dirichlet:
             counts, tries, notes = _search(self, least, draw, max(1, BLOCK // (pool.classes * clients)))
             return Division(deal(pool, counts.T, seed.stream("deal")), notes, tries)
         published = _Published(self, pool.by_class, clients, seed.legacy())
+        sizes = tuple(pool.class_sizes.tolist())
+        this = PublishedSearch(self.beta, self.cap, least, clients, sizes, seed.value + seed.branch)
+        known, skipped = FAILED_DRAWS.get(this), 0
+        if known and known.draws < self.max_tries:
+            known.skip(published.rng)
+            skipped = known.draws
         counts, tries, notes = _search(self, least, published.draw, 1)
-        return Division(published.deal(counts), (*published.notes(), *notes), tries)
+        return Division(published.deal(counts), (*published.notes(), *notes), skipped + tries)
 
 
 Draw = Callable[[int], Floats]
