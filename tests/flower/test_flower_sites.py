@@ -23,6 +23,7 @@ from unskew.flower.app import read_config, settings_in
 from unskew.flower.form import form_of
 from unskew.flower.records import from_record, to_record
 from unskew.flower.server import serve
+from unskew.flower.settings import settings_of
 
 HEART = {
     "data.name": "heart-disease",
@@ -55,6 +56,17 @@ def test_a_test_at_the_sites_counts_what_one_in_one_place_counts(tmp_path):
     assert run.summary.loss == pytest.approx(result.final.loss)
     assert run.summary.groups.vacant is None
     assert "Label counts stay with the clients" in run.summary.notes[0]
+
+
+def test_a_node_with_a_gpu_agrees_with_a_server_without(monkeypatch):
+    """And trains in the same precision as nodes without one, unless another is asked for."""
+    federation = unskew.federate(unskew.load("digits"), "iid", clients=2, seed=1)
+    told = [settings_of("fedavg", "mlp-small", **more) for more in ({}, {"precision": "bf16"})]
+    agreed = [each.agreement(each.server_trial(federation, 2)) for each in told]
+    monkeypatch.setattr(unskew.Trial, "pick_device", lambda _: torch.device("cuda"))
+    for each, theirs in zip(told, agreed, strict=True):
+        each.check_agreement(theirs, each.node_trial(federation, 2))
+    assert [each.trial(federation).pick_precision() for each in told] == ["fp32", "bf16"]
 
 
 def test_label_counts_are_shared_where_that_is_asked_for(tmp_path):

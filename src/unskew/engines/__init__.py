@@ -112,13 +112,13 @@ ENGINES: dict[str, EngineType] = {
 
 def choose(trial: Trial) -> str:
     """The name of the engine a trial runs on; a UserError where it cannot."""
+    name = trial.engine
+    if name == FLOWER:  # whose clients may have a GPU where this machine has none
+        return name
     if trial.precision == "tf32" and trial.pick_device().type == "cpu":
         raise UserError("precision tf32 is for a GPU, and this is a CPU: use fp32 or bf16.")
-    name = trial.engine
     if name == "auto":
         name = "graphs" if trial.pick_device().type == "cuda" else "pool" if pool.available() else "loop"
-    if name == FLOWER:
-        return name
     if name not in ENGINES:
         raise unknown("engine", name, ["auto", *ENGINES])
     ENGINES[name].check(trial)

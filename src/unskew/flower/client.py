@@ -309,7 +309,7 @@ def _for_strategy(message: Message, context: Context, settings: FlowerSettings, 
     record, config = next(iter(message.content.array_records.values())), message.content.config_records
     round = next((int(each["server-round"]) for each in config.values() if "server-round" in each), 1) - 1
     arrays = from_record(record)
-    trial = settings.make_trial(site.federation)
+    trial = settings.trial(site.federation)
     if trial.statistics == "local" or trial.budget.optimizer_state == "kept":
         raise UserError(
             "clients keep statistics or an optimiser between rounds, which a strategy of Flower has no place "

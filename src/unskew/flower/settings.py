@@ -33,7 +33,7 @@ class FlowerSettings:
     name: str
     """What the method is called, with all its hyperparameters."""
     make_trial: Callable[[Federation], Trial]
-    """The trial of these conditions on a federation: the server's, or a node's own."""
+    """The trial of these conditions on a federation: the server's, or a node's own. Ask `trial` for it."""
 
     def __post_init__(self) -> None:
         refuse_one_place(self.method, self.name)
@@ -43,15 +43,21 @@ class FlowerSettings:
         """The method as a program."""
         return self.method if isinstance(self.method, Program) else in_one_stage(self.method)
 
+    def trial(self, federation: Federation) -> Trial:
+        """The trial on a federation. Its precision is the same on every machine, with a GPU or without: full,
+        unless another is asked for."""
+        trial = self.make_trial(federation)
+        return replace(trial, precision="fp32") if trial.precision == "auto" else trial
+
     def node_trial(self, federation: Federation, rounds: int) -> Trial:
         """The trial of so many rounds on a node's own clients, of which all may train in a round."""
-        trial = self.make_trial(federation)
+        trial = self.trial(federation)
         budget = trial.budget.model_copy(update={"cohort": "all", "rounds": rounds})
         return replace(trial, budget=budget, faults=Faults())
 
     def server_trial(self, federation: Federation, rounds: int) -> Trial:
         """The trial of so many rounds as the server runs it."""
-        trial = self.make_trial(federation)
+        trial = self.trial(federation)
         faults = trial.faults if "on_fault" in trial.faults.model_fields_set else Faults(on_fault="skip")
         budget = trial.budget.model_copy(update={"rounds": rounds})
         return replace(trial, engine=FLOWER, device="cpu", budget=budget, faults=faults)
