@@ -8,10 +8,11 @@ import tomllib
 import numpy as np
 import pytest
 import tomli_w
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unskew import Budget, UserError
+from unskew import Budget, Trial, UserError
 from unskew.experiment import Experiment, MethodSpec, assign, prepare
 from unskew.methods import METHODS
 
@@ -175,3 +176,14 @@ def test_settings_of_engines_reach_the_trial(digits):
     assert (prepared.trial.trace, prepared.trial.workers, prepared.trial.threads) == (False, 3, 2)
     assert prepared.experiment.trace is False
     assert Experiment().trace
+
+
+@pytest.mark.parametrize(("device", "precision"), [("cpu", "fp32"), ("cuda", "tf32")])
+def test_a_run_says_which_precision_it_took(device, precision, digits, monkeypatch):
+    """Where none is asked for: full on a CPU, PyTorch's own for convolutions on a GPU."""
+    monkeypatch.setattr(Trial, "pick_device", lambda _: torch.device(device))
+    made = prepare(Experiment(engine="loop"), digits)
+    assert (made.trial.pick_precision(), made.experiment.precision) == (precision, precision)
+    assert made.trial.network.precision == precision
+    asked = prepare(Experiment(engine="loop", precision="bf16"), digits)
+    assert (asked.trial.pick_precision(), asked.experiment.precision) == ("bf16", "bf16")

@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 
-from unskew import UserError
+from unskew import Trial, UserError
 from unskew.runs import RunFolder
 from unskew.search import Search, Searched, TrialLine, best, choose, parse_over
 
@@ -93,6 +93,26 @@ def test_a_killed_search_goes_on_as_if_it_had_not_been(unskew, tmp_path):
     refused = unskew(*command[:4], "--trials", "9", "--at-once", "2", *BRIEF, "--lr", "1", "--out", "whole")
     assert refused.code == 2
     assert json.loads((tmp_path / "whole/search.json").read_text())["trials"] == 5  # as it was
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_search_that_goes_on_where_another_precision_is_the_default_keeps_its_own(
+    older, unskew, tmp_path, monkeypatch
+):
+    """Also an older search, which did not write it down."""
+    command = ["tune", "fedprox", "--over", "mu=0.001..1:log", "--trials", "2", "--at-once", "1", *BRIEF]
+    assert unskew(*command, "--out", "here").code == 0
+    search = json.loads((tmp_path / "here/search.json").read_text())
+    assert search["experiment"]["precision"] == "fp32"
+    if older:
+        del search["experiment"]["precision"]
+    (tmp_path / "here/search.json").write_text(json.dumps(search | {"trials": 3}))
+    (tmp_path / "here/tune.json").unlink()
+    there = lambda trial: "bf16" if trial.precision == "auto" else trial.precision  # noqa: E731
+    monkeypatch.setattr(Trial, "pick_precision", there)
+    assert unskew("resume", "here", "--quiet").code == 0
+    files = sorted((tmp_path / "here/fedprox").glob("*/experiment.toml"))
+    assert [tomllib.loads(file.read_text())["precision"] for file in files] == ["fp32"] * 3
 
 
 def test_a_trial_that_fails_does_not_stop_the_search(unskew, tmp_path):

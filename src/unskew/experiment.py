@@ -188,7 +188,7 @@ class Experiment(Spec):
     trace: bool = True
     """Whether engine `pool` may trace a client's step and replay it without Python."""
     precision: Precision | Literal["auto"] = "auto"
-    """Of the models' passes; auto: tf32 on a GPU, fp32 on a CPU."""
+    """How exactly numbers are computed; auto: tf32 on a GPU, fp32 on a CPU."""
     fast: bool = False
     """Whether a GPU may take its fastest kernels; last bits then differ from run to run."""
     client_memory: Literal["auto"] | Annotated[float, Field(ge=0)] = "auto"

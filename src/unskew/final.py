@@ -87,8 +87,6 @@ def _experiment(run: SavedRun, data: Path | None) -> Experiment:
             f"{run.path} has a model of your own, whose code figures do not run: leave this run out."
         )
     settings = {**run.experiment, "engine": "loop", "device": "cpu", "fast": False, "model": model}
-    if settings["precision"] == "tf32":  # which a CPU has not
-        settings["precision"] = "fp32"
     settings |= {"method": {"name": "fedavg"}, "skew": {}, "validation": "none", "stop": "none"}
     if data is not None:
         settings["data"] = {**settings["data"], "folder": str(data)}

@@ -146,7 +146,7 @@ def execute(
     `make_run` is that of `train`."""
     clock, signals = clock or Clock(), list[int]()
     stopped = Interrupted(f"stopped; {how_to_go_on(path, [prepared.experiment], log)}")
-    with run_folder(path, prepared) as folder:
+    with run_folder(path, prepared, log) as folder:
         try:
             watch.say([*_beforehand(prepared), *folder.notes])
             with _loggers(log, prepared, path, watch) as loggers:
@@ -170,7 +170,7 @@ def execute(
 
 
 @contextmanager
-def run_folder(path: Path, resolved: Resolved) -> Iterator[RunFolder]:
+def run_folder(path: Path, resolved: Resolved, log: Sequence[str] = ()) -> Iterator[RunFolder]:
     """The folder of a run, which nobody else writes to meanwhile. Where it cannot be made a run's, what was
     empty is left empty, and what is new is taken away."""
     new = not path.exists()
@@ -185,7 +185,7 @@ def run_folder(path: Path, resolved: Resolved) -> Iterator[RunFolder]:
                     if each.name != LOCK:
                         each.unlink(missing_ok=True)
                 if isinstance(error, KeyboardInterrupt) and not empty:
-                    raise Interrupted(f"stopped; {how_to_go_on(path, [resolved.experiment])}") from None
+                    raise Interrupted(f"stopped; {how_to_go_on(path, [resolved.experiment], log)}") from None
                 raise
             yield folder
     except BaseException:

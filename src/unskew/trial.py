@@ -237,8 +237,8 @@ batch: there are none, and every forward pass normalises by its own batch."""
 
 
 Precision = Literal["fp32", "tf32", "bf16"]
-"""Of the models' passes. fp32: full. tf32: matrix products and convolutions of a GPU round their inputs to
-10 bits. bf16: passes under autocast; weights, optimiser and losses stay in float32."""
+"""fp32: full. tf32: matrix products and convolutions on a GPU round their inputs to 10 bits, also in losses
+and at the server. bf16: models' passes under autocast; weights, optimiser and losses stay in float32."""
 PRECISIONS = ("auto", *get_args(Precision))
 
 
@@ -287,7 +287,7 @@ class Trial:
     """Whether engine `pool` may trace a client's step and replay it without Python. No result depends on
     it."""
     precision: Precision | Literal["auto"] = "auto"
-    """Of the models' passes; auto: tf32 on a GPU, fp32 on a CPU, which has no other float32."""
+    """How exactly numbers are computed; auto: tf32 on a GPU, fp32 on a CPU."""
     fast: bool = False
     """Whether a GPU may take its fastest kernels: steps compiled as a whole, and of cuDNN's kernels those
     that win a race. Last bits then differ from run to run."""
@@ -458,7 +458,7 @@ class Trial:
         return device
 
     def pick_precision(self) -> Precision:
-        """The precision of the models' passes on the trial's device."""
+        """The trial's precision on its device."""
         if self.precision != "auto":
             return self.precision
         return "tf32" if self.pick_device().type == "cuda" else "fp32"

@@ -61,9 +61,11 @@ def read_search(folder: Path) -> Search:
     """What a search in this folder is."""
     path = folder / "search.json"
     try:
-        return SEARCH.parse(path.read_text(encoding="utf-8"))
+        search = SEARCH.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, DamagedError) as error:
         raise UserError(f"{path} cannot be used ({error}): tune again in another folder.") from None
+    search.experiment.setdefault("precision", "fp32")  # by default, when a search did not write down its own
+    return search
 
 
 def read_trials(folder: Path, search: Search) -> dict[str, list[TrialLine]]:

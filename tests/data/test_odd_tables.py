@@ -129,16 +129,24 @@ def test_a_part_of_what_joined_sites_hold_is_divided_by_site():
 
 
 def test_a_column_without_a_value_at_a_site_is_0_there():
-    """Also for rows that come with one later, which nothing tells how to scale."""
+    """Also for rows that come with a number later, which nothing tells how to scale. A category needs no
+    scale."""
     head = "age,x,group,kind,place"
     here = [(n, n % 5 + 200, "rs"[n % 3 == 0], "ab"[n % 3 == 0], "u") for n in range(20)]
     there = [(n, "?", "", "ab"[n % 2], "v") for n in range(20)]
     later = [(30, 203, "r", "a", "v"), (31, "?", "", "b", "v"), (32, "?", "", "a", "u")]
     train, test = csv("a.csv", head, here + there), csv("b.csv", head, later)
-    made = from_csv(train, label="kind", site="place", scale="site", missing="mean", test=test)
+    made = from_csv(train, label="kind", site="place", scale="site", missing="fill", test=test)
     names = [name for column in made.columns.columns for name in column.features]
     x, groups = names.index("x"), [names.index("group=r"), names.index("group=s")]
     assert not made.train.inputs[20:, [x, *groups]].any()
     assert made.test.inputs[:2, x].abs().max() < 1e-20
     assert made.test.inputs[:2, groups].tolist() == [[1, 0], [0, 0]]
     assert made.test.inputs[2, groups].sum() == 1
+
+
+@pytest.mark.parametrize("given", [{"missing": "mean"}, {"scale": "sites"}])
+def test_what_is_no_way_to_scale_or_fill_is_refused(given):
+    table = csv("a.csv", "x,y", [(n, n % 2) for n in range(20)])
+    with pytest.raises(UserError, match=f"unknown {next(iter(given))} '{next(iter(given.values()))}'"):
+        from_csv(table, label="y", **given)

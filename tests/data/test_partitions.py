@@ -218,8 +218,11 @@ class TestPublished:
             if not os.environ.get("UNSKEW_SLOW"):
                 pytest.skip("takes 15 s; set UNSKEW_SLOW to run it")
             monkeypatch.setattr(dirichlet, "FAILED_DRAWS", {})
+        draws, draw = [], dirichlet._Published.draw
+        monkeypatch.setattr(dirichlet._Published, "draw", lambda *given: draws.append(1) or draw(*given))
         made = divide(CIFAR10, "dirichlet:0.05,variant=fedntd", 100, FEDNTD_SEED)
         assert made.tries == 19126
+        assert len(draws) == (19126 if searched else 1)
         assert made.index_sha256 == "a4f58818f5b7120e50101726b2f520c246286cbb23e273307991eeb88494b5b6"
         assert (made.sizes.min(), made.sizes.max(), np.median(made.sizes)) == (12, 2731, 341.5)
         assert made.vacant.mean() == pytest.approx(7.1, abs=0.05)

@@ -39,8 +39,8 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def quick_compiler():
-    """Programs for a CPU without vector instructions, made in this process: they compute the same, and
-    finding out how to use these was half of the compiler's time."""
+    """Programs for a CPU without vector instructions and optimisation, made in this process: they compute the
+    same, and finding out how to use vectors was half of the compiler's time."""
     from torch._inductor import config  # here: it takes a second
 
     with config.patch({"cpp.vec_isa_ok": False, "compile_threads": 1, "aot_inductor.debug_compile": True}):
@@ -280,7 +280,7 @@ def test_a_step_that_depends_on_the_size_is_not_taken_for_others():
 
 
 def test_a_step_for_any_batch_is_found_again(tmp_path, monkeypatch):
-    """It is traced and compiled once: the next run takes it from the compiler's cache, for the same sizes."""
+    """It is compiled once: the next run takes it from the compiler's cache."""
     from torch._dynamo.utils import counters  # here: it takes a second
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

@@ -71,7 +71,9 @@ def reproduce(
     engine: options.Engine = None,
     device: options.Device = None,
     workers: options.Workers = None,
-    precision: options.Precision = None,
+    precision: Annotated[
+        str | None, options.option("--precision", "NAME", "fp32, tf32 (GPU) or bf16.", Version.precision)
+    ] = None,
     fast: Annotated[
         bool, typer.Option("--fast", help="Let a GPU take its fastest kernels; last bits then differ.")
     ] = False,

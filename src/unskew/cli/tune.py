@@ -256,14 +256,14 @@ def _table(method: str) -> dict[str, Any]:
 
 
 def _with_whole_paths(settings: dict[str, Any], resolved: Experiment) -> dict[str, Any]:
-    """Settings whose files are found from every folder."""
+    """Settings whose files are found from every folder, and whose precision is the same on every machine."""
     told, whole = resolved.model_dump(), copy.deepcopy(settings)
     for table, key in (
         ("data", "name"), ("data", "folder"), ("skew", "recipe"), ("model", "name"), ("model", "init"),
     ):  # fmt: skip
         if whole.get(table, {}).get(key):
             whole[table][key] = told[table][key]
-    return whole | {"validation": told["validation"]}
+    return whole | {"validation": told["validation"], "precision": told["precision"]}
 
 
 def _digest(federation: Federation) -> str:

@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
-from unskew.errors import UserError
+from unskew.errors import UserError, unknown
 from unskew.notation import in_order
 
 CellValue = float | str
@@ -243,11 +243,12 @@ def _features(columns: tuple[InputColumn, ...], rows: Rows) -> Floats:
 
 
 TO_NOTHING = 1e30
-"""The scale of a column of which a site has no value: whatever comes later is 0, but for 30 digits."""
+"""The scale of a column of numbers of which a site has none: what comes later is a 1e30th of itself."""
 
 
 def _own_scale(column: InputColumn, rows: Rows) -> InputColumn:
-    """A column as one site scales and fills it. A column of which the site has no value is 0 there."""
+    """A column as one site scales and fills it. Where the site has no value of it, numbers are 0, and a
+    missing category is none."""
     cells = rows.column(column.name)
     present = [cell for cell in cells if not is_missing(cell) and cell not in column.unknown]
     if column.kind == "category":
@@ -288,6 +289,9 @@ def learn(
 ) -> Columns:
     """How these training rows become numbers. A column that is called categorical, or has no number, holds
     categories. `site` is the column that names who owns a row, where the table has one."""
+    for name, given, known in (("missing", missing, Missing), ("scale", scale, Scale)):
+        if given not in get_args(known):
+            raise unknown(name, str(given), get_args(known))
     if scale != "site":
         return Columns(_learn(rows, categorical, missing, standardise=scale == "all"), scale, site)
     # Of all sites together, what features there are, and nothing of their values.

@@ -208,7 +208,7 @@ def _mark(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "budget.rounds": settings["budget"]["rounds"],
         "the part of the data": first.removeprefix("part:") if first.startswith("part:") else "all",
-        "precision": settings["precision"],
+        "precision": settings.get("precision", "fp32"),
         "fast": settings.get("fast", False),
         "method.name": settings["method"]["name"],
         "model.name": settings["model"]["name"],

@@ -17,7 +17,6 @@ from unskew.engines.cuda.compile import (
     compile_step,
     compile_step_for_any_batch,
     decompose_convolutions,
-    import_compiler,
     worth_compiling,
 )
 from unskew.engines.cuda.packed import PackedTensors
@@ -43,6 +42,7 @@ class CapturedStep:
         self._compiled: Callable[[Held, Tensors], None] | None = None
         self._any_size: AnyBatchStep | None = None
         """A compiled step for batches of any size, once it is known to be worth the time."""
+        self._compiling_took = 0.0
         self._rounds_begun: list[float] = []
 
     def capture(self, slot: ClientSlot, steps: int) -> Replay:
@@ -52,10 +52,9 @@ class CapturedStep:
         # cuDNN measures its kernels for full batches only: others are too rare for the time that takes.
         with slot.slot.stream.activate(), self.local.fastest() if self.trial.fast else nullcontext():
             if self.trial.fast and self._compiled is None:
-                import_compiler()
                 began = time.perf_counter()
                 self._compiled = compile_step(self._fetch_and_step, *held)
-                self.shared.compile_time.seconds = time.perf_counter() - began
+                self._compiling_took = time.perf_counter() - began
             step = self._compiled or self._fetch_and_step
 
             def several() -> None:
@@ -96,7 +95,7 @@ class CapturedStep:
         # The shortest: in the others steps were still being captured.
         each = min((after - before for before, after in pairwise(self._rounds_begun)), default=0.0)
         left = each * (self.trial.budget.rounds - round) * _share_of_partial_batches(self.trial)
-        if not worth_compiling(left, self.shared.compile_time.seconds):
+        if not worth_compiling(left, self._compiling_took):
             return False
         prefetcher, usual = self.shared.prefetcher, max(2, self.trial.budget.batch_size // 2)
         x, y = prefetcher.x[:usual], prefetcher.y[:usual]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unskew.engines.base import Local
-from unskew.engines.cuda.compile import CompileTime, compile_step, decompose_convolutions, worth_compiling
+from unskew.engines.cuda.compile import compile_step, decompose_convolutions, worth_compiling
 from unskew.engines.cuda.packed import load_model, packed_model
 from unskew.engines.cuda.streams import Replay, Stream, current_event, seconds_between
 from unskew.engines.evaluate import ANSWERS, Evaluator
@@ -19,15 +19,14 @@ from unskew.metrics import Assessment
 from unskew.transfer import download
 from unskew.types import Tensors, Weights
 
-SHARE = 0.3  # of the seconds for a step, which compiling a test takes (FedLMD's network, H200)
+COMPILING_TAKES = 5.0  # seconds, for the test of a small network on an H200 when nothing is cached
 
 
 class StreamEvaluator:
     """The test of a model, captured once, on a stream of its own beside the next round's clients."""
 
-    def __init__(self, local: Local, evaluator: Evaluator, stream: Stream, compile_time: CompileTime) -> None:
+    def __init__(self, local: Local, evaluator: Evaluator, stream: Stream) -> None:
         self.local, self.evaluator, self.stream = local, evaluator, stream
-        self.compile_time = compile_time
         # A program may test a model with other frozen tensors than the trial's: they are loaded too.
         self.frozen = local.network.frozen_tensors
         self.weights = packed_model(local.initial.with_frozen(self.frozen), local.device)
@@ -50,7 +49,7 @@ class StreamEvaluator:
                 self._replay = self._capture(compiled=False)
             if not self._decided and self._seconds is not None:
                 self._decided = True
-                if worth_compiling(self._left * self._seconds, SHARE * self.compile_time.seconds):
+                if worth_compiling(self._left * self._seconds, COMPILING_TAKES):
                     current_event(device).synchronize()  # the graph that goes must not be running
                     self._replay = self._capture(compiled=True)
             self._left -= 1

@@ -15,7 +15,6 @@ from functools import cached_property
 import torch
 
 from unskew.engines.base import Base
-from unskew.engines.cuda.compile import CompileTime
 from unskew.engines.cuda.evaluation import StreamEvaluator
 from unskew.engines.cuda.packed import load_model, packed_model
 from unskew.engines.cuda.prefetch import Prefetcher
@@ -54,7 +53,6 @@ class Graphs(Base):
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         super().__init__(trial)
         self._slots: dict[Shapes, Slots] = {}
-        self._compile_time = CompileTime()
         if self.device.type == "cuda":  # memory must not go while something still runs in it
             weakref.finalize(self, torch.cuda.synchronize, self.device)
 
@@ -63,16 +61,13 @@ class Graphs(Base):
         model = packed_model(self.initial, self.device)
         lr = torch.zeros((), device=self.device)
         prefetcher = Prefetcher(self.local, stream_on(self.device, 0, 0), MOST_SLOTS)
-        return Shared(self.local, model, lr, prefetcher, self._compile_time)
+        return Shared(self.local, model, lr, prefetcher)
 
     @cached_property
     def _evaluators(self) -> dict[EvaluationSet, StreamEvaluator]:
         stream = stream_on(self.device, 1, 0)  # one for all: a test has the device beside clients, not a test
         each = self.local.evaluators
-        return {
-            samples: StreamEvaluator(self.local, each[samples], stream, self._compile_time)
-            for samples in each
-        }
+        return {samples: StreamEvaluator(self.local, each[samples], stream) for samples in each}
 
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
         with self.deterministic():

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from unskew.engines.base import Local
 from unskew.engines.client import Start
-from unskew.engines.cuda.compile import CompileTime
 from unskew.engines.cuda.packed import PackedTensors
 from unskew.engines.cuda.prefetch import ClientInputs, Prefetcher
 from unskew.engines.cuda.streams import Event, Replay, Stream
@@ -47,7 +46,6 @@ class Shared:
     """The model that the clients received."""
     lr: Tensor
     prefetcher: Prefetcher
-    compile_time: CompileTime
 
 
 class Held(NamedTuple):

@@ -10,19 +10,15 @@ that PyTorch lacks, `triton_kernels` their programs.
 from unskew.engines.cuda.compile.decompositions import decompose_convolutions
 from unskew.engines.cuda.compile.step import (
     AnyBatchStep,
-    CompileTime,
     compile_step,
     compile_step_for_any_batch,
-    import_compiler,
     worth_compiling,
 )
 
 __all__ = [
     "AnyBatchStep",
-    "CompileTime",
     "compile_step",
     "compile_step_for_any_batch",
     "decompose_convolutions",
-    "import_compiler",
     "worth_compiling",
 ]

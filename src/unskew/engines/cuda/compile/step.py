@@ -10,7 +10,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -32,20 +31,6 @@ GAIN = 0.4
 def worth_compiling(seconds: float, takes: float) -> bool:
     """Whether compiling what will run for so many seconds saves more than it takes."""
     return GAIN * seconds > takes
-
-
-@dataclass
-class CompileTime:
-    """How many seconds it took to compile the step for full batches, the compiler's import left out. Other
-    programs are estimated by it: it tells whether the compiler finds what it made before."""
-
-    seconds: float = 20.0  # for a small network on an H200 when nothing is cached, until it is measured
-
-
-def import_compiler() -> None:
-    """Import what is needed to compile, which takes two seconds the first time."""
-    with without_collection():
-        import torch._inductor.compile_fx  # noqa: F401
 
 
 def compile_step(step: Callable[..., None], *example: Any) -> Callable[..., None]:
