@@ -15,7 +15,7 @@ from unskew.data.augment import normalise
 from unskew.errors import UserError
 from unskew.models import frozen_norms, frozen_tensors, level_ends, moving_norms, seen_levels
 from unskew.parts.heads import Head, find_head
-from unskew.trial import Precision, Trial, weights_of
+from unskew.trial import Trial, weights_of
 from unskew.types import Inputs, Out, Params, Tensors, Weights
 
 
@@ -25,8 +25,7 @@ class Network:
 
     def __init__(self, trial: Trial, device: torch.device) -> None:
         self.statistics = trial.statistics
-        precision = trial.pick_precision()
-        self.bf16 = precision == "bf16"
+        self.bf16 = trial.pick_precision() == "bf16"
         self.student = trial.build().to(device).train()
         for part in frozen_norms(self.student).values():
             part.eval()
@@ -50,7 +49,7 @@ class Network:
             isinstance(part, nn.Conv2d) and part.groups > 1 for part in self.student.modules()
         )
         """Whether it has depthwise convolutions, for which cuDNN takes seconds to find a kernel."""
-        self.channels_last = inputs.kind == "image" and _gains(self.teacher, inputs, device, precision)
+        self.channels_last = inputs.kind == "image" and _gains(self.teacher, inputs, device, self.bf16)
         self.early = trial.fast and self.bf16 and self.channels_last
         """Whether inputs that lie ready are in bfloat16 and channels last already, as the first layer wants
         them."""
@@ -247,11 +246,11 @@ def _places(module: nn.Module) -> list[ModulePlace]:
     return found
 
 
-def _gains(module: nn.Module, inputs: Inputs, device: torch.device, precision: Precision) -> bool:
+def _gains(module: nn.Module, inputs: Inputs, device: torch.device, bf16: bool) -> bool:
     """Whether channels_last images make a model faster. Measured on a CPU, one thread, whole steps: plain and
     BatchNorm networks take 0.7 to 0.95 of the time, those with GroupNorm 1.2. On an H200 it is the layout of
-    the tensor cores in bfloat16; in float32 the deterministic kernels for it are half as fast."""
-    if device.type == "cuda" and precision != "bf16":
+    the tensor cores in bfloat16; in fp32 and tf32 the deterministic kernels for it are half as fast."""
+    if device.type == "cuda" and not bf16:
         return False
     parts = list(module.modules())
     if not any(isinstance(part, nn.Conv2d) for part in parts):
