@@ -67,7 +67,7 @@ from unskew.trial import (
     Budget,
     Evaluation,
     Faults,
-    Precision,
+    PrecisionOrAuto,
     Probe,
     Statistics,
     Stop,
@@ -187,7 +187,7 @@ class Experiment(Spec):
     """How many clients run side by side; 0: as many as suit the machine."""
     trace: bool = True
     """Whether engine `pool` may trace a client's step and replay it without Python."""
-    precision: Precision | Literal["auto"] = "auto"
+    precision: PrecisionOrAuto = "auto"
     """How exactly numbers are computed; auto: tf32 on a GPU, fp32 on a CPU."""
     fast: bool = False
     """Whether a GPU may take its fastest kernels; last bits then differ from run to run."""

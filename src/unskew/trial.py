@@ -239,7 +239,7 @@ batch: there are none, and every forward pass normalises by its own batch."""
 Precision = Literal["fp32", "tf32", "bf16"]
 """fp32: full. tf32: matrix products and convolutions on a GPU round their inputs to 10 bits, also in losses
 and at the server. bf16: models' passes under autocast; weights, optimiser and losses stay in float32."""
-PRECISIONS = ("auto", *get_args(Precision))
+PrecisionOrAuto = Literal["auto", "fp32", "tf32", "bf16"]
 
 
 Teacher = Literal["running", "batch"]
@@ -286,7 +286,7 @@ class Trial:
     trace: bool = True
     """Whether engine `pool` may trace a client's step and replay it without Python. No result depends on
     it."""
-    precision: Precision | Literal["auto"] = "auto"
+    precision: PrecisionOrAuto = "auto"
     """How exactly numbers are computed; auto: tf32 on a GPU, fp32 on a CPU."""
     fast: bool = False
     """Whether a GPU may take its fastest kernels: steps compiled as a whole, and of cuDNN's kernels those
@@ -314,8 +314,8 @@ class Trial:
             whole_number(name, getattr(self, name), least)
         if self.threads > MOST_THREADS:
             raise UserError(f"threads is {self.threads} but should be at most {MOST_THREADS}.")
-        if self.precision not in PRECISIONS:
-            raise unknown("precision", str(self.precision), PRECISIONS)
+        if self.precision not in get_args(PrecisionOrAuto):
+            raise unknown("precision", str(self.precision), get_args(PrecisionOrAuto))
         if self.client_memory is not None and not 0 <= self.client_memory < math.inf:
             raise UserError(f"client_memory is {self.client_memory} but should be 0 or more GB.")
         if self.budget.cohort != "all" and self.budget.cohort > self.federation.clients:
