@@ -540,6 +540,23 @@ def test_a_damaged_note_of_where_a_run_began_does_not_cost_the_run(unskew, tmp_p
     ]
 
 
+def test_a_damaged_run_of_a_comparison_is_told_of_with_what_helps(unskew, tmp_path):
+    command = ["compare", "fedavg", "fedprox", *BRIEF, "--seeds", "1", "--out", "both"]
+    assert unskew(*command).code == 0
+    whole = (tmp_path / "both/fedavg-seed1/summary.json").read_bytes()
+    (tmp_path / "both/fedavg-seed1/summary.json").write_text("{")
+    answer = unskew("resume", "both", "--quiet")
+    assert answer.code == 2
+    assert (
+        "): remove both/fedavg-seed1, and it is run again): run what failed again with: unskew resume both;"
+        in answer.err
+    )
+    shutil.rmtree(tmp_path / "both/fedavg-seed1")
+    assert unskew("resume", "both", "--quiet").code == 0
+    again = (tmp_path / "both/fedavg-seed1/summary.json").read_bytes()
+    assert json.loads(again)["accuracy"] == json.loads(whole)["accuracy"]
+
+
 def test_what_is_left_of_a_run_that_was_killed_at_its_very_end_goes(unskew, tmp_path):
     assert unskew("run", *BRIEF, "--out", "run").code == 0
     (tmp_path / "run/checkpoints").mkdir()

@@ -29,7 +29,7 @@ from unskew.lock import locked
 from unskew.loggers import Log
 from unskew.program import MakeRun
 from unskew.record import to_json
-from unskew.report.read import SavedRun, read_run
+from unskew.report.read import SavedRun, read_own_run, read_run
 from unskew.result import Result, Round, State
 from unskew.runs import (
     EMPTY,
@@ -105,7 +105,7 @@ def is_finished(folder: Path) -> bool:
 def _finished(cell: SweepRun) -> SavedRun | record.Failure:
     """The finished run in a cell's folder, where that is the same experiment on the same data."""
     try:
-        run = read_run(cell.folder)
+        run = read_own_run(cell.folder)
         if run.summary is None or run.summary.identity != cell.identity:
             raise UserError(
                 f"the finished run in {cell.folder} is another experiment than the one asked for: choose "

@@ -155,6 +155,15 @@ def read_run(path: Path) -> SavedRun:
     return run
 
 
+def read_own_run(folder: Path) -> SavedRun:
+    """The run that a command has made in a folder before; where it is damaged, what to do about it."""
+    try:
+        return read_run(folder)
+    except UserError as error:
+        why = str(error).rpartition(": ")[0] or str(error)
+        raise UserError(f"{why}: remove {folder}, and it is run again.") from None
+
+
 def read_runs(paths: Iterable[Path]) -> list[SavedRun]:
     """The runs in these folders, each once. A folder of run folders, as compare makes it, stands for all of
     them, and one of a search for the winners' runs."""

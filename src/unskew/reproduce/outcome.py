@@ -16,7 +16,7 @@ from unskew import metrics, record
 from unskew.errors import UserError
 from unskew.record import Json
 from unskew.report.measures import MEASURES, series
-from unskew.report.read import SavedRun, read_run
+from unskew.report.read import SavedRun, read_own_run
 from unskew.reproduce.published import (
     PERCENT,
     Cell,
@@ -190,7 +190,7 @@ def _finished(settings: ExperimentSettings, out: Path, version: Version) -> tupl
     stem = run_stem(settings)
     runs = []
     for path in (out / version.folder).glob(f"{stem}-seed*/summary.json"):
-        run = _read(path.parent)
+        run = read_own_run(path.parent)
         wanted = {**_mark(settings), "seed": path.parent.name.removeprefix(f"{stem}-seed")}
         there = {**_mark(run.experiment), "seed": str(run.seed)}
         if other := [key for key, value in wanted.items() if there[key] != value]:
@@ -213,14 +213,6 @@ def _mark(settings: Mapping[str, Any]) -> dict[str, Any]:
         "method.name": settings["method"]["name"],
         "model.name": settings["model"]["name"],
     }
-
-
-def _read(folder: Path) -> SavedRun:
-    try:
-        return read_run(folder)
-    except UserError as error:
-        why = str(error).rpartition(": ")[0] or str(error)
-        raise UserError(f"{why}: remove {folder}, and it is run again.") from None
 
 
 def measure(name: str, run: SavedRun, statistic: str, baseline: SavedRun | None = None) -> float | None:
@@ -423,7 +415,7 @@ class Pace:
         """From all finished runs in a folder."""
         found: dict[tuple[str, ...], list[float]] = {}
         for path in folder.glob("*/summary.json"):
-            run = _read(path.parent)
+            run = read_own_run(path.parent)
             if run.summary is not None and run.done:
                 for key in _alike(run.experiment):
                     found.setdefault(key, []).append(run.summary.seconds / run.done)
