@@ -239,7 +239,7 @@ batch: there are none, and every forward pass normalises by its own batch."""
 Precision = Literal["fp32", "tf32", "bf16"]
 """fp32: full. tf32: matrix products and convolutions on a GPU round their inputs to 10 bits, also in losses
 and at the server. bf16: models' passes under autocast; weights, optimiser and losses stay in float32."""
-PrecisionOrAuto = Literal["auto", "fp32", "tf32", "bf16"]
+PrecisionOrAuto = Literal["auto", Precision]
 
 
 Teacher = Literal["running", "batch"]

@@ -113,9 +113,10 @@ def race(
     dense: dict[Precision, float] = {}
     batch_size = min(cell.dense_batch, MOST_ON_CPU) if on_cpu else cell.dense_batch
     for entry in entries:
-        if entry.trial.pick_precision() not in dense:
-            tell(f"{name}: the dense limit in {entry.trial.pick_precision()}")
-            dense[entry.trial.pick_precision()] = dense_rate(entry.trial, batch_size)
+        precision = entry.trial.pick_precision()
+        if precision not in dense:
+            tell(f"{name}: the dense limit in {precision}")
+            dense[precision] = dense_rate(entry.trial, batch_size)
     lines = [
         _line(entry, done, cell, rounds, dense[entry.trial.pick_precision()], whole)
         for entry, done, whole in zip(entries, runs, commands, strict=True)

@@ -149,7 +149,7 @@ def _version(rounds: str | None, fraction: str | None, precision: str | None, *,
         raise UserError(f"--fraction is {fraction} but should be a share between 0 and 1, such as 0.1.")
     if precision is not None and precision not in get_args(Precision):
         raise unknown("precision", precision, get_args(Precision))
-    return Version(None if number is None else int(number), share, precision or "fp32", fast)
+    return Version(None if number is None else int(number), share, precision or Version.precision, fast)
 
 
 def _check_fewer(wanted: Iterable[tuple[Cell, Reading]], version: Version) -> None:

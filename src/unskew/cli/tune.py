@@ -217,7 +217,7 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
     federation = first.trial.federation
     if federation.validation is None:
         raise UserError("a search needs validation data: give --validation 0.1.")
-    settings = _with_whole_paths(search.experiment, first.experiment)
+    settings = _portable(search.experiment, first.experiment)
     search = replace(search, experiment=settings, data_sha256=_digest(federation))
     folder = folder or free_folder("-".join(["tune", *methods]))
     found = claim(folder)
@@ -255,8 +255,8 @@ def _table(method: str) -> dict[str, Any]:
     return table | {"name": "+".join(map(absolute_method, table["name"].split("+")))}
 
 
-def _with_whole_paths(settings: dict[str, Any], resolved: Experiment) -> dict[str, Any]:
-    """Settings whose files are found from every folder, and whose precision is the same on every machine."""
+def _portable(settings: dict[str, Any], resolved: Experiment) -> dict[str, Any]:
+    """Settings that mean the same in every folder and on every machine."""
     told, whole = resolved.model_dump(), copy.deepcopy(settings)
     for table, key in (
         ("data", "name"), ("data", "folder"), ("skew", "recipe"), ("model", "name"), ("model", "init"),

@@ -28,6 +28,7 @@ class Local:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.device = trial.pick_device()
+        self._tf32 = trial.pick_precision() == "tf32"
         if self.device.type == "cpu":
             numerics.keep_freed_memory()
         self.network = Network(trial, self.device)
@@ -38,12 +39,11 @@ class Local:
 
     def deterministic(self) -> AbstractContextManager[None]:
         """The settings under which the same work gives the same bits."""
-        tf32 = self.trial.pick_precision() == "tf32"
-        return numerics.deterministic(self.device, self.trial.threads, tf32=tf32)
+        return numerics.deterministic(self.device, self.trial.threads, tf32=self._tf32)
 
     def fastest(self) -> AbstractContextManager[None]:
         """Return the settings of the fastest kernels, to be used within `deterministic`."""
-        return numerics.kernels(tf32=self.trial.pick_precision() == "tf32", choice="fastest")
+        return numerics.kernels(tf32=self._tf32, choice="fastest")
 
 
 class Base:

@@ -211,11 +211,11 @@ def _rule(skew: str | Skew | Callable[..., object]) -> Skew:
 def _spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Partitioner:
     """The rule with its domains written out, where the dataset has domains. Those who own samples are of one
     domain each already."""
-    if domains and not isinstance(innermost(rule), Natural) and not _names_domains(rule):
+    if domains and not isinstance(innermost(rule), Natural | Domains):
         rule = Domains((), rule)
     if isinstance(rule, Domains):
         return rule.spell_out(domains, clients)
-    if isinstance(rule, LongTail | Part) and _names_domains(rule):
+    if isinstance(rule, LongTail | Part) and isinstance(innermost(rule), Domains):
         return replace(rule, then=_spell_out(rule.then, domains, clients))
     return rule
 
@@ -225,7 +225,3 @@ def innermost(rule: Skew) -> Skew:
     while isinstance(rule, LongTail | Part):
         rule = rule.then
     return rule
-
-
-def _names_domains(rule: Partitioner) -> bool:
-    return isinstance(rule, Domains) or (isinstance(rule, LongTail | Part) and _names_domains(rule.then))

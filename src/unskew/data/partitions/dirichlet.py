@@ -87,7 +87,7 @@ class Dirichlet:
             return Division(deal(pool, counts.T, seed.stream("deal")), notes, tries)
         published = _Published(self, pool.by_class, clients, seed.legacy())
         sizes = tuple(pool.class_sizes.tolist())
-        this = PublishedSearch(self.beta, self.cap, least, clients, sizes, seed.value + seed.branch)
+        this = PublishedSearch(self.beta, self.cap, least, clients, sizes, seed.legacy_seed())
         known, skipped = FAILED_DRAWS.get(this), 0
         if known and known.draws < self.max_tries:
             known.skip(published.rng)

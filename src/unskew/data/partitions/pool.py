@@ -67,13 +67,14 @@ class PartitionSeed:
 
     def legacy(self) -> np.random.RandomState:
         """As after np.random.seed(seed), which the published codes call; NumPy never changes this stream."""
-        return np.random.RandomState(self._legacy())
+        return np.random.RandomState(self.legacy_seed())
 
     def legacy_python(self) -> random.Random:
         """As after random.seed(seed)."""
-        return random.Random(self._legacy())
+        return random.Random(self.legacy_seed())
 
-    def _legacy(self) -> int:
+    def legacy_seed(self) -> int:
+        """What the published codes' generators are seeded with."""
         if self.value + self.branch >= 2**32:
             raise UserError(
                 f"a published variant needs a seed below {2**32}, not {self.value}: choose a smaller one."
