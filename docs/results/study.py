@@ -4,19 +4,22 @@ python docs/results/study.py
 
 A grid stands between two comments. The first names a setting and a network of docs/which-method.md, such as
 `<!-- grid: digits, dirichlet:0.05, 10 clients, 3 per round | mlp-small -->`. With `| worst` behind the
-network it shows the worst class in the place of the accuracy. The numbers are those that
-docs/results/build.py made of the raw lines.
+network it shows the worst class in the place of the accuracy. `servers` in the place of `grid` shows what
+each server adds to the plain one, and `losses` how far apart two losses are, as paired differences. The
+numbers are those that docs/results/build.py made of the raw lines.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from build import table
 
 from unskew import metrics
 from unskew.advice.evidence import evidence
+from unskew.report.answer import between, signed
 
 PAGES = sorted(Path(__file__).parent.glob("*-study.md"))
 LOSSES = (
@@ -37,35 +40,89 @@ SERVERS = {
     "+fedavgm+ema:decay=auto": "both",
     "+uniform+fedacg:beta=0+ema:decay=auto": "steady's",
 }
-GRID = re.compile(r"(<!-- grid: (.*?) \| (.*?)(?: \| (\w+))? -->).*?(<!-- /grid -->)", re.DOTALL)
+PAIRS = (
+    ("fedvls", "logit-adjustment"),
+    ("logit-adjustment:floor=0.01", "logit-adjustment"),
+    ("fedlmd", "logit-adjustment"),
+    ("fedlmd", "fedntd"),
+)
+GRID = re.compile(r"(<!-- (\w+): (.*?) \| (.*?)(?: \| (\w+))? -->).*?(<!-- /\2 -->)", re.DOTALL)
+
+Seeds = dict[int, float | None]
+Values = dict[str, Seeds]
 
 
-def grid(setting: str, network: str, measure: str) -> str:
-    """Every loss with every server: a measure as mean ± standard deviation over seeds."""
+def values(setting: str, network: str, measure: str) -> Values:
+    """A measure of every method, by seed."""
     (found,) = [
         each for one in evidence() if one.title == setting for each in one.networks if each.title == network
     ]
-    methods = {each.name: each for each in found.methods}
-    servers = [each for each in SERVERS if any(loss + each in methods for loss in LOSSES)]
+    return {
+        each.name: {int(seed): getattr(told, measure) for seed, told in each.seeds.items()}
+        for each in found.methods
+    }
+
+
+def grid(of: Values) -> str:
+    """Every loss with every server: mean ± standard deviation over seeds."""
+    servers = [each for each in SERVERS if any(loss + each in of for loss in LOSSES)]
 
     def number(name: str) -> str:
-        seeds = methods[name].seeds.values() if name in methods else ()
-        summary = metrics.over_seeds(getattr(each, measure) for each in seeds)
+        summary = metrics.over_seeds(of.get(name, {}).values())
         return "-" if summary is None else metrics.plus_minus(summary, scale=100)
 
-    losses = [each for each in LOSSES if any(each + server in methods for server in servers)]
+    losses = [each for each in LOSSES if any(each + server in of for server in servers)]
     rows = [[f"`{loss}`", *(number(loss + server) for server in servers)] for loss in losses]
     return table(["loss", *(SERVERS[each] for each in servers)], rows)
 
 
+def servers(of: Values) -> str:
+    """What each server adds to the plain one; the whole table is one family of tests."""
+    others = [each for each in SERVERS if each]
+    cells = differences(of, [(loss + server, loss) for loss in LOSSES for server in others])
+    rows = [[f"`{loss}`", *(cells.pop(0) for _ in others)] for loss in LOSSES]
+    known = [row for row in rows if set(row[1:]) != {"-"}]
+    return table(["loss", *(SERVERS[each] for each in others)], known)
+
+
+def losses(of: Values) -> str:
+    """How far apart two losses are with each server; each pair of losses is a family of tests."""
+    rows = []
+    for first, second in PAIRS:
+        cells = differences(of, [(first + server, second + server) for server in SERVERS])
+        rows.append([f"`{first}` − `{second}`", *cells])
+    return table(["losses", *SERVERS.values()], rows)
+
+
+def differences(of: Values, pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Paired differences in points, with their intervals, and a star where the sign holds after Holm's
+    correction for all of them."""
+    found = [metrics.compare(of.get(first, {}), of.get(second, {})) for first, second in pairs]
+    adjusted = metrics.holm([None if each is None else each.t_test for each in found])
+    return [_difference(each, p) for each, p in zip(found, adjusted, strict=True)]
+
+
+def _difference(found: metrics.Comparison | None, adjusted: float | None) -> str:
+    if found is None or found.interval is None:
+        return "-"
+    star = " \\*" if adjusted is not None and adjusted <= metrics.LEVEL else ""
+    return f"{signed(found.difference)} ({between(found.interval)}){star}"
+
+
+KINDS = {"grid": grid, "servers": servers, "losses": losses}
+
+
 def renewed(page: str) -> str:
-    """The page with its grids made anew."""
-    return GRID.sub(
-        lambda told: f"{told[1]}\n\n{grid(told[2], told[3], told[4] or 'accuracy')}\n\n{told[5]}", page
-    )
+    """The page with its tables made anew."""
+
+    def made(told: re.Match[str]) -> str:
+        head, kind, setting, network, measure, end = told.groups()
+        return f"{head}\n\n{KINDS[kind](values(setting, network, measure or 'accuracy'))}\n\n{end}"
+
+    return GRID.sub(made, page)
 
 
 if __name__ == "__main__":
     for path in PAGES:
         path.write_text(renewed(path.read_text()))
-        print(f"written: the grids of {path.name}")
+        print(f"written: the tables of {path.name}")
