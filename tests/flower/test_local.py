@@ -88,6 +88,16 @@ def test_flowers_own_command_reaches_it(federation):
     }
 
 
+def test_a_process_shows_its_mark_from_the_moment_it_is_started(tmp_path):
+    """By which it is found, and ended where something fails right then."""
+    for _ in range(100):  # on a busy machine, five of them did not
+        pid, _ = processes.start(["/bin/sleep", "60"], {processes.MARK: "a"}, tmp_path / "log")
+        shown = environment(pid)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert shown == {processes.MARK: "a"}
+
+
 def test_no_process_reports_updates_or_installs_anything(federation):
     there = processes.running(federation.mark)
     assert len(there) == 2 * len(federation.processes)  # each has one that starts apps

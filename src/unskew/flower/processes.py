@@ -31,7 +31,8 @@ def need_proc() -> None:
 
 
 def start(command: list[str], environment: Mapping[str, str], log: Path) -> tuple[int, int]:
-    """Start a process in a session of its own, whose output goes to a file: its number, and when it began."""
+    """Start a process in a session of its own, whose output goes to a file: its number, and when it began.
+    From then on it is found by its mark."""
     if log.exists():
         log.replace(log.with_suffix(".before.log"))
     pid = os.posix_spawn(
@@ -47,7 +48,8 @@ def start(command: list[str], environment: Mapping[str, str], log: Path) -> tupl
         setsigmask=(),
         setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGPIPE),
     )
-    found = _look(pid)
+    while (found := _look(pid)) and not _environment(pid):  # for a moment after its start it shows none
+        time.sleep(0.001)
     return pid, found[1] if found else 0
 
 
@@ -97,7 +99,11 @@ def _look(pid: int) -> tuple[int, int] | None:
 
 
 def _carries(pid: int, mark: str) -> bool:
+    return f"{MARK}={mark}".encode() in _environment(pid).split(b"\0")
+
+
+def _environment(pid: int) -> bytes:
     try:
-        return f"{MARK}={mark}".encode() in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return (PROC / str(pid) / "environ").read_bytes()
     except OSError:  # it is another user's, or has ended
-        return False
+        return b""
