@@ -47,7 +47,7 @@ test-ray: $(VENV)/development
 
 # Flower's typer warns of what it takes from click. Each file has its federation: in their order, those that wait most first.
 test-flower: $(FLOWER)/development
-	$(FLOWER)/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder -p no:cacheprovider -W ignore::DeprecationWarning:typer tests/flower
+	$(FLOWER)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder -p no:cacheprovider -W ignore::DeprecationWarning:typer tests/flower
 
 # One federation after another: several would share the cores.
 test-deploy: $(FLOWER)/development
@@ -82,7 +82,7 @@ results: $(VENV)/development
 check: $(VENV)/development
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --num-workers 2
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # Every link and anchor has to lead somewhere, and nothing may come from a network.

@@ -26,6 +26,7 @@ def running(*nodes: list[str], token: str = "", **resources: float) -> Iterator[
     folder = tempfile.mkdtemp(prefix="ray")  # short: it holds sockets, whose paths may have 107 characters
     address = f"127.0.0.1:{free_port()}"
     head = ["--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false"]
+    head += ["--no-monitor"]  # of an autoscaler, which no test asks anything
     started = []
     # Whether or not this user has a token.
     access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}

@@ -446,7 +446,7 @@ def test_a_cell_whose_worker_dies_goes_on_from_its_checkpoint(unskew, fleet, tmp
     whole = unskew("compare", "mortal.py", *flags, "--engine", "loop", "--out", "whole")
     assert whole.code == 0, whole.err
     begun.touch()
-    killed = unskew("compare", "mortal.py", *flags, "--engine", "ray", "--set", "workers=1", "--out", "out")
+    killed = unskew("compare", "mortal.py", *flags, "--engine", "ray", "--set", "workers=2", "--out", "out")
     assert killed.code == 0, killed.err
     assert len(begun.read_bytes()) in (7, 8)  # the fifth again, and the fourth if it was being written
     model = "mortal.py-seed1/model.safetensors"
@@ -490,7 +490,7 @@ def test_a_method_that_cannot_be_sent_does_not_stop_the_others(unskew, fleet, tm
         "    lock = threading.Lock()\n"
         "    return Method(loss=lambda view: view.out.logits.mean() if lock else view.out.logits.sum())\n"
     )
-    flags = ["--rounds", "1", "--epochs", "1", "--engine", "ray", "--out", "out"]
+    flags = ["--rounds", "1", "--epochs", "1", "--engine", "ray", "--set", "workers=2", "--out", "out"]
     answer = unskew("compare", "fedavg", "locked.py", *flags)
     assert answer.code == 2
     assert "1 of 2 runs failed" in answer.err
@@ -504,7 +504,7 @@ def test_a_method_that_cannot_be_sent_does_not_stop_the_others(unskew, fleet, tm
 @needs_ray
 def test_an_engine_that_is_gone_holds_no_cpu(trial, fleet):
     until(lambda: has("CPU", "available_resources") == 1)
-    engine = start(replace(trial, workers=1))
+    engine = start(replace(trial, workers=0))  # as many as the cluster has, of which one client needs one
     engine.fit(Method(), engine.initial, {}, [job(trial.federation, 0)])
     until(lambda: has("CPU", "available_resources") == 0)
     del engine

@@ -1,16 +1,17 @@
 """A federation in one process: messages go through Flower's own serialisation, and nothing else of it."""
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
 
 def carried(message):
-    """The message as it arrives on another machine."""
-    message.metadata.__dict__["_message_id"] = message.object_id
-    contents = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
-    arrived = inflate_object_from_contents(message.object_id, contents)
+    """The message as it arrives on another machine. As where Flower sends one, each part is hashed once."""
+    with no_object_id_recompute():
+        message.metadata.__dict__["_message_id"] = message.object_id
+        contents = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+        arrived = inflate_object_from_contents(message.object_id, contents)
     arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
     return arrived
 

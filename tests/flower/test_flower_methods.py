@@ -25,6 +25,8 @@ NODES = [{"partition-id": "0-1"}, {"partition-id": 2}, {"partition-id": 3}]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
+    """Where nodes keep things. The working directory is no repository, whose state each run would ask for."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
     return tmp_path / "flwr"
 

@@ -165,10 +165,11 @@ def test_every_network_is_trained_saved_and_loaded(name: str, norm: str, few, tm
     trial = replace(trial, budget=Budget(rounds=1, epochs=1, batch_size=4, lr=0.01))
     result = train(trial)
     trained = result.weights.params
-    start = dict(trial.build().named_parameters())
+    untrained = trial.build()
+    start = dict(untrained.named_parameters())
     assert trained.keys() == start.keys()  # the weights themselves are sent, and all of them
     assert result.rounds[0].traffic.up == 4 * sum(value.numel() for value in trained.values())
-    for part, layer in trial.build().named_modules():
+    for part, layer in untrained.named_modules():
         if isinstance(layer, STANDARDISED):
             assert not torch.equal(trained[f"{part}.weight"], start[f"{part}.weight"])
     model = load_model(result.save(tmp_path / "run"))

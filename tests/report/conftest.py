@@ -260,7 +260,9 @@ def chromium() -> Iterator[Any]:
         pytest.skip("needs a browser: apt-get install chromium")
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     flags += ["--disable-component-update", "--disable-sync", "--no-first-run"]
-    flags += ["--js-flags=--no-turbofan"]  # no page stays so long that compiling its code well would pay
+    # No page stays so long that compiling its code well would pay. The lines of its code, for stacks, are
+    # kept when it is compiled: else V8 parses much of Plotly once more for them.
+    flags += ["--js-flags=--no-turbofan --no-enable-lazy-source-positions"]
     with tool.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=flags)
         yield browser

@@ -237,10 +237,12 @@ def ink_on(colour: Sequence[float]) -> str:
 
 
 def write_number(axes: Axes, row: int, column: int, text: str, value: float, **more: Any) -> None:
-    """A number on a cell of the image, in black or white as is read better."""
+    """A number on a cell of the image, in black or white as is read better. It takes no room beside the
+    image: the layout need not measure it."""
     (shade,) = axes.images[0].to_rgba(np.array([value]))
     axes.text(
-        column, row, text, ha="center", va="center", fontsize=SMALL, color=ink_on(shade), **more
+        column, row, text, ha="center", va="center", fontsize=SMALL, color=ink_on(shade), in_layout=False,
+        **more,
     )  # fmt: skip
 
 
