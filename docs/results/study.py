@@ -1,8 +1,8 @@
-"""The grids of losses and servers in docs/results/*-study.md.
+"""The tables of losses and servers in docs/results/*-study.md.
 
 python docs/results/study.py
 
-A grid stands between two comments. The first names a setting and a network of docs/which-method.md, such as
+A table stands between two comments. The first names a setting and a network of docs/which-method.md, such as
 `<!-- grid: digits, dirichlet:0.05, 10 clients, 3 per round | mlp-small -->`. With `| worst` behind the
 network it shows the worst class in the place of the accuracy. `servers` in the place of `grid` shows what
 each server adds to the plain one, and `losses` how far apart two losses are, as paired differences. The
@@ -12,7 +12,7 @@ numbers are those that docs/results/build.py made of the raw lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 from build import table
@@ -46,10 +46,10 @@ PAIRS = (
     ("fedlmd", "logit-adjustment"),
     ("fedlmd", "fedntd"),
 )
-GRID = re.compile(r"(<!-- (\w+): (.*?) \| (.*?)(?: \| (\w+))? -->).*?(<!-- /\2 -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- (\w+): (.*?) \| (.*?)(?: \| (\w+))? -->).*?(<!-- /\2 -->)", re.DOTALL)
 
-Seeds = dict[int, float | None]
-Values = dict[str, Seeds]
+Values = dict[str, dict[int, float | None]]
+"""By method and seed."""
 
 
 def values(setting: str, network: str, measure: str) -> Values:
@@ -58,7 +58,7 @@ def values(setting: str, network: str, measure: str) -> Values:
         each for one in evidence() if one.title == setting for each in one.networks if each.title == network
     ]
     return {
-        each.name: {int(seed): getattr(told, measure) for seed, told in each.seeds.items()}
+        each.name: {seed: getattr(told, measure) for seed, told in each.seeds.items()}
         for each in found.methods
     }
 
@@ -76,30 +76,39 @@ def grid(of: Values) -> str:
     return table(["loss", *(SERVERS[each] for each in servers)], rows)
 
 
-def servers(of: Values) -> str:
-    """What each server adds to the plain one; the whole table is one family of tests."""
+def gains_of_servers(of: Values) -> str:
+    """What each server adds to the plain one."""
     others = [each for each in SERVERS if each]
-    cells = differences(of, [(loss + server, loss) for loss in LOSSES for server in others])
-    rows = [[f"`{loss}`", *(cells.pop(0) for _ in others)] for loss in LOSSES]
-    known = [row for row in rows if set(row[1:]) != {"-"}]
-    return table(["loss", *(SERVERS[each] for each in others)], known)
+    return differences(
+        of,
+        ["loss", *(SERVERS[each] for each in others)],
+        {f"`{loss}`": [(loss + server, loss) for server in others] for loss in LOSSES},
+    )
 
 
-def losses(of: Values) -> str:
-    """How far apart two losses are with each server; each pair of losses is a family of tests."""
-    rows = []
-    for first, second in PAIRS:
-        cells = differences(of, [(first + server, second + server) for server in SERVERS])
-        rows.append([f"`{first}` − `{second}`", *cells])
-    return table(["losses", *SERVERS.values()], rows)
+def gaps_between_losses(of: Values) -> str:
+    """How far apart two losses are with each server."""
+    return differences(
+        of,
+        ["losses", *SERVERS.values()],
+        {
+            f"`{first}` − `{second}`": [(first + server, second + server) for server in SERVERS]
+            for first, second in PAIRS
+        },
+    )
 
 
-def differences(of: Values, pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Paired differences in points, with their intervals, and a star where the sign holds after Holm's
-    correction for all of them."""
-    found = [metrics.compare(of.get(first, {}), of.get(second, {})) for first, second in pairs]
-    adjusted = metrics.holm([None if each is None else each.t_test for each in found])
-    return [_difference(each, p) for each, p in zip(found, adjusted, strict=True)]
+def differences(of: Values, heads: list[str], rows: Mapping[str, list[tuple[str, str]]]) -> str:
+    """A table of paired differences in points, with their intervals, and a star where the sign holds after
+    Holm's correction for all differences of the table. A row without any is left out."""
+    found = {
+        name: [metrics.compare(of.get(first, {}), of.get(second, {})) for first, second in pairs]
+        for name, pairs in rows.items()
+    }
+    tested = [each for row in found.values() for each in row]
+    adjusted = iter(metrics.holm([None if each is None else each.t_test for each in tested]))
+    shown = {name: [_difference(each, next(adjusted)) for each in row] for name, row in found.items()}
+    return table(heads, ([name, *row] for name, row in shown.items() if set(row) != {"-"}))
 
 
 def _difference(found: metrics.Comparison | None, adjusted: float | None) -> str:
@@ -109,7 +118,7 @@ def _difference(found: metrics.Comparison | None, adjusted: float | None) -> str
     return f"{signed(found.difference)} ({between(found.interval)}){star}"
 
 
-KINDS = {"grid": grid, "servers": servers, "losses": losses}
+KINDS = {"grid": grid, "servers": gains_of_servers, "losses": gaps_between_losses}
 
 
 def renewed(page: str) -> str:
@@ -119,7 +128,7 @@ def renewed(page: str) -> str:
         head, kind, setting, network, measure, end = told.groups()
         return f"{head}\n\n{KINDS[kind](values(setting, network, measure or 'accuracy'))}\n\n{end}"
 
-    return GRID.sub(made, page)
+    return TABLE.sub(made, page)
 
 
 if __name__ == "__main__":
