@@ -26,6 +26,11 @@ class Candidate:
         """Whether it is FedAvg."""
         return self.method.name == REFERENCE
 
+    @property
+    def combined(self) -> bool:
+        """Whether it is several methods in one."""
+        return "+" in self.method.name
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -162,7 +167,9 @@ def _seeds(method: MethodResult, measure: str) -> dict[int, float | None]:
 
 def judge(candidates: Sequence[Candidate]) -> Verdict:
     """Candidates of one setting against FedAvg, on the first network where it shares enough seeds with
-    another candidate; where it does so on none, against the first candidate that does."""
+    another candidate; where it does so on none, against the first candidate that does. Claims about methods
+    and about combinations of them are corrected apart: how many combinations were tried has no bearing on
+    what is known of a method."""
     named = {each.name: each for each in candidates}
     first = sorted(candidates, key=lambda each: not each.plain)
     reference = next((each for each in first if len(_sharing(each, candidates)) > 1), first[0])
@@ -171,7 +178,9 @@ def judge(candidates: Sequence[Candidate]) -> Verdict:
         return Verdict(None, named, reference)
     values = {name: {goal: _seeds(named[name].method, goal) for goal in GOALS} for name in kept}
     known = tuple(goal for goal in GOALS if all(None not in each[goal].values() for each in values.values()))
-    return Verdict(compare_values(values, reference.name, known), named, reference)
+    combined = {name for name in kept if named[name].combined}
+    groups = [group for group in (set(kept) - combined, combined) if group - {reference.name}]
+    return Verdict(compare_values(values, reference.name, known, groups), named, reference)
 
 
 def _sharing(one: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -8,7 +8,7 @@ A method is called the best only if it is above every other one as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unskew import metrics
@@ -269,10 +269,16 @@ def _compare(methods: RunsByMethod, reference: str, when: Moment) -> Answer:
     return replace(compare_values(values, reference, measures), round=when.round)
 
 
-def compare_values(values: Values, reference: str, measures: tuple[str, ...]) -> Answer:
+def compare_values(
+    values: Values, reference: str, measures: tuple[str, ...], groups: Sequence[Collection[str]] = ()
+) -> Answer:
     """The numbers of an answer, without its words, where every difference is over the seeds that both have.
-    The first measure is one family of claims, the others together are a second."""
-    differences = metrics.against_reference(values, reference, families=[measures[:1], measures[1:]])
+    The first measure is one family of claims, the others together are a second. Methods of different groups
+    are of different families; without groups, all are of one."""
+    differences: dict[str, dict[str, Difference | None]] = {}
+    for group in groups or [values]:
+        some = {name: each for name, each in values.items() if name in group or name == reference}
+        differences |= metrics.against_reference(some, reference, families=[measures[:1], measures[1:]])
     standings = tuple(
         Standing(
             name,
