@@ -15,11 +15,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from build import table
+from build import star, table
 
 from unskew import metrics
 from unskew.advice.evidence import evidence
-from unskew.report.answer import between, signed
+from unskew.metrics.reference import corrected
+from unskew.report.answer import points
 
 PAGES = sorted(Path(__file__).parent.glob("*-study.md"))
 LOSSES = (
@@ -101,21 +102,18 @@ def gaps_between_losses(of: Values) -> str:
 def differences(of: Values, heads: list[str], rows: Mapping[str, list[tuple[str, str]]]) -> str:
     """A table of paired differences in points, with their intervals, and a star where the sign holds after
     Holm's correction for all differences of the table. A row without any is left out."""
-    found = {
-        name: [metrics.compare(of.get(first, {}), of.get(second, {})) for first, second in pairs]
+    compared = {
+        pair: one
+        for pairs in rows.values()
+        for pair in pairs
+        if (one := metrics.compare(*(of.get(name, {}) for name in pair))) and one.interval
+    }
+    found = corrected(compared)
+    shown = {
+        name: [f"{points(found[pair])}{star(found[pair])}" if pair in found else "-" for pair in pairs]
         for name, pairs in rows.items()
     }
-    tested = [each for row in found.values() for each in row]
-    adjusted = iter(metrics.holm([None if each is None else each.t_test for each in tested]))
-    shown = {name: [_difference(each, next(adjusted)) for each in row] for name, row in found.items()}
     return table(heads, ([name, *row] for name, row in shown.items() if set(row) != {"-"}))
-
-
-def _difference(found: metrics.Comparison | None, adjusted: float | None) -> str:
-    if found is None or found.interval is None:
-        return "-"
-    star = " \\*" if adjusted is not None and adjusted <= metrics.LEVEL else ""
-    return f"{signed(found.difference)} ({between(found.interval)}){star}"
 
 
 KINDS = {"grid": grid, "servers": gains_of_servers, "losses": gaps_between_losses}

@@ -9,6 +9,7 @@ from functools import cached_property
 from unskew import metrics
 from unskew.advice.evidence import GOALS, MethodResult, NetworkResult, Setting
 from unskew.metrics import Difference
+from unskew.metrics.reference import corrected
 from unskew.report.answer import REFERENCE, Answer, Standing, compare_values
 
 
@@ -263,11 +264,6 @@ def of_networks(setting: Setting) -> dict[str, dict[str, Difference]]:
             for name, pair in pairs.items()
             if pair is not None and len(pair.seeds) >= metrics.FEWEST
         }
-        adjusted = metrics.holm([pair.t_test for pair in known.values()])
-        gains = {
-            name: Difference(pair.seeds, pair.difference, pair.std, pair.interval, pair.t_test, p, None)
-            for (name, pair), p in zip(known.items(), adjusted, strict=True)
-        }
-        if gains:
-            found[network.title] = gains
+        if known:
+            found[network.title] = corrected(known)
     return found

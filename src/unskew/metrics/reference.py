@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from unskew.metrics.seeds import DIFFERENCE, LEVEL, Bounds, Comparison, compare
 
@@ -14,6 +15,7 @@ MOST_SEEDS = 1000
 
 Seeds = Mapping[int, float | None]
 """A number for each seed."""
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -100,25 +102,25 @@ def against_reference(
     told: dict[str, dict[str, Difference | None]] = {method: {} for method in others}
     for family in families or [[measure] for measure in values[reference]]:
         keys = [(method, measure) for method in others for measure in family]
-        p = [_p(found[key]) for key in keys]
-        tested = sorted(value for value in p if value is not None)
-        for key, value, adjusted in zip(keys, p, holm(p), strict=True):
-            one = found[key]
-            needed = None
-            if one and one.std and value is not None and adjusted is not None and adjusted > LEVEL:
-                left = len(tested) - tested.index(value)  # of the family, at its turn
-                needed = seeds_needed(one.difference, one.std, level=LEVEL / left)
-                needed = needed and max(needed, len(one.seeds) + 1)  # those at hand do not settle it
-            told[key[0]][key[1]] = (
-                None
-                if one is None
-                else Difference(one.seeds, one.difference, one.std, one.interval, value, adjusted, needed)
-            )
+        differences = corrected({key: one for key in keys if (one := found[key]) is not None})
+        for method, measure in keys:
+            told[method][measure] = differences.get((method, measure))
     return told
 
 
-def _p(found: Comparison | None) -> float | None:
-    return None if found is None else found.t_test
+def corrected(family: Mapping[Key, Comparison]) -> dict[Key, Difference]:
+    """The comparisons of a family, with p corrected for all of them by Holm's procedure."""
+    p = [one.t_test for one in family.values()]
+    tested = sorted(value for value in p if value is not None)
+    told = {}
+    for (key, one), value, adjusted in zip(family.items(), p, holm(p), strict=True):
+        needed = None
+        if one.std and value is not None and adjusted is not None and adjusted > LEVEL:
+            left = len(tested) - tested.index(value)  # of the family, at its turn
+            needed = seeds_needed(one.difference, one.std, level=LEVEL / left)
+            needed = needed and max(needed, len(one.seeds) + 1)  # those at hand do not settle it
+        told[key] = Difference(one.seeds, one.difference, one.std, one.interval, value, adjusted, needed)
+    return told
 
 
 def best_of(values: Mapping[str, Seeds]) -> str | None:
