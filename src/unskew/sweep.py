@@ -354,12 +354,11 @@ def _side_by_side(
     """A cell to each worker of the cluster. Records are written here, as the cells end; checkpoints by the
     workers that can reach the cells' folders."""
     first, ray = cells[0].prepared.trial, connect()
-    workers = fleet_for(
+    fleet = fleet_for(
         cuda=first.pick_device().type == "cuda",
         threads=max(cell.prepared.trial.threads for cell in cells),
-        limit=first.workers,
     )
-    workers.grow(len(cells))
+    workers = fleet.grow(min(len(cells), first.workers or len(cells)))
     each = [_for_worker(cell.prepared) for cell in cells]
     folders = [RunFolder(cell.folder, mine) for cell, mine in zip(cells, each, strict=True)]
     for mine in each:
@@ -379,7 +378,7 @@ def _side_by_side(
             fail(number, error)
     numbers = list(sent)
     try:
-        with closing(workers.run(list(sent.values()))) as answers:
+        with closing(fleet.run(list(sent.values()), workers)) as answers:
             for place, answer in answers:
                 number = numbers[place]
                 if isinstance(answer, LostError):

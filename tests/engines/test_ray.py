@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from unskew.engines import Failed, Job, Task, start
 from unskew.engines.ray.engine import RemoteJob
 from unskew.engines.ray.fleet import RayWorker
 from unskew.engines.ray.payload import pack, pack_code
+from unskew.method import plain_loss
 from unskew.methods.assemble import assemble
 from unskew.rounds import begin, sample_cohort, step
 from unskew.types import Memory
@@ -356,6 +358,7 @@ def test_workers_that_die_at_their_start_are_given_up_each_time(trial, fleet, tm
         def call(self, function, sent, value):
             return function(sent, value)
 
+    monkeypatch.setattr("unskew.engines.ray.fleet._fleets", WeakValueDictionary())  # none has started yet
     monkeypatch.setattr("unskew.engines.ray.fleet.RayWorker", Dying)
     engine = start(replace(trial, workers=1))
     for _ in range(2):
@@ -502,8 +505,9 @@ def test_a_method_that_cannot_be_sent_does_not_stop_the_others(unskew, fleet, tm
 
 
 @needs_ray
-def test_an_engine_that_is_gone_holds_no_cpu(trial, fleet):
+def test_an_engine_that_is_gone_holds_no_cpu(trial, fleet, monkeypatch):
     until(lambda: has("CPU", "available_resources") == 1)
+    monkeypatch.setattr("unskew.engines.ray.fleet._fleets", WeakValueDictionary())  # it has its own workers
     engine = start(replace(trial, workers=0))  # as many as the cluster has, of which one client needs one
     engine.fit(Method(), engine.initial, {}, [job(trial.federation, 0)])
     until(lambda: has("CPU", "available_resources") == 0)
@@ -526,6 +530,34 @@ def test_a_run_that_is_interrupted_holds_no_cpu(fleet, tmp_path):
     assert started.returncode == 130
     assert err.splitlines()[-1].endswith("; go on with: unskew resume out")
     until(lambda: has("CPU", "available_resources") == 1)
+
+
+@needs_ray
+def test_engines_that_may_have_more_or_fewer_workers_share_them(trial, fleet, tmp_path):
+    """No engine waits for a CPU that another one holds and does not use."""
+    path = tmp_path / "who"
+
+    def loss(view):
+        with path.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return plain_loss(view)
+
+    few, more = (start(replace(trial, workers=workers)) for workers in (1, 3))
+    jobs = [job(trial.federation, client) for client in range(3)]
+    few.fit(Method(loss=loss), few.initial, {}, jobs)
+    assert len(set(path.read_text().split())) == 1  # although there are two workers
+    done = more.fit(Method(), more.initial, {}, jobs)
+    assert not any(isinstance(each, Failed) for each in done)
+    until(lambda: has("CPU", "available_resources") == 0)  # one was added
+
+
+@needs_ray
+def test_idle_workers_go_where_others_need_their_cpus(trial, fleet):
+    """A trial of two threads needs two CPUs of one machine, which workers of one thread hold here."""
+    wide = start(replace(trial, threads=2, workers=1))
+    for engine in (wide, fleet):
+        done = engine.fit(Method(), engine.initial, {}, [job(trial.federation, 0)])
+        assert not isinstance(done[0], Failed)
 
 
 @needs_ray

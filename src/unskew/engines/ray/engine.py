@@ -45,7 +45,7 @@ class RayEngine(Loop):
         self._ray = connect()
         super().__init__(trial)
         self._cuda = self.device.type == "cuda"
-        self._fleet = fleet_for(cuda=self._cuda, threads=trial.threads, limit=trial.workers)
+        self._fleet = fleet_for(cuda=self._cuda, threads=trial.threads)
         self._trial = self._ray.put(pack_code((for_worker(trial), self.frozen), "trial"))
         self._sent_method: tuple[Method, Any] | None = None
 
@@ -66,16 +66,22 @@ class RayEngine(Loop):
         ordered = longest_first(sizes)
         if ordered:
             # A GPU runs its clients side by side: it gets its share at once.
-            workers = self._fleet.grow(len(ordered))
+            workers = self._grow(len(ordered))
             groups = divide(sizes, workers) if self._cuda else [[place] for place in ordered]
             sent = [self._trial, self._method(method), self._ray.put(pack((anchor, shared)))]
             while groups:
-                outcomes |= (answered := self._fit_groups(sent, jobs, groups))
+                outcomes |= (answered := self._fit_groups(sent, jobs, groups, workers))
                 # Who of several was at fault when their worker died shows when each trains alone.
                 groups = [[place] for group in groups for place in group if place not in answered]
         return [outcomes[place] for place in range(len(jobs))]
 
-    def _fit_groups(self, sent: list[Any], jobs: list[Job], groups: list[list[int]]) -> dict[int, Outcome]:
+    def _grow(self, wanted: int) -> int:
+        """How many workers there are for as many calls, of those that the trial may have."""
+        return self._fleet.grow(min(wanted, self.trial.workers or wanted))
+
+    def _fit_groups(
+        self, sent: list[Any], jobs: list[Job], groups: list[list[int]], workers: int
+    ) -> dict[int, Outcome]:
         """What came of the clients, by their places. Those of a group of several whose workers died are left
         open."""
         federation, outcomes = self.trial.federation, dict[int, Outcome]()
@@ -83,7 +89,7 @@ class RayEngine(Loop):
             RemoteCall(_fit, sent, [RemoteJob.of(jobs[place], federation) for place in group])
             for group in groups
         ]
-        for number, answer in self._fleet.run(calls):
+        for number, answer in self._fleet.run(calls, workers):
             group = groups[number]
             if not isinstance(answer, LostError):
                 outcomes.update(zip(group, unpack(answer), strict=True))
@@ -93,14 +99,14 @@ class RayEngine(Loop):
 
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
         evaluator = self.local.evaluators[samples]
-        size = self._fleet.grow(len(evaluator))
+        size = self._grow(len(evaluator))
         if self._cuda or min(size, len(evaluator)) == 1:
             return super().evaluate(weights, samples)
         sent = [self._trial, self._ray.put(pack(weights))]
         parts = [range(len(evaluator) * n // size, len(evaluator) * (n + 1) // size) for n in range(size)]
         answers = dict[int, Payload]()
         calls = [RemoteCall(_batch_totals, sent, (samples, part)) for part in parts]
-        for number, answer in self._fleet.run(calls):
+        for number, answer in self._fleet.run(calls, size):
             if isinstance(answer, LostError):
                 raise answer
             answers[number] = answer

@@ -54,35 +54,55 @@ class RayWorker:
 
 
 class Fleet:
-    """Workers that all engines of this process share, so that none waits for a CPU that another holds. They
-    go when the last engine goes."""
+    """Workers of one kind that all engines of this process share, so that none waits for a CPU that another
+    holds. They go when the last engine goes, or when workers of another kind need their CPUs."""
 
-    def __init__(self, *, cuda: bool, threads: int, limit: int) -> None:
+    def __init__(self, connection: str, *, cuda: bool, threads: int) -> None:
         self._ray = connect()
+        self._connection = connection
         self._resource, self._amount = ("GPU", 1) if cuda else ("CPU", threads)
-        self._limit = limit
         self._idle: list[Any] = []
         self._starting: dict[Any, Any] = {}
         """Workers that are starting, by the reference to what each will say about itself."""
         self._lock = threading.Lock()
 
     def grow(self, wanted: int) -> int:
-        """Start workers until there are as many as wanted, or as the cluster can have; return how many."""
+        """Start workers until there are as many as wanted, or as the cluster can have; return how many of
+        the wanted ones there are."""
         size = min(wanted, self._capacity())
+        if len(self._idle) + len(self._starting) < size:
+            for fleet in list(_fleets.values()):
+                if fleet is not self and fleet._connection == self._connection:
+                    fleet._dismiss()
         while len(self._idle) + len(self._starting) < size:
             self._start_worker()
         return size
 
-    def run(self, calls: Sequence[RemoteCall]) -> Generator[tuple[int, Payload | LostError], None, None]:
+    def _dismiss(self) -> None:
+        """Let go of the workers, unless they are at work."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            for worker in (*self._idle, *self._starting.values()):
+                self._ray.kill(worker)
+            self._idle.clear()
+            self._starting.clear()
+        finally:
+            self._lock.release()
+
+    def run(
+        self, calls: Sequence[RemoteCall], at_once: int
+    ) -> Generator[tuple[int, Payload | LostError], None, None]:
         """Yield the number of each call with its answer, as they come, or that too many workers have died at
-        it. A call goes to the first worker that is free, in their order."""
+        it. A call goes to the first worker that is free, in their order; at most so many are under way at
+        once."""
         ray = self._ray
         waiting, busy = deque(range(len(calls))), dict[Any, tuple[int, Any]]()
         deaths, failed_starts = Counter[int](), 0
         with self._lock:
             try:
                 while waiting or busy:
-                    while waiting and self._idle:
+                    while waiting and self._idle and len(busy) < at_once:
                         number, worker = waiting.popleft(), self._idle.pop()
                         function, sent, value = calls[number]
                         busy[worker.call.remote(function, sent, pack(value))] = number, worker
@@ -134,7 +154,7 @@ class Fleet:
                 f"no machine of the Ray cluster offers {self._amount} {self._resource}: add one that does, "
                 f"or {way}."
             )
-        return min(capacity, self._limit) if self._limit else capacity
+        return capacity
 
     def _start_worker(self) -> None:
         """Ask the cluster for one more worker."""
@@ -170,14 +190,13 @@ class Fleet:
 _fleets: weakref.WeakValueDictionary[tuple[object, ...], Fleet] = weakref.WeakValueDictionary()
 
 
-def fleet_for(*, cuda: bool, threads: int, limit: int) -> Fleet:
-    """Return the workers of this kind: those that an engine has already, or new ones. A limit of 0 is
-    none."""
+def fleet_for(*, cuda: bool, threads: int) -> Fleet:
+    """Return the workers of this kind: those that an engine has already, or new ones."""
     connection = connect().get_runtime_context().get_worker_id()
-    key = (connection, cuda, threads, limit)
+    key = (connection, cuda, threads)
     found = _fleets.get(key)
     if found is None:
-        found = _fleets[key] = Fleet(cuda=cuda, threads=threads, limit=limit)
+        found = _fleets[key] = Fleet(connection, cuda=cuda, threads=threads)
     return found
 
 
