@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,15 +22,13 @@ from typing import Any
 from unskew.advice.facts import SkewFacts, measure
 from unskew.data.sources import SOURCES
 from unskew.errors import UserError
-from unskew.experiment import MethodSpec
 from unskew.methods import METHODS
-from unskew.methods.assemble import assemble
 from unskew.models import MODELS
 from unskew.notation import joined, named
-from unskew.program import Program
 from unskew.record import TestedRound, plain
 from unskew.report.measures import MEASURES
 from unskew.report.read import SavedRun, read_run
+from unskew.reproduce.outcome import costs_by_round
 
 RAW = Path(__file__).parent / "raw"
 MEASURED = ("accuracy", "worst", "majority", "minority", "vacant")
@@ -47,6 +45,7 @@ def line(run: SavedRun, *, shared: bool = False) -> dict[str, Any]:
     experiment = dict(run.experiment)
     experiment["data"] = {key: value for key, value in experiment["data"].items() if key != "folder"}
     few = len(run.classes) <= MOST_CLASSES
+    costs = costs_by_round(run)
     found = {
         "identity": summary.identity,
         "started": where.started,
@@ -68,6 +67,8 @@ def line(run: SavedRun, *, shared: bool = False) -> dict[str, Any]:
         "seconds": None if shared else summary.time,
         "notes": summary.notes,
         "curve": [each.accuracy for each in run.tested],
+        "worst_curve": [each.min_class for each in run.tested],
+        **({"costs": costs and list(costs.values())} if run.experiment["method"]["name"] == "pkd" else {}),
         **({} if summary.validation is None else {"validation_curve": validated(run)}),
         "weights_sha256": summary.weights_sha256,
     }
@@ -97,11 +98,11 @@ def validated(run: SavedRun) -> list[float]:
 
 def last_rounds(run: SavedRun) -> dict[str, float | None]:
     """The mean of the last ten tested rounds, of fewer than a hundred of the last tenth: a run's model swings
-    from round to round, and this is what to expect of it. Where validation chose the model, or the method
-    changes it at the end, of that alone."""
+    from round to round, and this is what to expect of it. Where validation chose the model, or CCVR changes
+    it at the end, of that alone."""
     assert run.summary is not None
     assert run.final is not None
-    one = run.summary.validation is not None or in_stages(run.experiment["method"])
+    one = run.summary.validation is not None or "ccvr" in run.experiment["method"]["name"].split("+")
     lines = [run.final] if one else run.tested[-min(10, -(-len(run.tested) // 10)) :]
     return {"rounds": len(lines)} | {name: _mean(name, lines) for name in MEASURED}
 
@@ -119,12 +120,6 @@ def is_own(run: SavedRun) -> bool:
         or run.experiment["model"]["name"] not in MODELS
         or not {named(part)[0] for part in joined(data)} <= SOURCES.keys()
     )
-
-
-def in_stages(method: Mapping[str, Any]) -> bool:
-    """Whether a method of unskew's is one in stages."""
-    made, _ = assemble(MethodSpec(**method).parts())
-    return isinstance(made, Program)
 
 
 def written() -> set[str]:

@@ -9,6 +9,7 @@ The runs are the lines in docs/results/raw. A run belongs to a cell of a table i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -49,6 +50,7 @@ Every published accuracy for which we have runs. `python docs/results/published.
 - **Reading** is `as-coded` for what the released code does, and `paper` for what the paper says
   ([more](../reproduce.md)).
 - Speed-up is `never` where no run reached the best accuracy of FedAvg. The paper prints 1.00 there.
+- Cost is what was computed until the worst class reached an accuracy, in rounds of FedAvg, experts included.
 - Each line of the raw results has its commit, device, precision and the whole experiment.
 
 `unskew reproduce TABLE --cell CELL --seeds 1-3` runs a cell again."""
@@ -78,15 +80,28 @@ class Row:
 
 
 def value_of(measure: str, statistic: str, line: Line, baseline: Line | None) -> float | None:
-    """A measure of a run; None where its line does not tell."""
-    if measure == "accuracy":
+    """A measure of a run; None where its line does not tell, and infinite where what was to be reached never
+    was."""
+    kind, _, target = measure.partition(":")
+    found: float | None
+    if kind == "accuracy":
         return float(100 * line["accuracy"][statistic])
-    if measure in ("max_class", "min_class") and statistic == "last":
-        return float(100 * (max if measure == "max_class" else min)(line["class_accuracy"]))
-    if measure == "speed_up" and baseline is not None:
-        curves = [dict(enumerate(each["curve"], 1)) for each in (line, baseline)]
-        return metrics.speed_up(*curves)
-    return None
+    if kind in ("max_class", "min_class") and statistic == "last":
+        return float(100 * (max if kind == "max_class" else min)(line["class_accuracy"]))
+    if kind == "speed_up" and baseline is not None:
+        found = metrics.speed_up(*(_by_round(each["curve"]) for each in (line, baseline)))
+    elif kind == "cost" and "worst_curve" in line:
+        costs = line.get("costs", [1.0] * len(line["worst_curve"]))  # PKD's alone are others
+        if costs is None:
+            return None
+        found = metrics.cost_to(float(target) / 100, _by_round(line["worst_curve"]), _by_round(costs))
+    else:
+        return None
+    return math.inf if found is None else found
+
+
+def _by_round(values: Sequence[float]) -> dict[int, float]:
+    return dict(enumerate(values, 1))
 
 
 def key_of(settings: Mapping[str, Any]) -> str:
@@ -217,7 +232,7 @@ def detail(each: PublishedTable, rows: Sequence[Row]) -> str:
     heads = ["cell", "published", "ours", "difference"]
     if last := each.statistic != "mean_last_10":
         heads.append("mean of last 10")
-    heads += [f"{NAMES[name]}{what}" for name in beside for what in (", published", "")]
+    heads += [f"{_head(name)}{what}" for name in beside for what in (", published", "")]
     readings = {row.reading for row in rows}
     heads += ["seeds", *["reading"] * (len(readings) > 1)]
     lines = []
@@ -232,17 +247,24 @@ def detail(each: PublishedTable, rows: Sequence[Row]) -> str:
         if last:
             line.append(_mean(row.values("accuracy", "mean_last_10")))
         for name in beside:
-            values = row.values(name, each.statistic)
-            ours = _mean(values) if values or name != "speed_up" or not row.baseline else "never"
-            line += [str(row.cell.published.get(name, "-")), ours]
+            line += [str(row.cell.published.get(name, "-")), _mean(row.values(name, each.statistic))]
         lines.append([*line, str(len(row.runs)), *[row.reading] * (len(readings) > 1)])
     words = f"Reading: {row.reading}.\n\n" if len(readings) == 1 else ""
     return words + table(heads, lines)
 
 
 def _mean(values: Sequence[float]) -> str:
-    found = metrics.over_seeds(values)
-    return "-" if found is None else metrics.plus_minus(found, digits=2)
+    """Of the runs that reached what was to be reached."""
+    found = metrics.over_seeds([value for value in values if math.isfinite(value)])
+    if found is None:
+        return "never" if values else "-"
+    return metrics.plus_minus(found, digits=2)
+
+
+def _head(measure: str) -> str:
+    """A measure as a column's head."""
+    kind, _, target = measure.partition(":")
+    return f"cost to {target} %" if kind == "cost" else NAMES[kind]
 
 
 def main() -> None:

@@ -259,27 +259,36 @@ def _domain(line: record.TestedRound, which: str) -> float | None:
 
 
 def _cost(target: float, run: SavedRun) -> float | None:
+    """What was computed until the worst class reached an accuracy; None where that is not known."""
+    costs = costs_by_round(run)
+    if costs is None:
+        return None
+    spent = metrics.cost_to(target, series(run, MEASURES["worst"]), costs)
+    return math.inf if spent is None else spent
+
+
+def costs_by_round(run: SavedRun) -> dict[int, float] | None:
     """As PKD counts it: a round is 1, experts count by the samples of their groups, in the round after the
     warm-up, and later by the samples that they are asked about. None where the groups are not known."""
     assert run.summary is not None
     costs = dict.fromkeys(range(1, run.done + 1), 1.0)
     method = run.experiment["method"]
-    if method["name"] == "pkd":
-        tally = run.summary.tallies.get("activated")
-        if not method["groups"] or not isinstance(method["warmup"], int) or tally is None:
-            return None
-        groups = [[int(label) for label in group.split("/")] for group in method["groups"].split(",")]
-        by_class = run.counts.sum(axis=0)
-        samples = int(by_class.sum())
-        sizes = [int(by_class[group].sum()) for group in groups]
-        epochs = run.experiment["budget"]["epochs"]
-        first = method["warmup"] + 1
-        experts = method["expert_rounds"] * metrics.expert_cost(sizes, samples, epochs=epochs)
-        shares = dict(zip(range(run.done - len(tally.share) + 1, run.done + 1), tally.share, strict=True))
-        for number in costs:
-            costs[number] += (shares.get(number) or 0.0) / 3 + (experts if number == first else 0.0)
-    spent = metrics.cost_to(target, series(run, MEASURES["worst"]), costs)
-    return math.inf if spent is None else spent
+    if method["name"] != "pkd":
+        return costs
+    tally = run.summary.tallies.get("activated")
+    if not method["groups"] or not isinstance(method["warmup"], int) or tally is None:
+        return None
+    groups = [[int(label) for label in group.split("/")] for group in method["groups"].split(",")]
+    by_class = run.counts.sum(axis=0)
+    samples = int(by_class.sum())
+    sizes = [int(by_class[group].sum()) for group in groups]
+    epochs = run.experiment["budget"]["epochs"]
+    first = method["warmup"] + 1
+    experts = method["expert_rounds"] * metrics.expert_cost(sizes, samples, epochs=epochs)
+    shares = dict(zip(range(run.done - len(tally.share) + 1, run.done + 1), tally.share, strict=True))
+    for number in costs:
+        costs[number] += (shares.get(number) or 0.0) / 3 + (experts if number == first else 0.0)
+    return costs
 
 
 def to_json(table: PublishedTable, told: Sequence[CellOutcome], version: Version) -> dict[str, Json]:
