@@ -1,4 +1,5 @@
-"""Prepared experiments, each into its folder: one after another, or side by side on a Ray cluster."""
+"""Prepared experiments, each into its folder: side by side on the cores of this machine or on a Ray cluster,
+or one after another."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from typing import Any, Protocol
 from unskew import record
 from unskew.checkpoints import Checkpoints
 from unskew.clock import Clock
-from unskew.engines import FLOWER, compiles
+from unskew.engines import FLOWER, choose, compiles
+from unskew.engines.cpu.pool import workers_for
 from unskew.engines.job import LostError
 from unskew.engines.ray.connect import connect
 from unskew.engines.ray.engine import for_worker
@@ -24,6 +26,7 @@ from unskew.engines.ray.fleet import RemoteCall, fleet_for
 from unskew.engines.ray.payload import Payload, pack, pack_code, unpack
 from unskew.errors import Interrupted, UserError
 from unskew.experiment import Experiment, Prepared, Resolved
+from unskew.forked import Forked, Returned, StopRequest, Told
 from unskew.lock import NAME as LOCK
 from unskew.lock import locked
 from unskew.loggers import Log
@@ -90,11 +93,30 @@ def sweep(
     and what was stopped goes on. `more` says that other sweeps follow, which a request to stop is for too."""
     left = [cell for cell in cells if not is_finished(cell.folder)]
     if any(cell.prepared.trial.engine == "ray" for cell in left):
-        ends = dict(zip(left, _side_by_side(left, watch, log), strict=True))
+        ends = dict(zip(left, _on_cluster(left, watch, log), strict=True))
+    elif (processes := at_once(left, log)) > 1:
+        ends = dict(zip(left, _in_processes(left, watch, processes, more=more), strict=True))
     else:
         with _termination_as_ctrl_c():
             ends = {cell: _end(cell, watch, log, last=not more and cell is left[-1]) for cell in left}
     return [ends[cell] if cell in ends else _finished(cell) for cell in cells]
+
+
+def at_once(cells: Sequence[SweepRun], log: Sequence[str] = ()) -> int:
+    """How many of these runs train side by side in processes of this machine: as many as have a core, where
+    the engine is `pool`. Loggers are told of one run after another."""
+    if len(cells) < 2 or log or not _handles_signals():
+        return 1
+    try:
+        engines = {choose(cell.prepared.trial) for cell in cells}
+    except UserError:  # which the run itself will tell
+        return 1
+    return min(len(cells), _workers(cells)) if engines == {"pool"} else 1
+
+
+def _workers(cells: Sequence[SweepRun]) -> int:
+    """How many clients of any of these runs may train at once."""
+    return min(workers_for(cell.prepared.trial) for cell in cells)
 
 
 def is_finished(folder: Path) -> bool:
@@ -118,13 +140,20 @@ def _finished(cell: SweepRun) -> SavedRun | record.Failure:
     return run
 
 
-def _end(cell: SweepRun, watch: Watcher, log: Sequence[str], *, last: bool) -> SavedRun | record.Failure:
+def _end(
+    cell: SweepRun,
+    watch: Watcher,
+    log: Sequence[str] = (),
+    *,
+    last: bool = True,
+    request: StopRequest | None = None,
+) -> SavedRun | record.Failure:
     watch.label(cell.name)
     if is_finished(cell.folder):  # by another process, meanwhile
         watch.skip(cell.prepared.trial.budget.rounds)
         return _finished(cell)
     try:
-        return execute(cell.prepared, cell.folder, watch, log, last=last)
+        return execute(cell.prepared, cell.folder, watch, log, last=last, request=request)
     except Exception as error:  # whatever a method may raise
         return failure_of(error)
 
@@ -138,12 +167,13 @@ def execute(
     *,
     last: bool = True,
     make_run: MakeRun | None = None,
+    request: StopRequest | None = None,
 ) -> SavedRun:
     """Train in a run folder, with the loggers named: a new one, or one in which the same experiment was
     stopped. A run that is interrupted ends its round first and can be gone on with, and so can one that
     fails, which writes down why. The clock, by default one from now on, tells the summary where the time
     went. Where it is not the `last` of several, it is interrupted also when it has just ended or failed.
-    `make_run` is that of `train`."""
+    `make_run` is that of `train`. With a `request`, that one and no signal asks the run to stop."""
     clock, signals = clock or Clock(), list[int]()
     stopped = Interrupted(f"stopped; {how_to_go_on(path, [prepared.experiment], log)}")
     with run_folder(path, prepared, log) as folder:
@@ -151,7 +181,7 @@ def execute(
             watch.say([*_beforehand(prepared), *folder.notes])
             with _loggers(log, prepared, path, watch) as loggers:
                 try:
-                    _train_in(folder, prepared, watch, loggers, clock, make_run, signals)
+                    _train_in(folder, prepared, watch, loggers, clock, make_run, signals, request)
                 except SystemExit as error:  # of a method's code: it is not to end this process in silence
                     raise RuntimeError(f"the code ended by {error!r}") from error
         except Interrupted:
@@ -203,6 +233,7 @@ def _train_in(
     clock: Clock,
     make_run: MakeRun | None,
     signals: list[int],
+    request: StopRequest | None,
 ) -> None:
     """Train and write everything down; `signals` comes to hold those that asked to stop."""
     path, told = folder.path, 0
@@ -220,7 +251,8 @@ def _train_in(
 
     with closing(kept) as checkpoints:
         clock.mark("set-up")
-        with stopping(partial(checkpoints.stop, stopped), watch, signals):
+        stop = partial(checkpoints.stop, stopped)
+        with stopping(stop, watch, signals) if request is None else request.listening(stop):
             result = train(trial, prepared.method, on_round=on_round, keeper=checkpoints, make_run=make_run)
             watch.skip(trial.budget.rounds - len(result.rounds))
             result = replace(
@@ -348,7 +380,80 @@ def _finish(
     loggers.end(summary)
 
 
-def _side_by_side(
+@dataclass(frozen=True)
+class Message:
+    """One thing that a watcher is told by another process."""
+
+    notes: Sequence[str] = ()
+    skipped: int = 0
+    round: tuple[record.RoundRecord, record.ProbeRecord | None] | None = None
+
+    def __call__(self, watch: Watcher) -> None:
+        watch.say(self.notes)
+        watch.skip(self.skipped)
+        if self.round is not None:
+            watch(*self.round)
+
+
+def _in_processes(
+    cells: Sequence[SweepRun], watch: Watcher, processes: int, *, more: bool
+) -> list[SavedRun | record.Failure]:
+    """Each cell in a process of its own, so many at once, which share the workers. Watchers are told of every
+    round as it comes."""
+    workers = _workers(cells) // processes
+    forked = Forked([partial(_run_forked, cell, workers) for cell in cells], processes)
+    ends: dict[int, SavedRun | record.Failure] = {}
+    signals, shown = list[int](), -1
+    with stopping(forked.stop, watch, signals), closing(forked.events()) as events:
+        for number, event in events:
+            cell = cells[number]
+            if isinstance(event, Told):
+                if number != shown:
+                    watch.label(cell.name)
+                    shown = number
+                event.message(watch)
+            elif isinstance(event, Returned):
+                ends[number] = event.value or read_run(cell.folder)
+            elif isinstance(event.error, Exception):  # its process died
+                ends[number] = failure = failure_of(event.error)
+                with suppress(UserError):  # of a disk that is full
+                    write_failure(cell.folder, failure)
+    if signals and (more or len(ends) < len(cells)):
+        experiments = [cell.prepared.experiment for cell in cells]
+        raise Interrupted(f"stopped; {how_to_go_on(cells[0].folder.parent, experiments)}")
+    return [ends[number] for number in range(len(cells))]
+
+
+class _Sender:
+    """Sends what a watcher is told to the watcher of another process."""
+
+    def __init__(self, tell: Callable[[Message], None]) -> None:
+        self._tell = tell
+
+    def label(self, text: str) -> None:
+        """That one knows which run it is told of."""
+
+    def say(self, notes: Iterable[str]) -> None:
+        self._tell(Message(notes=list(notes)))
+
+    def skip(self, rounds: int) -> None:
+        self._tell(Message(skipped=rounds))
+
+    def __call__(self, line: record.RoundRecord, probe: record.ProbeRecord | None) -> None:
+        self._tell(Message(round=(line, probe)))
+
+
+def _run_forked(
+    cell: SweepRun, workers: int, tell: Callable[[Message], None], request: StopRequest
+) -> record.Failure | None:
+    """Run a cell in a process of its own, with so many workers."""
+    trial = replace(cell.prepared.trial, workers=workers)
+    mine = replace(cell, prepared=Prepared(cell.prepared.experiment, trial, cell.prepared.method))
+    end = _end(mine, _Sender(tell), request=request)
+    return end if isinstance(end, record.Failure) else None
+
+
+def _on_cluster(
     cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str]
 ) -> list[SavedRun | record.Failure]:
     """A cell to each worker of the cluster. Records are written here, as the cells end; checkpoints by the

@@ -382,9 +382,17 @@ def alone() -> None:
 
 
 def children(pid: int) -> list[int]:
-    """The living processes that a process has forked."""
+    """The living processes that a process has forked, and that run no other program."""
     running = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [one for one in running if _stat(one)[1] == pid]
+    return [one for one in running if _stat(one)[1] == pid and _command(one) == _command(pid)]
+
+
+def _command(pid: int) -> bytes:
+    """The command line of a process; none where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def _stat(pid: int) -> tuple[str, int]:

@@ -41,7 +41,7 @@ from unskew.report.read import SavedRun
 from unskew.report.table import CONDITION, tabulate
 from unskew.runs import FINISHED, claim, differing_keys, free_folder, write_whole
 from unskew.study import ConditionResult, Study, StudyCell, combinations, compare_json, failed_before
-from unskew.sweep import SweepRun, how_to_go_on, is_finished, resume_command, sweep
+from unskew.sweep import SweepRun, at_once, how_to_go_on, is_finished, resume_command, sweep
 
 
 def compare(
@@ -241,8 +241,7 @@ def finish(
             except KeyboardInterrupt:
                 raise Interrupted(f"stopped; {how_to_go_on(folder, experiments, loggers)}") from None
             clock.mark("runs")
-        ran = {run.folder for run in left}
-        _conclude(folder, study, planned, ends, ran, loggers, clock, json=json, quiet=quiet)
+        _conclude(folder, study, planned, ends, left, loggers, clock, json=json, quiet=quiet)
 
 
 def _conclude(
@@ -250,7 +249,7 @@ def _conclude(
     study: Study,
     planned: list[SweepRun],
     ends: list[SavedRun | Failure],
-    ran: set[Path],
+    left: list[SweepRun],
     loggers: Sequence[str],
     clock: Clock,
     *,
@@ -275,8 +274,10 @@ def _conclude(
         console().print(f"\nrun folders: {folder}", soft_wrap=True)
     if not quiet:
         on_cluster = any(cell.prepared.trial.engine == "ray" for cell in study.cells)
+        ran = {run.folder for run in left}
         now = [summary_of(run) for run in runs if run.path in ran]
-        say(sweep_time_line(time, now, len(ran), side_by_side=on_cluster))
+        several = on_cluster or at_once(left, loggers) > 1
+        say(sweep_time_line(time, now, len(left), side_by_side=several))
     if failed:
         again = resume_command(folder, [cell.experiment for cell in study.cells], loggers)
         raise UserError(_failure(failed, len(planned), again))

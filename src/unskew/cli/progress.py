@@ -78,7 +78,8 @@ class ProgressDisplay:
         self._task = self._bar.add_task("", total=rounds)
         self._began = self._said = time.monotonic()
         self._label, self._numbers = "", list[str]()
-        self._cell = self._done = 0
+        self._begun = set[str]()
+        self._done = 0
         self._probed = 0.0
         self._headed = False
         self._faults = 0
@@ -93,9 +94,9 @@ class ProgressDisplay:
         self._bar.stop()
 
     def label(self, text: str) -> None:
-        """The next run begins."""
-        self._cell += 1
-        count = f" ({self._cell}/{self._cells})" if self._cells > 1 else ""
+        """What comes next is of this run, which may have begun before."""
+        self._begun.add(text)
+        count = f" ({len(self._begun)}/{self._cells})" if self._cells > 1 else ""
         self._label, self._headed, self._faults = text + count, False, 0
         room = max(10, self._screen.width - BESIDE_LABEL) - len(count)
         short = text if len(text) <= room else text[: room - 1] + "…"

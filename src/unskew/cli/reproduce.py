@@ -14,7 +14,7 @@ import typer
 
 from unskew.cli import options
 from unskew.cli.progress import ProgressDisplay
-from unskew.cli.setup import Cells, set_up
+from unskew.cli.setup import set_up
 from unskew.cli.show import Grid, console, say
 from unskew.clock import Clock, process_age
 from unskew.data.sources import SOURCES, available
@@ -26,7 +26,7 @@ from unskew.reproduce import outcome as outcomes
 from unskew.reproduce.outcome import CellOutcome, Pace, Version, run_folder, run_stem
 from unskew.reproduce.published import check_reading
 from unskew.runs import write_whole, writing
-from unskew.sweep import SweepRun, is_finished, sweep
+from unskew.sweep import SweepRun, at_once, is_finished, sweep
 from unskew.trial import Precision
 
 FOLDER = Path("runs/reproduce")
@@ -232,11 +232,13 @@ def _run(
     prepared = set_up(((job.name, Experiment(**job.settings)) for job in left), clock, quiet=quiet)
     runs = [SweepRun(job.name, job.folder, each) for job, (_, each) in zip(left, prepared, strict=True)]
     settings = [each.experiment.model_dump() for _, each in prepared]
+    processes = at_once(runs, loggers)
     if not quiet:
         finished = f", {done} other{'s are' if done > 1 else ' is'} finished" if done else ""
-        say(f"{len(left)} run{'s' * (len(left) > 1)} to do{finished}; {_time(Pace.of(folder), settings)}")
+        time = _time(Pace.of(folder).estimate(settings), processes)
+        say(f"{len(left)} run{'s' * (len(left) > 1)} to do{finished}; {time}")
     total = sum(each["budget"]["rounds"] for each in settings)
-    with _Estimating(total, prepared, folder, quiet=quiet) as display:
+    with _Estimating(total, settings, folder, processes, quiet=quiet) as display:
         try:
             ends = sweep(runs, display, loggers)
         except KeyboardInterrupt:
@@ -245,31 +247,33 @@ def _run(
     return {run.folder: end for run, end in zip(runs, ends, strict=True) if isinstance(end, Failure)}
 
 
-def _time(pace: Pace, settings: Sequence[Mapping[str, Any]]) -> str:
-    seconds = pace.estimate(settings)
+def _time(seconds: float | None, processes: int) -> str:
     if seconds is None:
         return "how long they take is not known before a run of each network and dataset has finished."
-    return f"about {outcomes.duration(seconds)}, going by runs in the same folder."
+    return f"about {outcomes.duration(seconds / processes)}, going by runs in the same folder."
 
 
 class _Estimating(ProgressDisplay):
     """Says how long the rest will take as soon as that can be told."""
 
-    def __init__(self, rounds: int, prepared: Cells, folder: Path, *, quiet: bool) -> None:
-        super().__init__(rounds, cells=len(prepared), quiet=quiet)
-        self._left = [each.experiment.model_dump() for _, each in prepared]
-        self._folder = folder
-        self._told = Pace.of(folder).estimate(self._left) is not None
+    def __init__(
+        self, rounds: int, settings: Sequence[dict[str, Any]], folder: Path, processes: int, *, quiet: bool
+    ) -> None:
+        super().__init__(rounds, cells=len(settings), quiet=quiet)
+        self._settings, self._folder, self._processes = settings, folder, processes
+        self._told = Pace.of(folder).estimate(settings) is not None
 
     def label(self, text: str) -> None:
+        before = len(self._begun)
         super().label(text)
-        if self._told or self._cell == 1:
+        if self._told or not before or len(self._begun) == before:
             return
-        left = self._left[self._cell - 1 :]
+        left = self._settings[before:]
         seconds = Pace.of(self._folder).estimate(left)
         if seconds is not None:
             self._told = True
-            self.say([f"about {outcomes.duration(seconds)} for the {len(left)} runs that are left."])
+            told = outcomes.duration(seconds / self._processes)
+            self.say([f"about {told} for the {len(left)} runs that are left."])
 
 
 def _write(

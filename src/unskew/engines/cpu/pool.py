@@ -95,13 +95,13 @@ Reply = tuple[WorkerAnswer, TensorGroups] | LostError
 
 
 class Pool(Loop):
-    """The engine that runs clients in worker processes. Where there is nothing to do side by side, as with
-    one worker or a cohort of one client, it is done in this process, and none is forked."""
+    """The engine that runs clients in worker processes. A cohort of one client trains in this process, and
+    none is forked."""
 
     def __init__(self, trial: Trial, tracer: StepTracer | None = None) -> None:
         """`tracer` says when steps are traced and compared; every worker has its own copy of it."""
         super().__init__(trial)
-        self.workers = trial.workers or max(1, cores() // trial.threads)
+        self.workers = workers_for(trial)
         self.tracer = tracer or StepTracer()
         self.replayed = 0
         """How many steps the workers have replayed from traces."""
@@ -121,7 +121,7 @@ class Pool(Loop):
         jobs = list(jobs)
         samples = [len(job.task.holding) for job in jobs]
         order = longest_first(samples)
-        if min(self.workers, len(order)) < 2:
+        if len(order) < 2:
             return super().fit(method, anchor, shared, jobs)
         processes = self._processes_for(method, len(order))
         common = _weights(anchor) | {"shared": shared}
@@ -255,6 +255,11 @@ def _outcome(job: Job, reply: Reply) -> Outcome:
 
 def _weights(weights: Weights) -> TensorGroups:
     return {"params": weights.params, "buffers": weights.buffers}
+
+
+def workers_for(trial: Trial) -> int:
+    """Return how many clients of a trial may train at once."""
+    return trial.workers or max(1, cores() // trial.threads)
 
 
 def cores() -> int:

@@ -145,7 +145,7 @@ def _start(work: WorkFunction[T, A], common: SharedTensors, workers: dict[Worker
     ours, theirs = multiprocessing.Pipe()
     worker = Worker(ours, SharedTensors(), (SharedTensors(), SharedTensors()))
     process = fork.Process(target=_main, args=(work, common, worker, theirs), daemon=True)
-    with _no_interrupt(), warnings.catch_warnings():
+    with no_interrupt(), warnings.catch_warnings():
         # Python warns of forks beside other threads, whose locks stay locked in the fork. Here those are
         # threads of PyTorch's kernels, which rest between calls, and one that may draw on the terminal:
         # workers use neither.
@@ -157,7 +157,7 @@ def _start(work: WorkFunction[T, A], common: SharedTensors, workers: dict[Worker
 
 
 @contextmanager
-def _no_interrupt() -> Iterator[None]:
+def no_interrupt() -> Iterator[None]:
     """Delay Ctrl-C until a fork is over, because Python drops what is raised in the hooks it runs after one,
     and leave it blocked in the new process: a terminal sends it to all processes, but it is for the first one
     to end the others."""

@@ -1,0 +1,185 @@
+"""Functions in processes that are forked from this one, some at a time."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Generic, TypeVar
+
+from unskew.engines.cpu.workers import no_interrupt
+from unskew.engines.job import LostError, portable
+from unskew.engines.numerics import keep_freed_memory
+
+M = TypeVar("M")
+R = TypeVar("R")
+
+
+class StopRequest:
+    """Whether a function was asked to stop, and what it does about it."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._stop: Callable[[], None] | None = None
+        self._lock = threading.Lock()
+
+    def ask(self) -> None:
+        """Let the function stop, now or as soon as it listens."""
+        with self._lock:
+            self._asked = True
+            if self._stop is not None:
+                self._stop()
+
+    @contextmanager
+    def listening(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Call `stop` when it is asked for, also where it has been before."""
+        with self._lock:
+            self._stop = stop
+            if self._asked:
+                stop()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stop = None
+
+
+Work = Callable[[Callable[[M], None], StopRequest], R]
+"""A function that is given whom to tell what happens, and what asks it to stop. What it tells and returns is
+sent between processes."""
+
+
+@dataclass(frozen=True)
+class Told(Generic[M]):
+    """What a function tells on its way."""
+
+    message: M
+
+
+@dataclass(frozen=True)
+class Returned(Generic[R]):
+    """What a function has returned."""
+
+    value: R
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What a function has raised, or a `LostError` where its process died."""
+
+    error: BaseException
+
+
+class Forked(Generic[M, R]):
+    """Functions, each in a process of its own, at most so many at once."""
+
+    def __init__(self, works: Sequence[Work[M, R]], at_once: int) -> None:
+        self._works, self._at_once = works, at_once
+        self._running: dict[Connection, tuple[int, BaseProcess]] = {}
+        self._stopped = False
+
+    def events(self) -> Generator[tuple[int, Told[M] | Returned[R] | Raised], None, None]:
+        """What happens, as it comes, with the number of the function. Each has one event that is not `Told`,
+        but for those that had not begun when all were asked to stop. Who leaves the loop ends the
+        processes."""
+        begun = 0
+        try:
+            while True:
+                while begun < len(self._works) and len(self._running) < self._at_once and not self._stopped:
+                    self._start(begun)
+                    begun += 1
+                if not self._running:
+                    return
+                # With a timeout: a signal that another thread was given does not end the wait of this one.
+                for connection in wait(list(self._running), timeout=1):
+                    assert isinstance(connection, Connection)
+                    number, process = self._running[connection]
+                    try:
+                        event: Told[M] | Returned[R] | Raised = connection.recv()
+                    except (EOFError, OSError):
+                        process.join()
+                        event = Raised(_lost(process.exitcode or 0))
+                    if not isinstance(event, Told):
+                        del self._running[connection]
+                        process.join()
+                        connection.close()
+                    yield number, event
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        """Ask all functions to stop, and begin no other."""
+        self._stopped = True
+        for connection in list(self._running):
+            with suppress(OSError):  # it has just ended
+                connection.send(None)
+
+    def _start(self, number: int) -> None:
+        fork = multiprocessing.get_context("fork")  # the functions of a method cannot be pickled
+        ours, theirs = multiprocessing.Pipe()
+        process = fork.Process(target=_main, args=(self._works[number], ours, theirs))
+        with no_interrupt(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: see the workers
+            process.start()
+            self._running[ours] = number, process
+        theirs.close()
+
+    def _end(self) -> None:
+        for _, process in self._running.values():
+            process.kill()
+        for connection, (_, process) in self._running.items():
+            process.join()
+            connection.close()
+        self._running.clear()
+
+
+def _lost(code: int) -> LostError:
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "ended"
+    return LostError(
+        f"the process of this run {how}, as happens when memory runs out: use fewer --workers, so that fewer "
+        "runs train side by side."
+    )
+
+
+def _main(work: Work[M, R], ours: Connection, theirs: Connection) -> None:
+    """Run a process. It works in a thread of its own, which has no memory of kernel threads that the fork
+    left behind, while the first thread waits for a request to stop, and for the end of the parent."""
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the parent gets it too, and asks to stop
+        gc.freeze()  # what the parent left to collect is the parent's
+        ours.close()
+        with suppress(OSError):  # files that are closed
+            sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)  # what a method prints
+            sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        keep_freed_memory(one_arena=True)
+        request = StopRequest()
+        threading.Thread(target=_work, args=(work, theirs, request), daemon=True).start()
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        while theirs in wait([theirs, parent.sentinel]):
+            theirs.recv()
+            request.ask()
+    finally:
+        os._exit(0)
+
+
+def _work(work: Work[M, R], connection: Connection, request: StopRequest) -> None:
+    try:
+        try:
+            end: Returned[R] | Raised = Returned(
+                work(lambda message: connection.send(Told(message)), request)
+            )
+        except BaseException as error:
+            end = Raised(portable(error))
+        connection.send(end)
+    finally:
+        os._exit(0)
