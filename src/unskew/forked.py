@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Generic, TypeVar
 
-from unskew.engines.cpu.workers import no_interrupt
+from unskew.engines.cpu.workers import no_interrupt, reopen_output
 from unskew.engines.job import LostError, portable
 from unskew.engines.numerics import keep_freed_memory
 
@@ -95,8 +95,11 @@ class Forked(Generic[M, R]):
         try:
             while True:
                 while begun < len(self._works) and len(self._running) < self._at_once and not self._stopped:
-                    self._start(begun)
                     begun += 1
+                    try:
+                        self._start(begun - 1)
+                    except OSError as error:  # there is no room for another process
+                        yield begun - 1, Raised(error)
                 if not self._running:
                     return
                 # With a timeout: a signal that another thread was given does not end the wait of this one.
@@ -154,12 +157,10 @@ def _main(work: Work[M, R], ours: Connection, theirs: Connection) -> None:
     """Run a process. It works in a thread of its own, which has no memory of kernel threads that the fork
     left behind, while the first thread waits for a request to stop, and for the end of the parent."""
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the parent gets it too, and asks to stop
+        signal.signal(signal.SIGTERM, lambda *_: None)  # the parent gets it too, and asks to stop
         gc.freeze()  # what the parent left to collect is the parent's
         ours.close()
-        with suppress(OSError):  # files that are closed
-            sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)  # what a method prints
-            sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        reopen_output()
         keep_freed_memory(one_arena=True)
         request = StopRequest()
         threading.Thread(target=_work, args=(work, theirs, request), daemon=True).start()
@@ -180,6 +181,9 @@ def _work(work: Work[M, R], connection: Connection, request: StopRequest) -> Non
             )
         except BaseException as error:
             end = Raised(portable(error))
+        for file in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # it is closed
+                file.flush()
         connection.send(end)
     finally:
         os._exit(0)

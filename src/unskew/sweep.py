@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from unskew import record
 from unskew.checkpoints import Checkpoints
+from unskew.client_tensors import default_limit
 from unskew.clock import Clock
 from unskew.engines import FLOWER, choose, compiles
 from unskew.engines.cpu.pool import workers_for
@@ -400,8 +401,10 @@ def _in_processes(
 ) -> list[SavedRun | record.Failure]:
     """Each cell in a process of its own, so many at once, which share the workers. Watchers are told of every
     round as it comes."""
-    workers = _workers(cells) // processes
-    forked = Forked([partial(_run_forked, cell, workers) for cell in cells], processes)
+    each, rest = divmod(_workers(cells), processes)
+    shares = [each + (number < rest) for number in range(len(cells))]
+    works = [partial(_run_forked, *pair, processes) for pair in zip(cells, shares, strict=True)]
+    forked = Forked(works, processes)
     ends: dict[int, SavedRun | record.Failure] = {}
     signals, shown = list[int](), -1
     with stopping(forked.stop, watch, signals), closing(forked.events()) as events:
@@ -414,13 +417,16 @@ def _in_processes(
                 event.message(watch)
             elif isinstance(event, Returned):
                 ends[number] = event.value or read_run(cell.folder)
-            elif isinstance(event.error, Exception):  # its process died
+            elif is_finished(cell.folder):  # it died after that
+                ends[number] = _finished(cell)
+            elif isinstance(event.error, Exception):
                 ends[number] = failure = failure_of(event.error)
-                with suppress(UserError):  # of a disk that is full
+                with suppress(UserError):  # of a disk that is full, or a folder that is not there
                     write_failure(cell.folder, failure)
+            elif not signals:  # a method's code has raised it, as in one process
+                raise event.error
     if signals and (more or len(ends) < len(cells)):
-        experiments = [cell.prepared.experiment for cell in cells]
-        raise Interrupted(f"stopped; {how_to_go_on(cells[0].folder.parent, experiments)}")
+        raise KeyboardInterrupt
     return [ends[number] for number in range(len(cells))]
 
 
@@ -444,10 +450,14 @@ class _Sender:
 
 
 def _run_forked(
-    cell: SweepRun, workers: int, tell: Callable[[Message], None], request: StopRequest
+    cell: SweepRun, workers: int, processes: int, tell: Callable[[Message], None], request: StopRequest
 ) -> record.Failure | None:
-    """Run a cell in a process of its own, with so many workers."""
-    trial = replace(cell.prepared.trial, workers=workers)
+    """Run a cell in a process of its own, beside others, with so many workers."""
+    trial = cell.prepared.trial
+    most = trial.client_memory
+    if most is None:
+        most = default_limit(trial.pick_device()) / 1e9
+    trial = replace(trial, workers=workers, client_memory=most / processes)
     mine = replace(cell, prepared=Prepared(cell.prepared.experiment, trial, cell.prepared.method))
     end = _end(mine, _Sender(tell), request=request)
     return end if isinstance(end, record.Failure) else None

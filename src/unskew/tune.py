@@ -94,7 +94,7 @@ def run_search(
     watch: Watcher,
 ) -> None:
     """Run all trials that are not `done` in the folder, and add what they come to. The trials of all methods
-    with the same numbers run together, side by side where the engine is a Ray cluster."""
+    with the same numbers run together, side by side on a CPU or a Ray cluster."""
 
     def run(trials: Sequence[tuple[str, int, dict[str, Value]]]) -> Iterator[TrialLine]:
         runs = [(name, number, values, seed) for name, number, values in trials for seed in search.seeds]

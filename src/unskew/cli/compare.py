@@ -234,7 +234,10 @@ def finish(
         study.agree_on_plan(folder, found, planned)
         left = [run for run in planned if not is_finished(run.folder)]
         rounds = sum(run.prepared.experiment.budget.rounds for run in left)
-        with ProgressDisplay(rounds, cells=len(left), quiet=quiet, table=table) as display:
+        together = at_once(left, loggers) > 1
+        with ProgressDisplay(
+            rounds, cells=len(left), quiet=quiet, table=table, side_by_side=together
+        ) as display:
             clock.mark("set-up")
             try:
                 ends = sweep(planned, display, loggers)

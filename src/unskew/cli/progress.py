@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -57,9 +58,19 @@ class Bar(Progress):
 
 
 class ProgressDisplay:
-    """Shows on the terminal how far `cells` runs have come, which have `rounds` rounds together."""
+    """Shows on the terminal how far `cells` runs have come, which have `rounds` rounds together. Where they
+    train side by side, every line of a table names its run."""
 
-    def __init__(self, rounds: int, *, cells: int = 1, quiet: bool = False, table: bool = False) -> None:
+    def __init__(
+        self,
+        rounds: int,
+        *,
+        cells: int = 1,
+        quiet: bool = False,
+        table: bool = False,
+        side_by_side: bool = False,
+    ) -> None:
+        self._side_by_side = side_by_side
         self._rounds, self._cells, self._quiet, self._table = rounds, cells, quiet, table
         self._screen = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._live = self._screen.is_terminal and not quiet
@@ -77,12 +88,12 @@ class ProgressDisplay:
         )
         self._task = self._bar.add_task("", total=rounds)
         self._began = self._said = time.monotonic()
-        self._label, self._numbers = "", list[str]()
+        self._name, self._label, self._numbers = "", "", list[str]()
         self._begun = set[str]()
         self._done = 0
         self._probed = 0.0
         self._headed = False
-        self._faults = 0
+        self._faults = Counter[str]()
 
     def __enter__(self) -> ProgressDisplay:
         self._bar.start()
@@ -97,7 +108,8 @@ class ProgressDisplay:
         """What comes next is of this run, which may have begun before."""
         self._begun.add(text)
         count = f" ({len(self._begun)}/{self._cells})" if self._cells > 1 else ""
-        self._label, self._headed, self._faults = text + count, False, 0
+        self._name, self._label = text, text + count
+        self._headed = self._headed and self._side_by_side
         room = max(10, self._screen.width - BESIDE_LABEL) - len(count)
         short = text if len(text) <= room else text[: room - 1] + "…"
         self._bar.update(self._task, description=short + count)
@@ -138,13 +150,15 @@ class ProgressDisplay:
 
     def _tell_faults(self, line: RoundRecord) -> None:
         """The first clients that rounds of this run go on without, and then that there are more."""
+        run = f"{self._name}: " * self._side_by_side
         for fault in line.faults or ():
-            self._faults += 1
-            if self._faults <= FAULTS_TOLD:
+            self._faults[self._name] += 1
+            told = self._faults[self._name]
+            if told <= FAULTS_TOLD:
                 where = f"round {line.round} goes on without client {fault.client}, stage '{fault.stage}'"
-                self.say([f"{where}: {fault.reason}."])
-            elif self._faults == FAULTS_TOLD + 1:
-                self.say(["there are more such faults: the run's rounds.jsonl has them all."])
+                self.say([f"{run}{where}: {fault.reason}."])
+            elif told == FAULTS_TOLD + 1:
+                self.say([f"{run}there are more such faults: the run's rounds.jsonl has them all."])
 
     def _print(self, line: str) -> None:
         self._screen.print(line, soft_wrap=True)
@@ -163,8 +177,9 @@ class ProgressDisplay:
         columns = WIDE if wide else NARROW
         if not self._headed:
             self._headed = True
-            self._print(f"{self._label}, accuracies in %")
-            self._print(_row(columns, columns))
+            title = f"{self._cells} runs side by side" if self._side_by_side else self._label
+            self._print(f"{title}, accuracies in %")
+            self._print(_row(columns, columns) + "  run" * self._side_by_side)
         cells = [
             str(line.round),
             _short(line.lr),
@@ -174,7 +189,7 @@ class ProgressDisplay:
             *(percent(getattr(line.groups, group)) for group in GROUPS),
             f"{line.seconds:.2f}",
         ]
-        self._print(_row(cells, columns))
+        self._print(_row(cells, columns) + f"  {self._name}" * self._side_by_side)
 
 
 def _short(value: float | None) -> str:

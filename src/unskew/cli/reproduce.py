@@ -259,7 +259,7 @@ class _Estimating(ProgressDisplay):
     def __init__(
         self, rounds: int, settings: Sequence[dict[str, Any]], folder: Path, processes: int, *, quiet: bool
     ) -> None:
-        super().__init__(rounds, cells=len(settings), quiet=quiet)
+        super().__init__(rounds, cells=len(settings), quiet=quiet, side_by_side=processes > 1)
         self._settings, self._folder, self._processes = settings, folder, processes
         self._told = Pace.of(folder).estimate(settings) is not None
 

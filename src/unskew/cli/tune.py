@@ -97,7 +97,7 @@ def tune(
         typer.Option(
             "--at-once",
             metavar="NUMBER",
-            help="Trials of a method that are chosen together, to run side by side on a Ray cluster.",
+            help="Trials of a method that are chosen together, to run side by side.",
         ),
     ] = 1,
     experiment: Annotated[

@@ -158,23 +158,24 @@ def _start(work: WorkFunction[T, A], common: SharedTensors, workers: dict[Worker
 
 @contextmanager
 def no_interrupt() -> Iterator[None]:
-    """Delay Ctrl-C until a fork is over, because Python drops what is raised in the hooks it runs after one,
-    and leave it blocked in the new process: a terminal sends it to all processes, but it is for the first one
-    to end the others."""
+    """Delay Ctrl-C and a request to terminate until a fork is over and written down, because Python drops
+    what is raised in the hooks it runs after one; and leave Ctrl-C blocked in the new process: a terminal
+    sends it to all processes, but it is for the first one to end the others."""
     received: list[int] = []
-    handler = signal.getsignal(signal.SIGINT)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     main = threading.current_thread() is threading.main_thread()  # signals are handled in no other
-    if main and handler is not None:  # None: it is not Python's
-        signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    delayed = [number for number, handler in handlers.items() if main and callable(handler)]  # Python's
+    for number in delayed:
+        signal.signal(number, lambda number, _: received.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if main and handler is not None:
-            signal.signal(signal.SIGINT, handler)
-        if received:
-            signal.raise_signal(signal.SIGINT)
+        for number in delayed:
+            signal.signal(number, handlers[number])
+        for each in received:
+            signal.raise_signal(each)
 
 
 def _main(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, connection: Connection) -> None:
@@ -184,9 +185,7 @@ def _main(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, conne
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         gc.freeze()  # what the parent left to collect is the parent's
         worker.connection.close()
-        with suppress(OSError):  # files that are closed
-            sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)  # what a method prints
-            sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        reopen_output()
         keep_freed_memory(one_arena=True)
         threading.Thread(target=_serve, args=(work, common, worker, connection), daemon=True).start()
         parent = multiprocessing.parent_process()
@@ -194,6 +193,16 @@ def _main(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, conne
         parent.join()
     finally:
         os._exit(0)
+
+
+def reopen_output() -> None:
+    """Let what a method prints in this process go out by the line, and without what its parent has yet to
+    write."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        before = getattr(sys, name)
+        with suppress(OSError):  # a file that is closed
+            errors = getattr(before, "errors", None)
+            setattr(sys, name, os.fdopen(number, "w", buffering=1, errors=errors, closefd=False))
 
 
 def _serve(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, connection: Connection) -> None:

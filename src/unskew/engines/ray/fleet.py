@@ -72,7 +72,8 @@ class Fleet:
         size = min(wanted, self._capacity())
         if len(self._idle) + len(self._starting) < size:
             for fleet in list(_fleets.values()):
-                if fleet is not self and fleet._connection == self._connection:
+                same = (fleet._connection, fleet._resource) == (self._connection, self._resource)
+                if fleet is not self and same:
                     fleet._dismiss()
         while len(self._idle) + len(self._starting) < size:
             self._start_worker()
