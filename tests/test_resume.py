@@ -20,6 +20,7 @@ from benchmarks import kills
 from torch import nn
 
 import unskew as package
+from processes import alive, processes_of
 from unskew import Budget, Checkpoints, Trial, UserError, methods
 from unskew.checkpoints import Period
 from unskew.lock import locked
@@ -476,8 +477,11 @@ def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
         [*ask, *POOL, "--workers", "2", "--out", "broken", "--checkpoint", "every=1"], tmp_path / "log"
     )
     wait_for(tmp_path / "broken/fedprox-mu=0.1-seed2/rounds.jsonl", 2)  # two at once: two are finished
+    runs = processes_of(child)
     os.kill(child, signal.SIGKILL)
     end(child)
+    while alive(runs):  # they end with it, and let go of their folders
+        time.sleep(0.01)
     finished = {path: path.read_bytes() for path in (tmp_path / "broken").glob("*/summary.json")}
     assert len(finished) >= 2
     answer = unskew("resume", "broken", "--json")

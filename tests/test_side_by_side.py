@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks import kills
 
+from processes import alive, children, processes_of
 from unskew.engines.cpu import pool
 from unskew.record import FAULTS_TOLD
 
@@ -48,18 +49,6 @@ def until(true) -> None:
 def rounds_in(folder: Path) -> int:
     path = folder / "rounds.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def processes_of(pid: int) -> list[int]:
-    """A process's own, and theirs."""
-    return [each for child in children(pid) for each in (child, *processes_of(child))]
-
-
-def children(pid: int) -> list[int]:
-    try:
-        return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:  # it is gone
-        return []
 
 
 def end(child: int) -> int:
@@ -139,7 +128,7 @@ def test_no_process_is_left_where_the_command_is_killed(tmp_path):
     assert len(left) >= 2
     os.kill(child, signal.SIGKILL)
     assert end(child) == -signal.SIGKILL
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
+    until(lambda: not alive(left))
 
 
 def test_a_mistake_in_a_method_is_told_as_in_one_process(unskew, tmp_path):

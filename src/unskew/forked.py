@@ -53,13 +53,13 @@ class StopRequest:
                 self._stop = None
 
 
-Work = Callable[[Callable[[M], None], StopRequest], R]
+ForkedFunction = Callable[[Callable[[M], None], StopRequest], R]
 """A function that is given whom to tell what happens, and what asks it to stop. What it tells and returns is
 sent between processes."""
 
 
 @dataclass(frozen=True)
-class Told(Generic[M]):
+class Sent(Generic[M]):
     """What a function tells on its way."""
 
     message: M
@@ -82,13 +82,13 @@ class Raised:
 class Forked(Generic[M, R]):
     """Functions, each in a process of its own, at most so many at once."""
 
-    def __init__(self, works: Sequence[Work[M, R]], at_once: int) -> None:
+    def __init__(self, works: Sequence[ForkedFunction[M, R]], at_once: int) -> None:
         self._works, self._at_once = works, at_once
         self._running: dict[Connection, tuple[int, BaseProcess]] = {}
         self._stopped = False
 
-    def events(self) -> Generator[tuple[int, Told[M] | Returned[R] | Raised], None, None]:
-        """What happens, as it comes, with the number of the function. Each has one event that is not `Told`,
+    def events(self) -> Generator[tuple[int, Sent[M] | Returned[R] | Raised], None, None]:
+        """What happens, as it comes, with the number of the function. Each has one event that is not `Sent`,
         but for those that had not begun when all were asked to stop. Who leaves the loop ends the
         processes."""
         begun = 0
@@ -107,11 +107,11 @@ class Forked(Generic[M, R]):
                     assert isinstance(connection, Connection)
                     number, process = self._running[connection]
                     try:
-                        event: Told[M] | Returned[R] | Raised = connection.recv()
+                        event: Sent[M] | Returned[R] | Raised = connection.recv()
                     except (EOFError, OSError):
                         process.join()
                         event = Raised(_lost(process.exitcode or 0))
-                    if not isinstance(event, Told):
+                    if not isinstance(event, Sent):
                         del self._running[connection]
                         process.join()
                         connection.close()
@@ -153,7 +153,7 @@ def _lost(code: int) -> LostError:
     )
 
 
-def _main(work: Work[M, R], ours: Connection, theirs: Connection) -> None:
+def _main(work: ForkedFunction[M, R], ours: Connection, theirs: Connection) -> None:
     """Run a process. It works in a thread of its own, which has no memory of kernel threads that the fork
     left behind, while the first thread waits for a request to stop, and for the end of the parent."""
     try:
@@ -173,11 +173,11 @@ def _main(work: Work[M, R], ours: Connection, theirs: Connection) -> None:
         os._exit(0)
 
 
-def _work(work: Work[M, R], connection: Connection, request: StopRequest) -> None:
+def _work(work: ForkedFunction[M, R], connection: Connection, request: StopRequest) -> None:
     try:
         try:
             end: Returned[R] | Raised = Returned(
-                work(lambda message: connection.send(Told(message)), request)
+                work(lambda message: connection.send(Sent(message)), request)
             )
         except BaseException as error:
             end = Raised(portable(error))

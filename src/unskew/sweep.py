@@ -27,7 +27,7 @@ from unskew.engines.ray.fleet import RemoteCall, fleet_for
 from unskew.engines.ray.payload import Payload, pack, pack_code, unpack
 from unskew.errors import Interrupted, UserError
 from unskew.experiment import Experiment, Prepared, Resolved
-from unskew.forked import Forked, Returned, StopRequest, Told
+from unskew.forked import Forked, Returned, Sent, StopRequest
 from unskew.lock import NAME as LOCK
 from unskew.lock import locked
 from unskew.loggers import Log
@@ -410,7 +410,7 @@ def _in_processes(
     with stopping(forked.stop, watch, signals), closing(forked.events()) as events:
         for number, event in events:
             cell = cells[number]
-            if isinstance(event, Told):
+            if isinstance(event, Sent):
                 if number != shown:
                     watch.label(cell.name)
                     shown = number
