@@ -20,7 +20,7 @@ from benchmarks import kills
 from torch import nn
 
 import unskew as package
-from processes import alive, processes_of
+from processes import alive, end, processes_of
 from unskew import Budget, Checkpoints, Trial, UserError, methods
 from unskew.checkpoints import Period
 from unskew.lock import locked
@@ -186,10 +186,6 @@ def killed(tmp_path_factory) -> kills.Tally:
 def test_kill_9_at_any_moment_costs_no_bit(killed):
     assert sum(killed.kills.values()) >= 4
     assert killed.unequal == []
-
-
-def end(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def wait_for(path: Path, lines: int) -> None:

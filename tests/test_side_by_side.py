@@ -10,24 +10,15 @@ from pathlib import Path
 import pytest
 from benchmarks import kills
 
-from processes import alive, children, processes_of
+from processes import alive, children, end, processes_of
 from unskew.engines.cpu import pool
 from unskew.record import FAULTS_TOLD
 
 pytestmark = pytest.mark.skipif(not pool.available(), reason="it is made of forked processes")
 
-ASK = [
-    "--dataset",
-    "digits",
-    "--skew",
-    "dirichlet:0.3",
-    "--clients",
-    "4",
-    "--model",
-    "logistic",
-    "--lr",
-    "0.05",
-]
+ASK = (
+    "--dataset", "digits", "--skew", "dirichlet:0.3", "--clients", "4", "--model", "logistic", "--lr", "0.05",
+)  # fmt: skip
 ONE = [*ASK, "--epochs", "1"]
 TWO = ["--engine", "pool", "--set", "workers=2"]
 FAILING = """
@@ -49,10 +40,6 @@ def until(true) -> None:
 def rounds_in(folder: Path) -> int:
     path = folder / "rounds.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def end(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def fingerprints(folder: Path) -> dict[str, str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,9 +14,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Generic, TypeVar
 
-from unskew.engines.cpu.workers import no_interrupt, reopen_output
+from unskew.engines.cpu.workers import begin_in_fork, forking, how_it_ended
 from unskew.engines.job import LostError, portable
-from unskew.engines.numerics import keep_freed_memory
 
 M = TypeVar("M")
 R = TypeVar("R")
@@ -110,7 +107,7 @@ class Forked(Generic[M, R]):
                         event: Sent[M] | Returned[R] | Raised = connection.recv()
                     except (EOFError, OSError):
                         process.join()
-                        event = Raised(_lost(process.exitcode or 0))
+                        event = Raised(_lost(process))
                     if not isinstance(event, Sent):
                         del self._running[connection]
                         process.join()
@@ -130,8 +127,7 @@ class Forked(Generic[M, R]):
         fork = multiprocessing.get_context("fork")  # the functions of a method cannot be pickled
         ours, theirs = multiprocessing.Pipe()
         process = fork.Process(target=_main, args=(self._works[number], ours, theirs))
-        with no_interrupt(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: see the workers
+        with forking():
             process.start()
             self._running[ours] = number, process
         theirs.close()
@@ -145,11 +141,10 @@ class Forked(Generic[M, R]):
         self._running.clear()
 
 
-def _lost(code: int) -> LostError:
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "ended"
+def _lost(process: BaseProcess) -> LostError:
     return LostError(
-        f"the process of this run {how}, as happens when memory runs out: use fewer --workers, so that fewer "
-        "runs train side by side."
+        f"the process of this run {how_it_ended(process)}, as happens when memory runs out: use fewer "
+        "--workers, so that fewer runs train side by side."
     )
 
 
@@ -158,10 +153,8 @@ def _main(work: ForkedFunction[M, R], ours: Connection, theirs: Connection) -> N
     left behind, while the first thread waits for a request to stop, and for the end of the parent."""
     try:
         signal.signal(signal.SIGTERM, lambda *_: None)  # the parent gets it too, and asks to stop
-        gc.freeze()  # what the parent left to collect is the parent's
         ours.close()
-        reopen_output()
-        keep_freed_memory(one_arena=True)
+        begin_in_fork()
         request = StopRequest()
         threading.Thread(target=_work, args=(work, theirs, request), daemon=True).start()
         parent = multiprocessing.parent_process()

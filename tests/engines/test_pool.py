@@ -12,7 +12,6 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from torch import nn
 
 from federations import short_method, split
 from pools import eager_pool
+from processes import alive, children
 from unskew import Method, UserError, engines, train
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset, Split
@@ -379,33 +379,6 @@ def test_several_engines_side_by_side(trial):
 def alone() -> None:
     """No worker is left of an engine in an earlier test that only the garbage collector can end."""
     gc.collect()
-
-
-def children(pid: int) -> list[int]:
-    """The living processes that a process has forked, and that run no other program."""
-    running = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [one for one in running if _stat(one)[1] == pid and _command(one) == _command(pid)]
-
-
-def _command(pid: int) -> bytes:
-    """The command line of a process; none where it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
-
-
-def _stat(pid: int) -> tuple[str, int]:
-    """State and parent of a process; Z, dead, where it is gone."""
-    try:
-        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
-    except (FileNotFoundError, ProcessLookupError):
-        return "Z", 0
-    return state, 0 if state == "Z" else int(parent)
-
-
-def alive(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if _stat(pid)[0] != "Z"]
 
 
 def until(condition) -> bool:

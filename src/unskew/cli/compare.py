@@ -244,7 +244,8 @@ def finish(
             except KeyboardInterrupt:
                 raise Interrupted(f"stopped; {how_to_go_on(folder, experiments, loggers)}") from None
             clock.mark("runs")
-        _conclude(folder, study, planned, ends, left, loggers, clock, json=json, quiet=quiet)
+        together |= any(cell.prepared.trial.engine == "ray" for cell in study.cells)
+        _conclude(folder, study, planned, ends, left, loggers, clock, together, json=json, quiet=quiet)
 
 
 def _conclude(
@@ -255,6 +256,7 @@ def _conclude(
     left: list[SweepRun],
     loggers: Sequence[str],
     clock: Clock,
+    together: bool,
     *,
     json: bool,
     quiet: bool,
@@ -276,11 +278,9 @@ def _conclude(
             show_table(tabulate(runs, columns=CONDITION, reference=study.reference))
         console().print(f"\nrun folders: {folder}", soft_wrap=True)
     if not quiet:
-        on_cluster = any(cell.prepared.trial.engine == "ray" for cell in study.cells)
         ran = {run.folder for run in left}
         now = [summary_of(run) for run in runs if run.path in ran]
-        several = on_cluster or at_once(left, loggers) > 1
-        say(sweep_time_line(time, now, len(left), side_by_side=several))
+        say(sweep_time_line(time, now, len(left), side_by_side=together))
     if failed:
         again = resume_command(folder, [cell.experiment for cell in study.cells], loggers)
         raise UserError(_failure(failed, len(planned), again))

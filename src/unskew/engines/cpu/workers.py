@@ -131,11 +131,9 @@ class Workers(Generic[T, A]):
         process = self._workers.pop(worker)
         process.join()
         worker.connection.close()
-        code = process.exitcode or 0  # None where somebody else waited for the process
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "ended"
         lost = LostError(
-            f"a worker process {how} twice, as happens when memory runs out: use fewer --workers, or "
-            "--engine loop."
+            f"a worker process {how_it_ended(process)} twice, as happens when memory runs out: use fewer "
+            "--workers, or --engine loop."
         )
         return lost, _start(self._work, self._common, self._workers)
 
@@ -145,19 +143,32 @@ def _start(work: WorkFunction[T, A], common: SharedTensors, workers: dict[Worker
     ours, theirs = multiprocessing.Pipe()
     worker = Worker(ours, SharedTensors(), (SharedTensors(), SharedTensors()))
     process = fork.Process(target=_main, args=(work, common, worker, theirs), daemon=True)
-    with no_interrupt(), warnings.catch_warnings():
-        # Python warns of forks beside other threads, whose locks stay locked in the fork. Here those are
-        # threads of PyTorch's kernels, which rest between calls, and one that may draw on the terminal:
-        # workers use neither.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with forking():
         process.start()
         workers[worker] = process
     theirs.close()
     return worker
 
 
+def how_it_ended(process: BaseProcess) -> str:
+    """What became of a process that died, as what follows its name."""
+    code = process.exitcode or 0  # None where somebody else waited for the process
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else "ended"
+
+
 @contextmanager
-def no_interrupt() -> Iterator[None]:
+def forking() -> Iterator[None]:
+    """What a fork, and the note that there is one, have to stand in."""
+    with _no_interrupt(), warnings.catch_warnings():
+        # Python warns of forks beside other threads, whose locks stay locked in the fork. Here those are
+        # threads of PyTorch's kernels, which rest between calls, and one that may draw on the terminal:
+        # the forked processes use neither.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
     """Delay Ctrl-C and a request to terminate until a fork is over and written down, because Python drops
     what is raised in the hooks it runs after one; and leave Ctrl-C blocked in the new process: a terminal
     sends it to all processes, but it is for the first one to end the others."""
@@ -183,10 +194,8 @@ def _main(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, conne
     fork left behind, while the first thread waits for the end of the parent, even by SIGKILL."""
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        gc.freeze()  # what the parent left to collect is the parent's
         worker.connection.close()
-        reopen_output()
-        keep_freed_memory(one_arena=True)
+        begin_in_fork()
         threading.Thread(target=_serve, args=(work, common, worker, connection), daemon=True).start()
         parent = multiprocessing.parent_process()
         assert parent is not None
@@ -195,9 +204,11 @@ def _main(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, conne
         os._exit(0)
 
 
-def reopen_output() -> None:
-    """Let what a method prints in this process go out by the line, and without what its parent has yet to
-    write."""
+def begin_in_fork() -> None:
+    """Make this process, which was just forked, one that trains in a thread of its own."""
+    gc.freeze()  # what the parent left to collect is the parent's
+    keep_freed_memory(one_arena=True)
+    # What a method prints goes out by the line, and without what the parent has yet to write.
     for name, number in (("stdout", 1), ("stderr", 2)):
         before = getattr(sys, name)
         with suppress(OSError):  # a file that is closed
