@@ -1,10 +1,12 @@
 """Every peer in an environment of its own, from PyPI at pinned versions.
 
-`python -m benchmarks.environments` makes those that are not there yet.
+`python -m benchmarks.environments` makes those that are not there yet. Two peers are not on PyPI: of these,
+PyPI has what they need, and the folder that UNSKEW_PEERS names has a checkout of their repositories.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import venv
@@ -21,7 +23,39 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "flower": (*TORCH, "flwr[simulation]==1.41.0"),
     "fedlab": (*TORCH, VISION, "fedlab==1.3.0"),
     "fluke": (*TORCH, VISION, "fluke-fl==0.8.1"),
+    # It asks for Python 3.12 or later, and its releases from 3.0 on for 3.14; this one runs on 3.11 as well.
+    "blazefl": (*TORCH, "--ignore-requires-python", "blazefl[contrib,reproducibility]==2.0.3"),
+    "pfllib": (*TORCH, "h5py==3.16.0", "scikit-learn==1.9.1", "matplotlib==3.11.2"),
+    "flbench": (
+        *TORCH,
+        VISION,
+        "hydra-core==1.3.8",
+        "ray==2.60.0",
+        "pandas==3.1.1",
+        "pillow==13.0.0",
+        "rich==15.0.0",
+        "scikit-learn==1.9.1",
+        "matplotlib==3.11.2",
+        "nvidia-ml-py==13.615.71",
+    ),
 }
+
+CHECKOUTS = {"pfllib": "PFLlib", "flbench": "FL-bench"}
+"""The peers that are a repository: what its folder in UNSKEW_PEERS is called."""
+
+PREPARE = "prepare"
+"""What a competitor is told in the place of a setting, to write the files that it reads in the race."""
+
+
+def checkout(peer: str) -> Path:
+    return Path(os.environ.get("UNSKEW_PEERS", FOLDER)) / CHECKOUTS[peer]
+
+
+def missing(peer: str) -> str | None:
+    """What to do before the peer can race; None where nothing is missing."""
+    if peer in CHECKOUTS and not checkout(peer).is_dir():
+        return f"clone {CHECKOUTS[peer]} into a folder, and name that folder in UNSKEW_PEERS"
+    return None if ready(peer) else "run `make bench-peers`"
 
 
 def python(peer: str) -> Path:
@@ -48,6 +82,9 @@ def main() -> None:
     for peer in REQUIREMENTS:
         if ready(peer):
             print(f"{peer}: ready")
+            continue
+        if peer in CHECKOUTS and not checkout(peer).is_dir():
+            print(f"{peer}: left out: {missing(peer)}.")
             continue
         print(f"{peer}: installing {', '.join(REQUIREMENTS[peer])}", flush=True)
         try:

@@ -41,6 +41,13 @@ def field(cores: int) -> list[Competitor]:
         "fedlab": alone,
         "fluke": alone,
         "flower": [(f"{cores} actors", "actors")],
+        "blazefl": [
+            *alone,
+            (f"pool of {threads(cores)}", "pool of threads"),
+            (f"{cores} processes", "processes"),
+        ],
+        "pfllib": alone,
+        "flbench": [*alone, (f"{cores} actors", "actors")],
     }
     return [
         Competitor(library, setting, argument)
@@ -56,7 +63,7 @@ def run(competitor: Competitor, repetition: int, folder: Path, cores: int) -> Ru
     library = competitor.library
     python = environments.python(library) if library in PEERS else Path(sys.executable)
     launch = [str(python), "-m"]
-    if competitor.argument == "processes":
+    if competitor.argument == "processes" and library == "pfl":
         launch += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(cores), "-m"]
     module = f"benchmarks.peers.{MODULES.get(library, library)}"
     with log.open("w") as output:
@@ -74,6 +81,7 @@ def run(competitor: Competitor, repetition: int, folder: Path, cores: int) -> Ru
         except subprocess.TimeoutExpired:
             raise FailureError(f"not finished after {PATIENCE} s") from None
         finally:
+            ended = time.monotonic()
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
@@ -81,8 +89,27 @@ def run(competitor: Competitor, repetition: int, folder: Path, cores: int) -> Ru
         said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
         raise FailureError(f"exit code {code}: {said[-1]}")
     answer = json.loads(report.read_text())
-    rounds, startup = timed(answer["laps"], started)
-    return Run(competitor, repetition, rounds, startup, answer["accuracy"], answer["versions"])
+    whole, rounds = ended - started, timed(answer["laps"])
+    return Run(competitor, repetition, whole, rounds, answer["accuracy"], answer["versions"])
+
+
+def prepare(competitors: list[Competitor], folder: Path) -> None:
+    """Have the libraries that read files of their own write them, before any time is taken."""
+    for library in {each.library for each in competitors} & environments.CHECKOUTS.keys():
+        module = f"benchmarks.peers.{library}"
+        subprocess.run(
+            [
+                environments.python(library),
+                "-m",
+                module,
+                folder,
+                folder / "report.json",
+                environments.PREPARE,
+            ],
+            cwd=ROOT,
+            env=environment(folder),
+            check=True,
+        )
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -109,6 +136,7 @@ def compete(
     with tempfile.TemporaryDirectory(prefix="race-") as scratch:
         folder = Path(scratch)
         work.save(prepared, folder)
+        prepare(competitors, folder)
         for repetition in range(repetitions):
             first = repetition * len(competitors) // repetitions
             for competitor in competitors[first:] + competitors[:first]:
@@ -122,7 +150,10 @@ def compete(
                     continue
                 runs.append(done)
                 turn = f"{repetition + 1}/{repetitions}"
-                print(f"  {turn} {competitor.name}: {done.seconds * 1000:.1f} ms", flush=True)
+                print(
+                    f"  {turn} {competitor.name}: {done.whole:.1f} s, {done.seconds * 1000:.1f} ms a round",
+                    flush=True,
+                )
     return runs, failures
 
 
@@ -142,6 +173,7 @@ def race(name: str, competitors: list[Competitor], options: argparse.Namespace) 
         "layout": layout(options.channels_last),
         "work": ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in budget.items()),
         "repetitions": f"{options.repetitions}, competitors in turn",
+        "whole": "from the start of the process to its end, with a test of the model at the end",
         "rounds timed": "all but the first and the last",
     }
     runs, failures = compete(competitors, prepared, options.repetitions)
@@ -256,8 +288,8 @@ def main() -> None:
     options = parse()
     competitors = []
     for competitor in field(options.cores):
-        if competitor.library in PEERS and not environments.ready(competitor.library):
-            print(f"{competitor.name}: left out, not installed: run `make bench-peers`.")
+        if competitor.library in PEERS and (step := environments.missing(competitor.library)):
+            print(f"{competitor.name}: left out, not there: {step}.")
         elif competitor.name == OURS or options.only is None or competitor.library in options.only:
             competitors.append(competitor)
     for name in options.workloads:

@@ -32,10 +32,10 @@ class Run:
 
     competitor: Competitor
     repetition: int
+    whole: float
+    """Seconds from the start of the process to its end: what a user waits for."""
     rounds: list[float]
     """Seconds of each timed round."""
-    startup: float
-    """Seconds before the first round, and what the first took longer than the fastest."""
     accuracy: float
     versions: dict[str, str]
 
@@ -63,23 +63,30 @@ class Spread:
 @dataclass(frozen=True)
 class Row:
     competitor: Competitor
+    whole: Spread
+    """Seconds of the whole command, over the repetitions."""
+    whole_ratio: Spread | None
+    """Its whole time over ours in the same repetition; None where ours did not finish beside it."""
     seconds: Spread
-    """Of a round, over the repetitions."""
+    """Of a round."""
     ratio: Spread | None
-    """Its time over ours in the same repetition; None where ours did not finish beside it."""
-    startup: float
     accuracy: float
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A claim: our rounds are at least `factor` times as fast as those of each of these libraries."""
+    """A claim: we are at least `factor` times as fast as each of these libraries."""
 
     claim: str
     factor: float
     rivals: tuple[str, ...]
     setting: str | None = None
     """The rivals in this setting alone; None: each in its best."""
+    whole: bool = False
+    """Whether it is about the whole command; else about a round."""
+
+    def ratio(self, row: Row) -> Spread | None:
+        return row.whole_ratio if self.whole else row.ratio
 
 
 @dataclass(frozen=True)
@@ -90,24 +97,28 @@ class Verdict:
 
     @property
     def holds(self) -> bool | None:
-        if self.closest is None or self.closest.ratio is None:
-            return None
-        return self.closest.ratio.middle >= self.bar.factor
+        ratio = self.closest and self.bar.ratio(self.closest)
+        return None if ratio is None else ratio.middle >= self.bar.factor
 
 
-PEERS = ("pfl", "flower", "fedlab", "fluke")
+PEERS = ("pfl", "flower", "fedlab", "fluke", "blazefl", "pfllib", "flbench")
 
 
 def bars(workload: str, cores: int) -> list[Bar]:
-    bare = Bar(f"never slower than the bare loop with {threads(cores)}", 1.0, ("torch",), threads(cores))
+    bare = "never slower than the bare loop with " + threads(cores)
+    everywhere = [
+        Bar("the whole command: faster than every library", 1.0, PEERS, whole=True),
+        Bar(f"the whole command: {bare}", 1.0, ("torch",), threads(cores), whole=True),
+        Bar(f"a round: {bare}", 1.0, ("torch",), threads(cores)),
+    ]
     return {
-        "cnn": [Bar("at least 1.5 times as fast as the best peer", 1.5, PEERS), bare],
+        "cnn": [*everywhere, Bar("a round: at least 1.5 times as fast as the best library", 1.5, PEERS)],
         "digits": [
-            Bar("at least 5 times as fast as Flower", 5.0, ("flower",)),
-            Bar("at least 3 times as fast as pfl", 3.0, ("pfl",)),
-            bare,
+            *everywhere,
+            Bar("a round: at least 5 times as fast as Flower", 5.0, ("flower",)),
+            Bar("a round: at least 3 times as fast as pfl", 3.0, ("pfl",)),
         ],
-        "fashion": [bare],
+        "fashion": everywhere,
     }[workload]
 
 
@@ -115,13 +126,12 @@ def threads(count: int) -> str:
     return f"{count} thread" if count == 1 else f"{count} threads"
 
 
-def timed(laps: Sequence[float], started: float) -> tuple[list[float], float]:
-    """Seconds of the rounds that count, and of the start-up, from when each round ended. The first round
-    does not count, because it makes what the others reuse; nor the last, in which some test the model."""
+def timed(laps: Sequence[float]) -> list[float]:
+    """Seconds of the rounds that count, from when each round ended. The first does not count, because it
+    makes what the others reuse; nor the last, in which some test the model."""
     if len(laps) < 3:
         raise ValueError("a race needs at least 3 rounds: the first and the last do not count.")
-    rounds = [after - before for before, after in pairwise(laps)][:-1]
-    return rounds, laps[0] - started - min(rounds)
+    return [after - before for before, after in pairwise(laps)][:-1]
 
 
 def spread(values: Iterable[float]) -> Spread:
@@ -130,57 +140,61 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """One row for each competitor that finished a run, the fastest first."""
-    ours = {run.repetition: run.seconds for run in runs if run.competitor.name == OURS}
+    """One row for each competitor that finished a run, the shortest whole command first."""
+    ours = {run.repetition: run for run in runs if run.competitor.name == OURS}
     by_competitor: dict[Competitor, list[Run]] = {}
     for run in runs:
         by_competitor.setdefault(run.competitor, []).append(run)
     table = []
     for competitor, mine in by_competitor.items():
         # Within a repetition, because runs that are minutes apart may have met another machine.
-        ratios = [run.seconds / ours[run.repetition] for run in mine if run.repetition in ours]
+        pairs = [(run, ours[run.repetition]) for run in mine if run.repetition in ours]
         table.append(
             Row(
                 competitor,
+                spread(run.whole for run in mine),
+                spread(run.whole / our.whole for run, our in pairs) if pairs else None,
                 spread(run.seconds for run in mine),
-                spread(ratios) if ratios else None,
-                median(run.startup for run in mine),
+                spread(run.seconds / our.seconds for run, our in pairs) if pairs else None,
                 median(run.accuracy for run in mine),
             )
         )
-    return sorted(table, key=lambda row: row.seconds.middle)
+    return sorted(table, key=lambda row: row.whole.middle)
 
 
 def judge(bar: Bar, table: Sequence[Row]) -> Verdict:
-    rivals = [
-        row
+    rivals = {
+        row.competitor: (ratio.middle, row)
         for row in table
-        if row.ratio is not None
-        and row.competitor.library in bar.rivals
+        if row.competitor.library in bar.rivals
         and bar.setting in (None, row.competitor.setting)
-    ]
-    return Verdict(bar, min(rivals, key=lambda row: row.ratio.middle if row.ratio else 0, default=None))
+        and (ratio := bar.ratio(row)) is not None
+    }
+    closest = min(rivals.values(), key=lambda rival: rival[0], default=None)
+    return Verdict(bar, closest and closest[1])
 
 
 def markdown(table: Sequence[Row], verdicts: Sequence[Verdict]) -> str:
     lines = [
-        "| competitor | ms per round | least to most | over ours | least to most | start-up, s | accuracy |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| competitor | whole, s | range | over ours | ms a round | range | over ours | accuracy |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in table:
+        whole, whole_range = row.whole.show(1)
         ms, ms_range = row.seconds.show(1, 1000)
-        ratio, ratio_range = row.ratio.show(2) if row.ratio else ("-", "-")
+        ratios = [ratio.show(2)[0] if ratio else "-" for ratio in (row.whole_ratio, row.ratio)]
         lines.append(
-            f"| {row.competitor.name} | {ms} | {ms_range} | {ratio} | {ratio_range} "
-            f"| {row.startup:.1f} | {row.accuracy:.3f} |"
+            f"| {row.competitor.name} | {whole} | {whole_range} | {ratios[0]} "
+            f"| {ms} | {ms_range} | {ratios[1]} | {row.accuracy:.3f} |"
         )
     return "\n".join([*lines, "", *(_sentence(verdict) for verdict in verdicts)])
 
 
 def _sentence(verdict: Verdict) -> str:
     word = {True: "holds", False: "missed", None: "not raced"}[verdict.holds]
-    closest = verdict.closest
-    if closest is None or closest.ratio is None:
+    ratio = verdict.closest and verdict.bar.ratio(verdict.closest)
+    if verdict.closest is None or ratio is None:
         return f"- {word}: {verdict.bar.claim}."
-    middle, extremes = closest.ratio.show(2)
-    return f"- {word}: {verdict.bar.claim}. {middle} times ({extremes}) as fast as {closest.competitor.name}."
+    middle, extremes = ratio.show(2)
+    rival = verdict.closest.competitor.name
+    return f"- {word}: {verdict.bar.claim}. {middle} times ({extremes}) as fast as {rival}."

@@ -6,6 +6,7 @@ Needs PyTorch and NumPy alone, because it runs in every competitor's own environ
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -169,11 +170,18 @@ class Laps:
         # Its zero is the machine's, not the process's, so that the race can subtract when it started us.
         self.at.append(time.monotonic())
 
-    def finish(self, report: Path, accuracy: float, *packages: str) -> None:
+    def finish(self, report: Path, accuracy: float, *packages: str, **checkouts: Path) -> None:
         versions = {name: version(name) for name in ("torch", *packages)}
+        versions |= {name: commit(folder) for name, folder in checkouts.items()}
         report.write_text(
             json.dumps({"laps": self.at, "accuracy": accuracy, "versions": versions}), encoding="utf-8"
         )
+
+
+def commit(checkout: Path) -> str:
+    """The commit of a library that has no version."""
+    git = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def arguments() -> tuple[Work, Path, str]:

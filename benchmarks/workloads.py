@@ -25,17 +25,17 @@ class Workload:
 WORKLOADS: dict[str, Workload] = {
     "cnn": Workload(
         "CNN 32-64-512 (582,026 parameters) on synthetic 28×28 images",
-        Budget("cnn", clients=100, samples=100, cohort=10, rounds=12, epochs=1, batch_size=20, lr=0.05),
+        Budget("cnn", clients=100, samples=100, cohort=10, rounds=50, epochs=1, batch_size=20, lr=0.05),
         None,
     ),
     "digits": Workload(
         "perceptron 64-64-10 (4,810 parameters) on the 8×8 digits of scikit-learn",
-        Budget("mlp", clients=10, samples=144, cohort=10, rounds=22, epochs=5, batch_size=10, lr=0.05),
+        Budget("mlp", clients=10, samples=144, cohort=10, rounds=50, epochs=5, batch_size=10, lr=0.05),
         "digits",
     ),
     "fashion": Workload(
         "LeNet-5 (61,706 parameters) on Fashion-MNIST",
-        Budget("lenet5", clients=100, samples=600, cohort=10, rounds=8, epochs=1, batch_size=50, lr=0.05),
+        Budget("lenet5", clients=100, samples=600, cohort=10, rounds=50, epochs=1, batch_size=50, lr=0.05),
         "fashion-mnist",
     ),
 }

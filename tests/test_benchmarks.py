@@ -25,18 +25,18 @@ ONE, TWO = Competitor("pfl", "1 thread", "1"), Competitor("pfl", "2 threads", "2
 
 
 def run(competitor: Competitor, repetition: int, seconds: float) -> Run:
-    return Run(competitor, repetition, [seconds] * 3, startup=1.0, accuracy=0.9, versions={})
+    """A run whose start and end take a second together."""
+    rounds = [seconds] * 3
+    return Run(competitor, repetition, 1.0 + sum(rounds), rounds, accuracy=0.9, versions={})
 
 
 def test_neither_the_first_nor_the_last_round_counts():
-    rounds, startup = timed([10.0, 11.0, 13.0, 20.0], started=4.0)
-    assert rounds == [1.0, 2.0]
-    assert startup == 5.0  # the first round ended 6 s after the start, and the fastest round takes 1 s
+    assert timed([10.0, 11.0, 13.0, 20.0]) == [1.0, 2.0]
 
 
 def test_a_race_of_two_rounds_times_nothing():
     with pytest.raises(ValueError, match="at least 3 rounds"):
-        timed([1.0, 2.0], started=0.0)
+        timed([1.0, 2.0])
 
 
 def test_ratios_are_taken_within_a_repetition():
@@ -58,6 +58,14 @@ def test_a_bar_is_measured_against_a_rival_in_its_best_setting(factor, holds):
     assert verdict.holds is holds
 
 
+def test_a_bar_about_the_whole_command_counts_start_and_end():
+    table = rows([run(OURS, 0, 1.0), run(TWO, 0, 2.0)])
+    whole = judge(Bar("the whole command: faster than pfl", 1.8, ("pfl",), whole=True), table)
+    assert not whole.holds
+    assert "- missed: the whole command: faster than pfl. 1.75 times" in markdown(table, [whole])
+    assert judge(Bar("a round: faster than pfl", 1.8, ("pfl",)), table).holds
+
+
 def test_a_bar_may_name_the_setting():
     table = rows([run(OURS, 0, 1.0), run(ONE, 0, 4.0), run(TWO, 0, 2.0)])
     verdict = judge(Bar("faster than pfl with 1 thread", 3.0, ("pfl",), "1 thread"), table)
@@ -76,7 +84,7 @@ def test_without_us_or_the_rival_nothing_is_judged():
 def test_the_table_says_which_bars_hold():
     table = rows([run(OURS, 0, 0.1), run(TWO, 0, 0.25)])
     page = markdown(table, [judge(Bar("faster than pfl", 3.0, ("pfl",)), table)])
-    assert "| pfl, 2 threads | 250.0 | 250.0 to 250.0 | 2.50 | 2.50 to 2.50 | 1.0 | 0.900 |" in page
+    assert "| pfl, 2 threads | 1.8 | 1.8 to 1.8 | 1.35 | 250.0 | 250.0 to 250.0 | 2.50 | 0.900 |" in page
     assert "- missed: faster than pfl. 2.50 times (2.50 to 2.50) as fast as pfl, 2 threads." in page
 
 
