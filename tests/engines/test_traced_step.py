@@ -262,6 +262,8 @@ def counted_elsewhere(_: Tensor) -> float:
 READS = {
     "tolist": lambda t: t.tolist(),
     "tolist by map": lambda t: next(map(Tensor.tolist, [t])),
+    "apply_": lambda t: t.detach().clone().apply_(lambda value: 2.0 if value > 0.5 else 1.0),
+    "map_": lambda t: t.detach().clone().map_(t.detach(), lambda mine, value: 2.0 if value > 0.5 else 1.0),
     "numpy": lambda t: float(t.numpy()),
     "asarray": lambda t: float(np.asarray(t)),
     "a function of NumPy": lambda t: float(np.linalg.norm(t[None])),

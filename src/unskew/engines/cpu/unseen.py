@@ -38,8 +38,8 @@ SHAPES_AND_TYPES = {
 `__get__` stands for all properties, such as `shape`."""
 
 READS = {
-    "_to_dlpack", "_to_dlpack_unversioned", "_to_dlpack_versioned", "data_ptr", "item", "numpy", "tolist",
-    "untyped_storage",
+    "_to_dlpack", "_to_dlpack_unversioned", "_to_dlpack_versioned", "apply_", "data_ptr", "item", "map2_",
+    "map_", "numpy", "tolist", "untyped_storage",
 }  # fmt: skip
 """Functions in C that hand the values of tensors to Python. Those that PyTorch's own overrides do not show,
 as inside a backward pass, are noticed by their name."""
