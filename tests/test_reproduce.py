@@ -357,13 +357,13 @@ def test_a_finished_run_that_is_damaged_is_to_be_removed(unskew, tmp_path, no_wo
 def test_costs_count_experts_as_pkd_does(unskew, tmp_path, no_workers) -> None:
     ask = ["run", "--dataset", "digits", "--skew", "balanced", "--clients", "2", "--rounds", "5"]
     ask += ["--epochs", "1"]
-    ask += ["--method", "pkd:groups=3/8,warmup=2,expert_rounds=4", "--out", "pkd", "--quiet"]
+    ask += ["--method", "pkd:groups=3/8;0/1,warmup=2,expert_rounds=4", "--out", "pkd", "--quiet"]
     assert unskew(*ask).code == 0
     run = read_run(tmp_path / "pkd")
     worst = {line.round: line.min_class for line in run.tested}
     target = max(worst.values())
     reached = min(number for number, value in worst.items() if value == target)
-    group = run.counts.sum(axis=0)[[3, 8]].sum() / run.counts.sum()
+    group = run.counts.sum(axis=0)[[0, 1, 3, 8]].sum() / run.counts.sum()
     shares = [share for share in run.summary.tallies["activated"].share if share is not None]
     asked = sum(shares[: max(0, reached - 2)]) / 3
     expected = reached + asked + (4 * group if reached > 2 else 0)

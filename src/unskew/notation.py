@@ -241,3 +241,21 @@ def span(numbers: Iterable[int], dash: str = "–") -> str:
     """The least and the greatest of several numbers, or the one that all of them are; at least one."""
     known = sorted(set(numbers))
     return dash.join(str(number) for number in dict.fromkeys((known[0], known[-1])))
+
+
+def parse_class_groups(text: str) -> list[tuple[int, ...]]:
+    """Read groups of classes: `0/6,2/4/6` is (0, 6), (2, 4, 6). A semicolon does for the comma, which on a
+    command line ends an option."""
+    groups: list[tuple[int, ...]] = []
+    for part in re.split(r"[,;]", text) if text.strip() else []:
+        if not re.fullmatch(r"\s*\d+(\s*/\s*\d+)+\s*", part):
+            raise UserError(
+                f"groups is '{text}' but should list two classes or more per group, such as 0/6,2/4/6."
+            )
+        group = tuple(sorted({int(label) for label in part.split("/")}))
+        if len(group) <= part.count("/"):
+            raise UserError(f"groups is '{text}' but names a class twice in a group.")
+        if group in groups:
+            raise UserError(f"groups is '{text}' but names a group twice.")
+        groups.append(group)
+    return groups

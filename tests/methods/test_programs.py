@@ -35,13 +35,13 @@ from unskew.methods.fedconcat import ConcatModel, cluster, label_counts
 from unskew.methods.pkd import (
     class_statistics,
     only_classes,
-    parse_groups,
     rates,
     summed,
     train_expert,
     warm_up,
 )
 from unskew.metrics import Traffic
+from unskew.notation import parse_class_groups
 from unskew.parts.groups import cliques, components, mutual_confusion, stars, threshold, weak_groups
 from unskew.program import Run
 from unskew.types import Memory, Weights
@@ -439,8 +439,8 @@ def test_groups_are_found_from_sums(digits):
 
 
 def test_groups_may_be_given():
-    assert parse_groups("0/6,2/4/6") == parse_groups("0/6; 6/4/2") == [(0, 6), (2, 4, 6)]
-    assert parse_groups("") == []
+    assert parse_class_groups("0/6,2/4/6") == parse_class_groups("0/6; 6/4/2") == [(0, 6), (2, 4, 6)]
+    assert parse_class_groups("") == []
     for text, why in (
         ("0", "two classes or more"),
         ("0/x", "two classes or more"),

@@ -47,7 +47,6 @@ Deviations:
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -65,12 +64,13 @@ from unskew.data.federation import Federation
 from unskew.data.manifest import partition_of
 from unskew.data.remote import RemoteSplit
 from unskew.engines.network import Network
-from unskew.errors import UserError, require, unknown
+from unskew.errors import require, unknown
 from unskew.faults import DivergedError
 from unskew.losses import partial_distillation
 from unskew.method import Method, Tally, Work
 from unskew.methods.card import card
 from unskew.metrics import Traffic
+from unskew.notation import parse_class_groups
 from unskew.parts.groups import Floats, Group, Grouping, Rule, weak_groups
 from unskew.parts.heads import resize_head
 from unskew.program import Program, Run, Trained
@@ -138,7 +138,7 @@ def pkd(
     ):
         if choice not in get_args(known):
             raise unknown(name, choice, get_args(known))
-    given = parse_groups(groups)
+    given = parse_class_groups(groups)
     choose = partial(
         weak_groups, keep=experts, rule=rule, grouping=grouping, theta=theta, kappa=kappa, pairs=pairs
     )
@@ -213,22 +213,6 @@ def in_one_group(groups: Sequence[Group], classes: int, device: torch.device) ->
         members[list(group)] = True
         alike |= members[:, None] & members
     return alike.to(device)
-
-
-def parse_groups(text: str) -> list[Group]:
-    """The groups in a text: `0/6,2/4/6` is (0, 6), (2, 4, 6). A semicolon does for the comma, which on a
-    command line ends an option."""
-    groups: list[Group] = []
-    for part in re.split(r"[,;]", text) if text.strip() else []:
-        if not re.fullmatch(r"\s*\d+(\s*/\s*\d+)+\s*", part):
-            raise UserError(
-                f"groups is '{text}' but should list two classes or more per group, such as 0/6,2/4/6."
-            )
-        group = tuple(sorted({int(c) for c in part.split("/")}))
-        require(len(group) == part.count("/") + 1, f"groups is '{text}' but names a class twice in a group.")
-        require(group not in groups, f"groups is '{text}' but names a group twice.")
-        groups.append(group)
-    return groups
 
 
 # Stage 1

@@ -14,6 +14,7 @@ from typing import Any
 
 from unskew import metrics, record
 from unskew.errors import UserError
+from unskew.notation import parse_class_groups
 from unskew.record import Json
 from unskew.report.measures import MEASURES, series
 from unskew.report.read import SavedRun, read_own_run
@@ -269,7 +270,7 @@ def _cost(target: float, run: SavedRun) -> float | None:
 
 def costs_by_round(run: SavedRun) -> dict[int, float] | None:
     """As PKD counts it: a round is 1, experts count by the samples of their groups, in the round after the
-    warm-up, and later by the samples that they are asked about. None where the groups are not known."""
+    warm-up, and later by the samples that they are asked about. None where that is not known."""
     assert run.summary is not None
     costs = dict.fromkeys(range(1, run.done + 1), 1.0)
     method = run.experiment["method"]
@@ -278,11 +279,13 @@ def costs_by_round(run: SavedRun) -> dict[int, float] | None:
     tally = run.summary.tallies.get("activated")
     if not method["groups"] or not isinstance(method["warmup"], int) or tally is None:
         return None
-    groups = [[int(label) for label in group.split("/")] for group in method["groups"].split(",")]
+    epochs = run.experiment["budget"].get("epochs")
+    if epochs is None:  # the budget is in steps
+        return None
+    groups = [list(group) for group in parse_class_groups(method["groups"])]
     by_class = run.counts.sum(axis=0)
     samples = int(by_class.sum())
     sizes = [int(by_class[group].sum()) for group in groups]
-    epochs = run.experiment["budget"]["epochs"]
     first = method["warmup"] + 1
     experts = method["expert_rounds"] * metrics.expert_cost(sizes, samples, epochs=epochs)
     shares = dict(zip(range(run.done - len(tally.share) + 1, run.done + 1), tally.share, strict=True))
