@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from federations import flat
 from unskew import Budget, Evaluation, Method, Trial, UserError, federate, methods, train
@@ -26,7 +26,8 @@ from unskew.methods.assemble import assemble
 from unskew.metrics import Traffic
 from unskew.metrics.costs import nbytes
 from unskew.observed import observe
-from unskew.testing import check_method
+from unskew.testing import check_method, hard_trial
+from unskew.types import End, Memory, Scope, Tensors, Weights
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 EXAMPLE = str(Path(__file__).parents[1] / "examples" / "flatten.py")
@@ -98,6 +99,31 @@ def test_a_method_file_may_have_a_card(unskew, tmp_path):
     (tmp_path / "mine.py").write_text(text)
     assert "its favourite colour" in unskew("methods", "mine.py").out
     assert "flat" not in METHODS
+
+
+def counter(name: str, *, silent: bool = False) -> Method:
+    """Its clients count their rounds in a memory, or begin with one that they never change."""
+
+    def init(weights: Weights, counts: Tensor) -> Tensors:
+        return {f"{name}/rounds": torch.zeros(1)}
+
+    def update(scope: Scope, end: End) -> tuple[Tensors, Tensors]:
+        rounds = scope.memory[f"{name}/rounds"] + 1
+        return ({} if silent else {f"{name}/rounds": rounds}), {f"{name}/rounds": rounds}
+
+    return Method(memory=Memory(init=init, update=update))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_an_update_leaves_out_stays_beside_a_method_that_keeps_something(order):
+    """Each method does by itself, so both do together, and alone at every client."""
+    first, second = (counter("silent", silent=True), counter("busy"))[::order]
+    trial = replace(hard_trial(), budget=Budget(rounds=3, epochs=1, batch_size=4))
+    state = train(trial, first + second).state
+    memories = [state.memories[client] for client in (0, 1, 2)]
+    assert [float(memory["busy/rounds"]) for memory in memories] == [3, 3, 3]
+    assert [float(memory["silent/rounds"]) for memory in memories] == [0, 0, 0]
+    train(trial, METHODS["local-only"]() + first + second)
 
 
 LEAKY = """

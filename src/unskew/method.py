@@ -67,9 +67,9 @@ class Work:
     frozen: int = 0
     """At each point: how many other models it asks."""
     looks: float = 0
-    """In a round: how many passes it makes over the client's data."""
+    """In a round: how many passes it makes over the client's data without a gradient."""
     gradients: float = 0
-    """In a round: how many such passes it makes with a gradient."""
+    """In a round: how many passes it makes over the client's data with a gradient."""
 
     def __add__(self, other: Work) -> Work:
         return Work(

@@ -4,7 +4,7 @@ shapes are looked at, so that nothing waits for a device and nothing is traced o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 from torch import Tensor
@@ -98,16 +98,18 @@ def pair(slot: str, value: object, parts: str) -> tuple[Any, Any]:
     return value
 
 
-def kept_and_reported(value: object, before: Iterable[str]) -> tuple[Tensors, Tensors]:
-    """What a client keeps and what it reports. It keeps all names that it had, or leaves all as they are."""
+def kept_and_reported(value: object, before: Tensors) -> tuple[Tensors, Tensors]:
+    """Return what a client keeps and what it reports. What `memory.update` leaves out stays as it was, but it
+    may not leave out a name and bring in another: that is a misspelt name."""
     kept, reported = pair("memory.update", value, "kept, reported")
     kept, reported = named_tensors("memory.update", kept), named_tensors("memory.update", reported)
-    if kept and (forgotten := sorted(set(before) - kept.keys())):
+    new, forgotten = sorted(kept.keys() - before.keys()), sorted(before.keys() - kept.keys())
+    if new and forgotten:
         raise UserError(
-            f"the method's memory.update forgets '{forgotten[0]}', which the client kept before: let it keep "
-            "the same names in every round, or return {} to keep all as it was."
+            f"the method's memory.update forgets '{forgotten[0]}' and keeps '{new[0]}', which memory.init "
+            "did not make: let both use the same names; what memory.update leaves out stays as it was."
         )
-    return kept, reported
+    return {**before, **kept}, reported
 
 
 def instance(slot: str, value: object, kind: type) -> None:
