@@ -171,6 +171,56 @@ def test_an_edited_model_is_another_experiment(files, unskew, no_workers):
     assert unskew("resume", "one", "--model", "net.py:Net", "--quiet").code == 0
 
 
+METHOD = """
+from unskew.method import Method, plain_loss
+
+
+def {name}():
+    return Method(terms=(lambda view: {sign}plain_loss(view),))
+"""
+
+
+def write_methods(**signs):
+    for name, sign in signs.items():
+        Path(f"{name}.py").write_text(METHOD.format(name=name, sign=sign))
+
+
+def test_an_edited_method_is_another_experiment(files, unskew, no_workers):
+    write_methods(mine="+")
+    compared = ("compare", "fedavg", "mine.py", *BRIEF, "--out", "all")
+    assert unskew(*compared).code == 0
+    for name in ("all/compare.json", "all/fedavg-seed1/summary.json"):
+        Path(name).unlink()  # as if it had been stopped
+    write_methods(mine="-")
+    answer = unskew(*compared)
+    assert answer.code == 2
+    assert "the output folder all holds another compare (method.sha256 is " in answer.err
+    write_methods(mine="+")
+    assert unskew(*compared).code == 0
+
+
+def test_a_run_of_an_edited_method_is_not_resumed(files, unskew, no_workers):
+    write_methods(mine="+", other="+")
+    assert unskew("run", "--method", "fedprox+mine.py+other.py", *BRIEF, "--out", "one").code == 0
+    Path("one/summary.json").unlink()
+    write_methods(other="-")
+    method = "+".join(settings("one")["method"]["name"].split("+")[1:])
+    answer = unskew("resume", "one", "--method", method, "--quiet")
+    assert answer.code == 2
+    assert "other.py has changed since the experiment was written (method.sha256 is " in answer.err
+
+
+def test_two_versions_of_a_method_are_told_apart(files, unskew, no_workers):
+    write_methods(mine="+")
+    assert unskew("run", "--method", "mine.py", *BRIEF, "--out", "one").code == 0
+    write_methods(mine="-")
+    assert unskew("run", "--method", "mine.py", *BRIEF, "--out", "two").code == 0
+    table = unskew("table", "one", "two", "--out", "table.csv")
+    assert table.code == 0, table.err
+    content = [tomllib.loads(Path(f"{run}/experiment.toml").read_text())["method"] for run in ("one", "two")]
+    assert all(f"mine.py ({each['sha256'][:8]})" in Path("table.csv").read_text() for each in content)
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -407,10 +457,11 @@ def test_a_path_that_no_settings_can_name_is_refused_before_anything_runs(
     assert not Path("r").exists()
 
 
-def test_a_hyperparameter_called_name_is_refused(unskew, tmp_path):
+@pytest.mark.parametrize("name", ["name", "sha256"])
+def test_a_hyperparameter_called_as_a_methods_own_setting_is_refused(unskew, tmp_path, name):
     (tmp_path / "mine.py").write_text(
-        "from unskew.method import Method\n\n\ndef mine(*, name: str = 'a'):\n    return Method()\n"
+        f"from unskew.method import Method\n\n\ndef mine(*, {name}: str = 'a'):\n    return Method()\n"
     )
     answer = unskew("run", "--method", "mine.py", *BRIEF)
     assert answer.code == 2
-    assert "'mine.py' has a hyperparameter called name" in answer.err
+    assert f"'mine.py' has a hyperparameter called {name}" in answer.err

@@ -137,6 +137,8 @@ class MethodSpec(Spec):
 
     model_config = ConfigDict(extra="allow")
     name: str = "fedavg"
+    sha256: str | None = None
+    """The hash of the method's own file; where several parts have files, the hash of these files' hashes."""
 
     def brief(self, short: Mapping[str, str] | None = None) -> str:
         """What the method is called everywhere: its name, of a file without the folder, and the
@@ -231,7 +233,7 @@ class Experiment(Spec):
     def identity(self) -> str:
         """SHA-256 over the settings that results depend on, as canonical JSON: sorted keys, no spaces. Of a
         resolved experiment, as `prepare` makes it, it is the same however the settings were written. A
-        method's or a dataset's file counts by its path, that of a model or a partition by its path and its
+        dataset's file counts by its path, that of a method, a model or a partition by its path and its
         content, weights to start from by their content."""
         told = json.dumps(self.told(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(told.encode()).hexdigest()
@@ -458,7 +460,9 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
             ),
             "model": model,
             "method": MethodSpec(
-                name="+".join(options), **(next(iter(options.values())) if alone else options)
+                name="+".join(options),
+                sha256=_method_sha256(experiment.method),
+                **(next(iter(options.values())) if alone else options),
             ),
         }
     )
@@ -517,6 +521,18 @@ def _code_sha256(name: str, before: str, what: str) -> str:
     return _same_sha256(path, before, f"{what}.sha256")
 
 
+def _method_sha256(spec: MethodSpec) -> str | None:
+    """The hash of a method's own files; None where all of it is unskew's own."""
+    files = [Path(name) for name in spec.files()]
+    if not files:
+        if spec.sha256:
+            raise UserError(f"method.sha256 is given, but method '{spec.name}' is no file: leave it out.")
+        return None
+    each = [sha256_of(path) for path in files]
+    now = each[0] if len(each) == 1 else hashlib.sha256("".join(each).encode()).hexdigest()
+    return _unchanged(" or ".join(map(str, files)), now, spec.sha256, "method.sha256")
+
+
 def _init_sha256(spec: ModelSpec) -> str:
     path = models.weights_file(spec.init) if spec.init else None
     if path is None or not path.is_file():  # said when it is read
@@ -525,10 +541,14 @@ def _init_sha256(spec: ModelSpec) -> str:
 
 
 def _same_sha256(path: Path, before: str, setting: str) -> str:
-    now = sha256_of(path)
+    return _unchanged(str(path), sha256_of(path), before, setting)
+
+
+def _unchanged(what: str, now: str, before: str | None, setting: str) -> str:
+    """The hash as it is now, which has to be what it was before where that is known."""
     if before and before != now:
         raise UserError(
-            f"{path} has changed since the experiment was written ({setting} is {before[:12]}… there and "
+            f"{what} has changed since the experiment was written ({setting} is {before[:12]}… there and "
             f"{now[:12]}… now): bring back what it was, or take {setting} out for a new experiment."
         )
     return now

@@ -155,10 +155,14 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda text: (int(text), text)) if whole else sorted(names)
 
 
+NO_HYPERPARAMETERS = {"name", "sha256"}
+"""The keys of a method's table that say which code it is."""
+
+
 def write_method(method: Mapping[str, typing.Any]) -> str:
     """A method's table as it can be typed: name:option=value, parts joined by +."""
     names = method["name"].split("+")
-    given = {key: value for key, value in method.items() if key != "name"}
+    given = {key: value for key, value in method.items() if key not in NO_HYPERPARAMETERS}
     return write_parts({names[0]: given} if len(names) == 1 else {name: given.get(name) for name in names})
 
 

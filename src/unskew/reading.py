@@ -91,16 +91,19 @@ def _label(run: SavedRun, files: Mapping[str, str]) -> str:
 
 
 def _full_label(run: SavedRun, files: Mapping[str, str]) -> str:
-    """With every hyperparameter."""
+    """With every hyperparameter, and the start of the hash of a method's own file."""
     table = run.experiment["method"]
     names = [files.get(name, name) for name in _method(run).split("+")]
-    return write_method(
+    label = write_method(
         {files.get(key, key): value for key, value in table.items()} | {"name": "+".join(names)}
     )
+    content = table.get("sha256")
+    return f"{label} ({content[:8]})" if content else label
 
 
 def _ambiguous(run: SavedRun, label: str, runs: Sequence[SavedRun], labels: Sequence[str]) -> bool:
-    """Whether another run has this label and other hyperparameters, as where a default was changed."""
+    """Whether another run has this label and other hyperparameters, as where a default was changed, or the
+    same name for a file with other content."""
     alike = (other for other, name in zip(runs, labels, strict=True) if name == label)
     return any(other.experiment["method"] != run.experiment["method"] for other in alike)
 

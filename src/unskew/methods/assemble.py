@@ -16,6 +16,7 @@ from unskew.errors import UserError, unknown
 from unskew.method import Method
 from unskew.methods import METHODS
 from unskew.methods.card import Card, MakeMethod, OptionValue, card_of
+from unskew.notation import NO_HYPERPARAMETERS
 from unskew.program import Program
 from unskew.spec import is_but_should_be
 from unskew.user_code import run_file
@@ -46,9 +47,9 @@ def find(name: str) -> Card:
     if "." not in name:
         raise unknown("method", name, METHODS)
     own = card_of(_from_file(Path(name)) if name.endswith(".py") else _from_import(name), name)
-    if "name" in own.options:
+    for key in sorted(NO_HYPERPARAMETERS & own.options.keys()):
         raise UserError(
-            f"'{name}' has a hyperparameter called name, which in settings is the method's own: call it "
+            f"'{name}' has a hyperparameter called {key}, which in settings is the method's own: call it "
             "otherwise."
         )
     return own

@@ -249,7 +249,8 @@ def conditions_of(experiment: Mapping[str, Any]) -> dict[str, object]:
 
 def hyperparameters(run: SavedRun) -> dict[str, object]:
     """Of the method, by their path in the experiment, such as method.mu; its name is method.name."""
-    return dict(flatten({"method": run.experiment["method"]}))
+    table = {key: value for key, value in run.experiment["method"].items() if key != "sha256"}
+    return dict(flatten({"method": table}))
 
 
 def _folders(path: Path) -> list[Path]:
