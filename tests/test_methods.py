@@ -1,4 +1,4 @@
-"""Methods by name: alone, put together, and from a user's own file."""
+"""Methods by name: alone, combined, and from a user's own file."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def test_a_broken_method_file_is_answered_in_one_sentence(unskew, tmp_path, text
         "ccvr+fedlc",
     ],
 )
-def test_methods_are_put_together_as_the_papers_do(unskew, name):
+def test_methods_are_combined_as_the_papers_do(unskew, name):
     summary = run(unskew, name, "--skew", "dirichlet:0.05", "--clients", "5")
     assert "+" in summary["method"]
     assert not any("diverged" in note for note in summary["notes"])
@@ -374,11 +374,11 @@ def test_methods_are_put_together_as_the_papers_do(unskew, name):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("fedlc+fedrs", "each has its own classification loss, and there is one."),
-        ("fedsam+fedgf", "each has its own place where gradients are taken, and there is one."),
-        ("fedavgm+fedadam", "each has its own server optimiser, and there is one."),
-        ("fednova+fedexp", "each has its own way to combine updates, and there is one."),
-        ("feddyn+scaffold", "each has its own state that corrects the clients' drift, and there is one."),
+        ("fedlc+fedrs", "each has its own classification loss, but only one is possible."),
+        ("fedsam+fedgf", "each has its own gradient transform, but only one is possible."),
+        ("fedavgm+fedadam", "each has its own server optimiser, but only one is possible."),
+        ("fednova+fedexp", "each has its own aggregation rule, but only one is possible."),
+        ("feddyn+scaffold", "each has its own correction of client drift, but only one is possible."),
         ("pkd+ccvr", "each trains in stages of its own."),
         ("fedavg+fedavg", "names a part twice: name each once."),
     ],

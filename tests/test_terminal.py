@@ -390,13 +390,13 @@ def test_what_failed_can_be_run_again_as_it_is_told(unskew, tmp_path):
     (tmp_path / "my file.py").write_text(
         "from pathlib import Path\n\nfrom unskew import Method\nfrom unskew.types import Server\n\n\n"
         "def mine() -> Method:\n    def move(state, delta):\n"
-        "        if not Path('mended').exists():\n            raise ValueError('broken')\n"
+        "        if not Path('fixed').exists():\n            raise ValueError('broken')\n"
         "        return delta, {}\n\n    return Method(server=Server(move=move))\n"
     )
     answer = unskew("compare", "my file.py", "fedavg", *BRIEF, "--rounds", "1", "--out", "both")
     assert answer.code == 2
     command = re.search(r"run what failed again with: unskew (.*); the other runs", answer.err)[1]
-    (tmp_path / "mended").touch()
+    (tmp_path / "fixed").touch()
     answer = unskew(*shlex.split(command))
     assert answer.code == 0, answer.err
     assert answer.out.splitlines()[-2] == "next: unskew report both --out both/report.html"

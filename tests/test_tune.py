@@ -137,7 +137,7 @@ def test_a_trial_that_fails_does_not_stop_the_search(unskew, tmp_path):
     assert all_failed.code == 2
     assert "no trial of fragile.py came to a score" in all_failed.err
     code = (tmp_path / "fragile.py").read_text()
-    (tmp_path / "fragile.py").write_text(code.replace("width == 2", "width == 99"))  # mended
+    (tmp_path / "fragile.py").write_text(code.replace("width == 2", "width == 99"))  # fixed
     again = unskew("resume", "out", "--method", "fragile.py", "--quiet")
     assert again.code == 0, again.err
     lines = [json.loads(line) for line in (tmp_path / "out/trials.jsonl").read_text().splitlines()]

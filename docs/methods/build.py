@@ -99,7 +99,7 @@ def main(names: list[str]) -> None:
     index += [f"| [{name}]({name}.md) | {card.idea} |" for name, card in METHODS.items()]
     index += [
         "",
-        "Several can be put together with `+`, on the command line and in Python: `fedlmd+fedprox+fedavgm`,",
+        "Several can be combined with `+`, on the command line and in Python: `fedlmd+fedprox+fedavgm`,",
         "`fedvls+fedexp`, `fedlc+scaffold`, `fedlmd+ema`, `fedvls+nnm+median`.",
         "[Your own](../own-method.md) takes one file.",
         "",

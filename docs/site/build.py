@@ -81,7 +81,7 @@ def main(site: Path) -> None:
     assemble(pages)
     generate(configuration(pages, site, contents(pages)), site)
     if found := defects(site):
-        sys.exit("\n".join([*found, f"{len(found)} defects in the site: mend the pages they stand on."]))
+        sys.exit("\n".join([*found, f"{len(found)} defects in the site: fix the pages they are on."]))
     print(f"written: {site / 'index.html'}")
 
 

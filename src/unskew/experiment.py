@@ -298,9 +298,12 @@ def read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise UserError(f"the experiment file {path} is not text: write it as UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"the experiment file {path} is not valid TOML, mend it: {error}.") from None
+        raise UserError(f"the experiment file {path} is not valid TOML: {error}; fix it.") from None
     except (ValueError, RecursionError):  # a number of thousands of digits, or tables in tables without end
-        raise UserError(f"the experiment file {path} holds what no setting is: mend it.") from None
+        raise UserError(
+            f"the experiment file {path} contains an invalid value, such as a number of thousands of "
+            "digits or tables nested too deeply: fix it."
+        ) from None
 
 
 def refuse_code(

@@ -59,8 +59,8 @@ def accept(rules: Faults, round: int, faults: Sequence[Fault]) -> None:
     """Stop where the rules ask to stop at any fault."""
     if faults and rules.on_fault == "stop":
         raise UserError(
-            f"round {round + 1} stopped at {_named(faults)}, as faults.on_fault=stop asks: mend it, or use "
-            "--on-fault skip to go on without."
+            f"round {round + 1} stopped at {_named(faults)}, as faults.on_fault=stop asks: fix it, or use "
+            "--on-fault skip to leave such clients out."
         )
 
 
@@ -76,7 +76,7 @@ def require_enough(rules: Faults, round: int, answered: int, faults: Sequence[Fa
         )
     raise UserError(
         f"round {round + 1} stopped with {answered} usable update{'s' * (answered != 1)}, fewer than "
-        f"faults.min_clients {rules.min_clients}, because of {_named(faults)}: mend that, or lower "
+        f"faults.min_clients {rules.min_clients}, because of {_named(faults)}: fix that, or lower "
         "faults.min_clients."
     )
 

@@ -1,4 +1,4 @@
-"""A federated method: slots, each with the plain choice as its default, and how methods are put together."""
+"""A federated method: slots, each with the plain choice as its default, and how methods are combined."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Tally(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """What a client computes for each of its samples, in numbers. Those of methods put together add up."""
+    """What a client computes for each of its samples, in numbers. Those of combined methods add up."""
 
     points: int = 1
     """In a step: at how many points it takes the gradient of its objective; twice for SAM."""
@@ -94,7 +94,7 @@ class Method:
     """`Method()` is FedAvg. No method knows epochs, batch size or learning rate: those are the trial's, so
     that methods compared in one trial get the same budget.
 
-    Methods are put together with `+`. A slot that holds one thing may be replaced by one of them; the others
+    Methods are combined with `+`. A slot that holds one thing may be replaced by one of them; the others
     add up: terms, corrections, memories, and what the server notes, shares and revises.
     """
 
@@ -133,7 +133,7 @@ class Method:
     """What a client computes beyond plain training, for the cost of a run. A method that changes nothing at
     the client need not say it; of others None means that nobody has counted."""
     made: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
-    """The names of the methods that it was put together of, each with the hyperparameters that were given;
+    """The names of the methods that it combines, each with the hyperparameters that were given;
     empty where it has no name."""
 
     def __post_init__(self) -> None:
@@ -197,22 +197,20 @@ class Method:
             raise _clash(role)
         if (self.lr_factor and other.steady_lr) or (other.lr_factor and self.steady_lr):
             raise UserError(
-                "these methods cannot be put together: one changes the learning rate within a round, and "
+                "these methods cannot be combined: one changes the learning rate within a round, and "
                 "another counts on one that stays the same."
             )
         if (self.own_start and other._sees_ends) or (other.own_start and self._sees_ends):
             raise UserError(
-                "these methods cannot be put together: one starts clients at their own last weights, and "
+                "these methods cannot be combined: one starts clients at their own last weights, and "
                 "another looks at the weights that they end with."
             )
         return Method(
             loss=_one_of("classification loss", plain_loss, self.loss, other.loss),
             terms=self.terms + other.terms,
-            transform=_one_of(
-                "place where gradients are taken", plain_transform, self.transform, other.transform
-            ),
+            transform=_one_of("gradient transform", plain_transform, self.transform, other.transform),
             corrections=self.corrections + other.corrections,
-            lr_factor=_one_of("learning rate within a round", None, self.lr_factor, other.lr_factor),
+            lr_factor=_one_of("learning-rate factor within a round", None, self.lr_factor, other.lr_factor),
             memory=_both_memories(self.memory, other.memory),
             server=_both_servers(self.server, other.server),
             notes=self.notes + other.notes,
@@ -239,14 +237,14 @@ def both_made(
     return {**(first or {OWN: {}}), **(second or {OWN: {}})} if first or second else {}
 
 
-DRIFT = "state that corrects the clients' drift"
-START = "model that the clients' moves are counted from"
+DRIFT = "correction of client drift"
+START = "model that client updates are measured from"
 
 T = TypeVar("T")
 
 
 def _clash(what: str) -> UserError:
-    return UserError(f"these methods cannot be put together: each has its own {what}, and there is one.")
+    return UserError(f"these methods cannot be combined: each has its own {what}, but only one is possible.")
 
 
 def _one_of(what: str, plain: T, first: T, second: T) -> T:
@@ -257,7 +255,7 @@ def _one_of(what: str, plain: T, first: T, second: T) -> T:
 
 def _union(first: Tensors, second: Tensors) -> Tensors:
     if both := sorted(first.keys() & second.keys()):
-        raise UserError(f"these methods cannot be put together: both keep '{both[0]}'.")
+        raise UserError(f"these methods cannot be combined: both keep '{both[0]}'.")
     return {**first, **second}
 
 
@@ -304,13 +302,13 @@ def _both_servers(first: Server, second: Server) -> Server:
         return second.revise(state, first.revise(state, updates))
 
     return Server(
-        combine=_one_of("way to combine updates", plain.combine, first.combine, second.combine),
+        combine=_one_of("aggregation rule", plain.combine, first.combine, second.combine),
         move=_one_of("server optimiser", plain.move, first.move, second.move),
         init=init,
         note=note,
         share=share,
-        send=_one_of("model that it sends", plain.send, first.send, second.send),
+        send=_one_of("model sent to the clients", plain.send, first.send, second.send),
         serve=_one_of("served model", plain.serve, first.serve, second.serve),
         revise=plain.revise if first.revise is second.revise is plain.revise else revise,
-        buffers=_one_of("way to combine buffers", plain.buffers, first.buffers, second.buffers),
+        buffers=_one_of("aggregation rule for buffers", plain.buffers, first.buffers, second.buffers),
     )

@@ -38,7 +38,7 @@ from unskew.types import Look, Query, Scope, Tensors, View, Weights
 @dataclass(frozen=True)
 class Program:
     """A method in stages, or one that changes the model: a function of a `Run`, which trains with a base
-    method, plain FedAvg or what the program was put together with. Programs add with methods, not with each
+    method, plain FedAvg or what the program was combined with. Programs add with methods, not with each
     other."""
 
     run: Callable[[Run], Result]
@@ -74,7 +74,7 @@ class Program:
 
     def __add__(self, other: Method) -> Program:
         if isinstance(other, Program):
-            raise UserError("these methods cannot be put together: each trains in stages of its own.")
+            raise UserError("these methods cannot be combined: each trains in stages of its own.")
         return replace(self, base=self.base + other, made=both_made(self.made, other.made))
 
     __radd__ = __add__

@@ -310,7 +310,7 @@ def raise_if_own_fault(
         what, name = bad
         raise DivergedError(
             f"the {what} of the method's {name} is NaN or infinite for client {first} in round "
-            f"{state.round + 1}, while the model and its answers are finite: mend it."
+            f"{state.round + 1}, while the model and its answers are finite: fix it."
         ) from None
 
 

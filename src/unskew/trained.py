@@ -456,7 +456,7 @@ def _own(
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"the model cannot be made ({type(error).__name__}: {error}): mend it.") from error
+        raise UserError(f"the model cannot be made ({type(error).__name__}: {error}): fix it.") from error
 
 
 def _fill(network: nn.Module, tensors: Tensors, told: record.ModelFile, path: Path) -> None:

@@ -199,7 +199,7 @@ def _empty_pair(*_: object) -> tuple[Tensors, Tensors]:
 @dataclass(frozen=True)
 class Memory:
     """What a client keeps between its rounds: values that go in and come out. Names begin with the method's,
-    so that methods can be put together."""
+    so that methods can be combined."""
 
     init: Callable[[Weights, Tensor], Tensors] = _empty
     """From the run's initial model and the client's counts, when the client first takes part."""
@@ -302,7 +302,7 @@ class Server:
     """The model to evaluate, save and deploy, where it is not the server's own."""
     revise: Callable[[ServerState, Updates], Updates] = _as_sent
     """What the cohort sent as `combine` and `note` see it, such as with norms that are bounded. Those of
-    methods put together follow each other in the order in which they are written."""
+    combined methods follow each other in the order in which they are written."""
     buffers: Callable[[Tensors, Updates], Tensors] | None = None
     """Where the run averages buffers, what takes the mean's place: from the buffers before and the updates to
     the buffers after."""

@@ -350,7 +350,7 @@ def test_scaffold_beside_a_calibrated_loss_and_a_server_optimiser(skewed):
     assert flat(unskew.train(trial, method).weights).isfinite().all()
     base, more = scaffold() + fedavgm(beta=0.5), scaffold() + fedavgm(beta=0.5) + fedprox(mu=0)
     assert same(unskew.train(trial, base).weights, unskew.train(trial, more).weights)
-    with pytest.raises(UserError, match="each has its own state that corrects"):
+    with pytest.raises(UserError, match="each has its own correction of client drift"):
         assemble({"scaffold": {}, "feddyn": {}})
 
 

@@ -345,7 +345,7 @@ def test_wrong_hyperparameters_are_refused(make, options, message):
         make(**options)
 
 
-# ------------------------------------------------------------------------------ put together
+# ------------------------------------------------------------------------------ combined
 
 
 def test_a_neutral_part_changes_nothing(skewed):

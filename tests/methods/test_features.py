@@ -754,7 +754,7 @@ def test_fedgela_takes_a_bare_linear_layer_and_says_what_it_cannot_take(digits):
         unskew.train(replace(trial, model="mlp-small", model_options={"hidden": [8]}), fedgela())
     with pytest.raises(UserError, match="ends in a linear layer"):
         unskew.train(replace(trial, model=nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())), fedgela())
-    with pytest.raises(UserError, match="cannot be put together"):
+    with pytest.raises(UserError, match="cannot be combined"):
         fedgela() + fedvls()
 
 

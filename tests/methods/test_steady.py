@@ -81,7 +81,7 @@ def test_an_average_whose_length_follows_from_participation(federation):
 def test_steady_adds_to_others_but_not_to_another_loss():
     with pytest.raises(UserError, match="classification loss"):
         steady() + logit_adjustment()
-    with pytest.raises(UserError, match="cannot be put together"):
+    with pytest.raises(UserError, match="cannot be combined"):
         steady() + fedacg()
     assert (steady() + fedavg()).loss is not fedavg().loss
     assert uniform().server.combine is steady().server.combine

@@ -34,9 +34,7 @@ def methods(
     for each, card in METHODS.items():
         table.add_row(each, card.idea, ", ".join(f"{key}={value}" for key, value in card.options.items()))
     screen.print(table)
-    screen.print(
-        "\nSeveral can be put together: fedlmd+fedprox. Your own: a file mine.py, or a name to import."
-    )
+    screen.print("\nSeveral can be combined: fedlmd+fedprox. Your own: a file mine.py, or a name to import.")
 
 
 def show(name: str, screen: Console) -> None:

@@ -170,7 +170,7 @@ def check(dataset: Dataset) -> None:
             raise UserError(f"{name} has rows of shape {tuple(x.shape)}: use [n, features].")
         if x.dtype == torch.float32 and not bool(torch.isfinite(x).all()):
             bad = int((~torch.isfinite(x)).any(dim=1).nonzero()[0])
-            raise UserError(f"{name} has a NaN or infinite value in sample {bad}: mend or remove it.")
+            raise UserError(f"{name} has a NaN or infinite value in sample {bad}: fix or remove it.")
         if x.dtype == torch.int32 and (int(x.min()) < 0 or int(x.max()) >= dataset.vocabulary):
             raise UserError(f"{name} has token ids outside 0..{dataset.vocabulary - 1}: raise `vocabulary`.")
         if y.dtype != torch.int64 or y.ndim != 1:

@@ -337,7 +337,7 @@ def read_texts(path: Path, columns: Sequence[str], other: str) -> tuple[list[str
         for number, cells in lines:
             if cells and len(cells) != len(header):
                 raise UserError(
-                    f"{path} has {len(cells)} cells in row {number} but {len(header)} columns: mend it."
+                    f"{path} has {len(cells)} cells in row {number} but {len(header)} columns: fix that row."
                 )
             if cells:
                 texts.append(" ".join(cells[header.index(name)] for name in named))
@@ -402,7 +402,7 @@ def chosen(
             continue  # a blank line
         if len(cells) != len(header):
             raise UserError(
-                f"{path} has {len(cells)} cells in row {number} but {len(header)} columns: mend it."
+                f"{path} has {len(cells)} cells in row {number} but {len(header)} columns: fix that row."
             )
         for at, what, into in ((label_at, "label", labels), (site_at, "site", sites)):
             if at is None:

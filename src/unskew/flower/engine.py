@@ -145,7 +145,7 @@ class FlowerEngine(Base):
                     why = f"its answer cannot be read ({error})"
             raise UserError(
                 f"client {client} ('{self._link.names[client]}') did not answer stage '{self._run.stage}', "
-                f"because {why}: all have to; mend it, and start the run again, which goes on from here."
+                f"because {why}: all have to; fix it, and start the run again, which resumes from here."
             )
         nodes = {id(each): each for each in answers.values() if isinstance(each, RecordDict)}
         for content in nodes.values():
@@ -194,7 +194,7 @@ class FlowerEngine(Base):
             total, losses = total + confusion, losses + loss
             each.append(np.repeat(np.tile(np.arange(C), C), confusion.ravel()))
         if not total.any():
-            raise UserError("no site has answered with a test: see why above, mend it, and start again.")
+            raise UserError("no site has sent a test result: see why above, fix it, and start again.")
         nothing = np.full((C, C), np.nan)
         return Assessment(
             confusion=total,

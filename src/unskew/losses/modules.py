@@ -28,7 +28,7 @@ from unskew.losses.arguments import (
 
 
 class _Loss(nn.Module):
-    """Holds the counts of the client, where a loss needs them, and how samples are put together."""
+    """Holds the counts of the client, where a loss needs them, and how the losses of samples are reduced."""
 
     counts: Tensor
 

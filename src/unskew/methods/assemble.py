@@ -1,4 +1,4 @@
-"""From names to methods: one by name, several put together, or one from a user's own file."""
+"""From names to methods: one by name, several combined, or one from a user's own file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from unskew.user_code import run_file
 def assemble(
     parts: Mapping[str, Mapping[str, OptionValue]],
 ) -> tuple[Method | Program, dict[str, dict[str, OptionValue]]]:
-    """The methods of these names with these hyperparameters, put together; and all hyperparameters."""
+    """The methods of these names with these hyperparameters, combined; and all hyperparameters."""
     made: list[Method | Program] = []
     resolved: dict[str, dict[str, OptionValue]] = {}
     for name, given in parts.items():

@@ -10,7 +10,7 @@ class's features; the server draws features from the pooled Gaussians and trains
     Sigma_c = [ sum_k (n_kc - 1) Sigma_kc + sum_k n_kc mu_kc mu_kc^T - n_c mu_c mu_c^T ] / (n_c - 1)
     virtual features of class c ~ N(mu_c, Sigma_c);   CE on them, over the last layer's weights alone
 
-All rounds train with FedAvg, or what CCVR is put together with; the last one is tested after calibration.
+All rounds train with FedAvg, or what CCVR is combined with; the last one is tested after calibration.
 Where validation chooses a round, the model of that round is calibrated, and the last line is its test.
 
 Deviations:

@@ -12,7 +12,7 @@ clipped updates.
     Delta_k <- Delta_k min(1, bound / ||Delta_k||),   the norm over all parameters together
     bound="median":  factor times the median of the cohort's norms in this round
 
-Weights: as those of the rule it is put together with; alone by the number of samples, as in FedAvg. The
+Weights: as those of the rule it is combined with; alone by the number of samples, as in FedAvg. The
 median of the norms counts every client alike.
 
 Deviations:

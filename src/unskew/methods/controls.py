@@ -98,7 +98,7 @@ def local_only() -> Program:
     def run(run: Run) -> Result:
         require(
             run.base.server == Server(),
-            "local-only has no server, so it cannot be put together with a method that changes the server.",
+            "local-only has no server, so it cannot be combined with a method that changes the server.",
         )
         trial, engine = run.trial, run.engine()
         federation = trial.federation

@@ -7,7 +7,7 @@ encoders are then frozen and put side by side, and all clients together train a 
 features of all of them.
 
     1. k-means of the label shares n_kc / n_k, into `clusters` clusters
-    2. FedAvg (or what it is put together with) inside each cluster, for encoder_rounds rounds
+    2. FedAvg (or what it is combined with) inside each cluster, for encoder_rounds rounds
     3. z(x) = W [h_1(x); ...; h_K(x)] + b, with W and b by FedAvg over all clients: `batches` mini-batches a
        round at each client, and a uniform average
 

@@ -16,7 +16,7 @@ Deviations:
 - lam=1 and 500 samples are FedLMD's most frequent choice (it tunes 1 or 2, 250 or 500). The term diverges
   when lr lam max(P_k) >= 1, and P_k grows with the number of clients.
 - The Fisher is that of the cross-entropy in evaluation mode, without augmentation, on `samples` of the
-  client's samples, shuffled as in the released loader, whatever loss it is put together with. Squares of
+  client's samples, shuffled as in the released loader, whatever loss it is combined with. Squares of
   mini-batch means underestimate it; batch_size=1 is exact and slow. 50 is FedLMD's local batch size.
 - Clients send how their I_k and I_k w_k have changed, so that the server keeps two sums in place of every
   client's last ones.

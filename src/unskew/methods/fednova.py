@@ -11,7 +11,7 @@ client's effective number of steps, and the average is scaled back to a typical 
     with a proximal term of weight mu and no momentum: a_k = sum_{j<K} (1 - lr mu)^j
 
 Deviations:
-- `mu` is the one of the fedprox it is put together with; it changes a_k. With momentum too, a_k is the
+- `mu` is the one of the fedprox it is combined with; it changes a_k. With momentum too, a_k is the
   distance covered under a constant gradient, computed step by step, and tau_eff the one without the proximal
   term; the authors' code then adds both counts in one recursion and takes sum_k p_k K_k.
 - Server momentum (the authors' gmf) is fednova+fedavgm.

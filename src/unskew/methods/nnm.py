@@ -10,7 +10,7 @@ together, and what is combined afterwards, by whichever rule, varies less. With 
 
     Delta_k <- mean of the n - f updates nearest to Delta_k, itself among them;   f = floor(fraction n)
 
-Weights: in the mixing every client counts alike; after it those of the rule it is put together with, alone by
+Weights: in the mixing every client counts alike; after it those of the rule it is combined with, alone by
 the number of samples. Alone it bounds nothing: nnm+trimmed-mean does.
 
 Deviations:

@@ -7,7 +7,7 @@ Some classes stay weak even in balanced data, because the model takes them for o
 an expert is trained on each group of such classes; where the student then confuses two classes of a group,
 it learns from that group's expert.
 
-    1. warm-up rounds with FedAvg, or what PKD is put together with
+    1. warm-up rounds with FedAvg, or what PKD is combined with
     2. groups g of classes taken for one another; an expert for each, trained on the samples of g alone
     3. L = CE + lam KL( softmax(expert_g(x) / T) || softmax(z_g / T) ),   T = temperature,
        mean over the samples whose label y and prediction argmax z differ and lie in one g

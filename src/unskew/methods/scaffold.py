@@ -19,7 +19,7 @@ Deviations:
   point is the minimum of the unweighted mean of the clients' losses. scaffold+uniform is the paper's
   Algorithm 1.
 - Weight decay is part of the local steps, hence of c_k under option II, and not under option I.
-- Option I differentiates the cross-entropy, in evaluation mode, whatever loss it is put together with.
+- Option I differentiates the cross-entropy, in evaluation mode, whatever loss it is combined with.
 - Controls start at zero and exist for parameters only. NIID-Bench starts them from random networks,
   corrects BatchNorm statistics too, and shifts the weights by -lr (c - c_k) after the optimiser's step: its
   correction then enters no momentum, and its divisor is lr K.

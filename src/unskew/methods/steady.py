@@ -1,6 +1,6 @@
 """unskew's own default: a calibrated loss and a server with momentum, which need no tuning.
 
-It is put together of prior work. Its loss is balanced softmax (Ren et al., NeurIPS 2020; Menon et al., ICLR
+It combines prior work. Its loss is balanced softmax (Ren et al., NeurIPS 2020; Menon et al., ICLR
 2021), brought to federated learning by FedLC (ICML 2022) and CalFAT (NeurIPS 2022), with counts that are
 smoothed as Laplace did. Its server averages clients alike, looks ahead along its momentum as FedACG does
 (CVPR 2024), and serves an average of its models (Polyak and Juditsky, 1992; in federated learning Caldarola

@@ -36,7 +36,7 @@ class OwnModel:
         except Exception as error:
             said = " ".join(str(error).split()).removesuffix(".")
             raise UserError(
-                f"the model '{self.name}' cannot be made ({type(error).__name__}: {said}): mend it, or give "
+                f"the model '{self.name}' cannot be made ({type(error).__name__}: {said}): fix it, or give "
                 "it other settings with --set model.NAME=VALUE."
             ) from error
         if not isinstance(made, nn.Module):

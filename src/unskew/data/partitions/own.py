@@ -87,7 +87,7 @@ class OwnSkew:
         except Exception as error:
             said = " ".join(str(error).split()).removesuffix(".")
             raise UserError(
-                f"the partition '{self.name}' failed ({type(error).__name__}: {said}): mend it."
+                f"the partition '{self.name}' failed ({type(error).__name__}: {said}): fix it."
             ) from error
         return Division(self._checked(parts, len(pool), clients))
 
