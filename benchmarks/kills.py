@@ -1,7 +1,7 @@
-"""Runs that are killed again and again, at random moments and at the worst ones, and gone on with.
+"""Runs that are killed again and again, at random moments and at the worst ones, and resumed.
 
 `python -m benchmarks.kills --kills 100` trains every method in turn: once undisturbed, and once with kill -9
-at several moments, each time gone on with by an engine and a number of workers of its own. In the end both
+at several moments, each time resumed by an engine and a number of workers of its own. In the end both
 folders have to hold the same: model, records and summary, times aside. Each run is a process of its own,
 forked from one that has imported everything.
 """
@@ -185,7 +185,7 @@ class Tally:
     kills: Counter[str] = field(default_factory=Counter)
     """Processes that were killed, by the moment."""
     runs: int = 0
-    """Runs that were gone on with to their end."""
+    """Runs that were resumed to their end."""
     unequal: list[str] = field(default_factory=list)
 
 

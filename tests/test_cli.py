@@ -311,7 +311,7 @@ def test_ctrl_c_keeps_the_rounds_that_were_finished(tmp_path, monkeypatch):
     os.kill(child, signal.SIGINT)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
     assert re.fullmatch(
-        r"unskew: stopped after round \d+ of 1000000; go on with: unskew resume stopped\n",
+        r"unskew: stopped after round \d+ of 1000000; resume with: unskew resume stopped\n",
         (tmp_path / "said").read_text(),
     )
     check_stopped_run(tmp_path / "stopped")

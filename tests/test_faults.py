@@ -379,7 +379,7 @@ def test_clients_alone_keep_their_models_through_a_bad_round(trial):
 
 
 @pytest.mark.parametrize("name", ["ccvr", "fedconcat", "pkd"])
-def test_stages_go_on_without_a_bad_client(trial, name):
+def test_stages_continue_without_a_bad_client(trial, name):
     method = METHODS[name]() + misbehaving(trial, nan_weight, [0])
     result = train(trial, method)
     assert flat(result.weights).isfinite().all()
@@ -435,14 +435,14 @@ def test_faults_are_told_in_the_terminal_the_records_and_the_summary(unskew, tmp
     [fault] = lines[0]["faults"]
     assert fault.keys() == {"client", "stage", "kind", "reason"}
     assert fault["client"] not in lines[0]["trained"]
-    assert f"note: round 1 goes on without client {fault['client']}, stage 'train': '" in answer.err
-    assert answer.err.count("goes on without client") == 3
+    assert f"note: round 1 continues without client {fault['client']}, stage 'train': '" in answer.err
+    assert answer.err.count("continues without client") == 3
     assert "there are more such faults: the run's rounds.jsonl has them all." in answer.err
-    [note] = [note for note in json.loads(answer.out)["notes"] if "went on without" in note]
-    assert note.startswith(f"rounds went on without client {fault['client']} in round 1, stage 'train' (")
+    [note] = [note for note in json.loads(answer.out)["notes"] if "continued without" in note]
+    assert note.startswith(f"rounds continued without client {fault['client']} in round 1, stage 'train' (")
     assert note.endswith("; 1 more in rounds.jsonl.")
     assert unskew("report", "run", "--out", "page.html").code == 0
-    assert "rounds went on without client" in (tmp_path / "page.html").read_text()
+    assert "rounds continued without client" in (tmp_path / "page.html").read_text()
 
 
 def test_a_run_that_stops_says_why_in_its_folder(unskew, tmp_path):

@@ -342,7 +342,7 @@ def test_a_run_that_is_stopped_is_marked_so(unskew, tmp_path, monkeypatch):
     answer = unskew("run", *BRIEF, "--rounds", "9", "--out", "run", "--log", "mlflow,wandb,interrupter")
     assert answer.code == 130
     again = "unskew resume run --log mlflow,wandb,interrupter"
-    assert answer.err == f"unskew: stopped; go on with: {again}\n"
+    assert answer.err == f"unskew: stopped; resume with: {again}\n"
     from mlflow import MlflowClient
 
     client = MlflowClient((tmp_path / "run" / "mlruns").as_uri())

@@ -271,7 +271,7 @@ def test_a_run_starts_from_another_and_says_what_it_takes(files, unskew, no_work
     sent = json.loads(Path("third/summary.json").read_text())["traffic"]
     assert sent == {"up": 2 * 4 * 650 * 4, "down": 2 * 4 * 650 * 4}
     assert unskew("figure", "features", "third", "--out", "f.png").code == 0  # the frozen part is in the file
-    # a run by adapters can be gone on with by all parameters
+    # a run by adapters can be continued by all parameters
     lora = ("--init", "first", "--set", "model.lora=2", *BRIEF)
     assert unskew("run", *lora, "--out", "fourth").code == 0
     merged = unskew("run", "--init", "fourth", *BRIEF, "--out", "fifth")

@@ -244,7 +244,7 @@ def test_it_is_interrupted_and_goes_on(unskew, tmp_path, no_workers) -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 130
     assert (
-        "what is finished is kept; go on with: unskew reproduce fedlc:table4"
+        "what is finished is kept; resume with: unskew reproduce fedlc:table4"
         in (tmp_path / "log").read_text()
     )
     (run,) = folder.glob("fedavg-*")

@@ -1,4 +1,4 @@
-"""Runs that are stopped in every way, and gone on with: nothing is lost, and no bit differs."""
+"""Runs that are stopped in every way, and resumed: nothing is lost, and no bit differs."""
 
 import json
 import os
@@ -135,7 +135,7 @@ def test_kept_optimisers_local_statistics_and_strides_come_back(tmp_path):
 
 
 @pytest.mark.parametrize("optimizer_state", ["fresh", "kept"])
-def test_adam_schedules_and_steps_go_on_where_they_were(tmp_path, optimizer_state):
+def test_adam_schedules_and_steps_continue_where_they_were(tmp_path, optimizer_state):
     federation = package.federate(package.load("digits"), "dirichlet:0.3", clients=3, seed=1)
     settings = {"rounds": 5, "cohort": 2, "steps": 5, "lr": 0.003, "optimizer": "adamw"}
     budget = Budget(**settings, optimizer_state=optimizer_state, schedule="cosine:final=0.001,warmup=2")
@@ -175,7 +175,7 @@ def channels_last() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory) -> kills.Tally:
-    """Runs that were killed at moments of all kinds, and gone on with to their end."""
+    """Runs that were killed at moments of all kinds, and resumed to their end."""
     kills.prepare()
     tally, rng = kills.Tally(), random.Random(0)
     for name in ("scaffold", kills.STAGES):
@@ -196,7 +196,7 @@ def wait_for(path: Path, lines: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_the_round_and_says_how_to_go_on(number, unskew, tmp_path):
+def test_ctrl_c_ends_the_round_and_says_how_to_resume(number, unskew, tmp_path):
     long = [*BRIEF, "--rounds", "40", "--method", "scaffold"]
     child = kills.fork(["run", *long, *POOL, "--out", "run"], tmp_path / "log")  # here: unskew went there
     wait_for(tmp_path / "run/rounds.jsonl", 2)
@@ -204,7 +204,7 @@ def test_ctrl_c_ends_the_round_and_says_how_to_go_on(number, unskew, tmp_path):
     assert end(child) == 130
     done = (tmp_path / "run/rounds.jsonl").read_bytes().count(b"\n")
     said = (tmp_path / "log").read_text()
-    assert said == f"unskew: stopped after round {done} of 40; go on with: unskew resume run\n"
+    assert said == f"unskew: stopped after round {done} of 40; resume with: unskew resume run\n"
     assert (tmp_path / "run/checkpoints").is_dir()
     assert unskew("resume", "run", "--quiet", "--engine", "loop").code == 0
     assert unskew("run", *long, "--out", "whole").code == 0
@@ -223,14 +223,14 @@ def test_a_comparison_that_was_asked_to_stop_stops_even_where_the_run_fails(unsk
         patched.setattr(RunFolder, "append", append)
         answer = unskew("compare", "fedavg", "fedprox", *BRIEF, "--seeds", "1", "--out", "both")
     assert answer.code == 130
-    assert answer.err.endswith("unskew: stopped; go on with: unskew resume both\n")
+    assert answer.err.endswith("unskew: stopped; resume with: unskew resume both\n")
     assert json.loads((tmp_path / "both/fedavg-seed1/error.json").read_text())["error"] == "no more."
     assert not (tmp_path / "both/fedprox-seed1").exists()
     assert unskew("resume", "both", "--quiet").code == 0
     assert (tmp_path / "both/fedprox-seed1/summary.json").exists()
 
 
-def test_a_comparison_that_is_ended_between_two_runs_says_how_to_go_on(unskew, tmp_path, monkeypatch):
+def test_a_comparison_that_is_ended_between_two_runs_says_how_to_resume(unskew, tmp_path, monkeypatch):
     def read(path):
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("the signal comes first")
@@ -238,7 +238,7 @@ def test_a_comparison_that_is_ended_between_two_runs_says_how_to_go_on(unskew, t
     with monkeypatch.context() as patched:
         patched.setattr("unskew.sweep.read_run", read)  # the last thing that a run does
         answer = unskew("compare", "fedavg", "fedprox", *BRIEF, "--seeds", "1", "--out", "both")
-    assert (answer.code, answer.err) == (130, "unskew: stopped; go on with: unskew resume both\n")
+    assert (answer.code, answer.err) == (130, "unskew: stopped; resume with: unskew resume both\n")
     assert not (tmp_path / "both/fedprox-seed1").exists()
     assert unskew("resume", "both", "--quiet").code == 0
 
@@ -535,7 +535,7 @@ def test_a_damaged_note_of_where_a_run_began_does_not_cost_the_run(unskew, tmp_p
     (tmp_path / "run/environment.json").write_text("{")
     answer = unskew("resume", "run", "--json")
     assert answer.code == 0, answer.err
-    assert "environment.json was damaged: it tells where the run went on" in answer.err
+    assert "environment.json was damaged: it says where the run was resumed" in answer.err
     assert json.loads((tmp_path / "run/environment.json").read_text())["command"][1:] == [
         "resume",
         "run",
@@ -584,7 +584,7 @@ def test_a_checkpoint_of_another_trial_is_not_used(tmp_path):
     assert Checkpoints(tmp_path, trial, "it").find("training") is not None
 
 
-def test_what_resume_cannot_go_on_with_is_said(unskew, tmp_path):
+def test_what_resume_cannot_continue_is_said(unskew, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "nowhere is not there" in unskew("resume", "nowhere").err
     assert "empty is no folder of a run" in unskew("resume", "empty").err

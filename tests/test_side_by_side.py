@@ -75,7 +75,7 @@ def test_a_request_to_stop_ends_every_round_first(number, unskew, tmp_path):
     os.kill(child, number)
     assert end(child) == 130
     assert (tmp_path / "log").read_text().splitlines()[-1] == (
-        "unskew: stopped; go on with: unskew resume both"
+        "unskew: stopped; resume with: unskew resume both"
     )
     for folder in first:
         assert 0 < rounds_in(folder) < 40
@@ -170,7 +170,7 @@ def test_faults_of_runs_side_by_side_are_told_with_their_run(unskew, tmp_path):
     assert answer.code == 0, answer.err
     for seed in (1, 2):
         notes = [line for line in answer.err.splitlines() if line.startswith(f"note: half.py seed {seed}: ")]
-        assert sum("goes on without client" in note for note in notes) == FAULTS_TOLD
+        assert sum("continues without client" in note for note in notes) == FAULTS_TOLD
         assert sum("there are more such faults" in note for note in notes) == 1
 
 
@@ -182,4 +182,4 @@ def test_two_requests_to_stop_stop_at_once(tmp_path):
     until(lambda: "stopping after this round" in (tmp_path / "log").read_text())
     os.kill(child, signal.SIGINT)
     assert end(child) == 130
-    assert (tmp_path / "log").read_text().splitlines()[-1].startswith("unskew: stopped; go on with: ")
+    assert (tmp_path / "log").read_text().splitlines()[-1].startswith("unskew: stopped; resume with: ")

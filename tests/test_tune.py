@@ -156,7 +156,7 @@ def test_a_search_that_was_asked_to_stop_stops_even_where_the_trial_fails(unskew
     with monkeypatch.context() as patched:
         patched.setattr(RunFolder, "append", append)
         answer = unskew(*command)
-    assert (answer.code, answer.err) == (130, "unskew: stopped; go on with: unskew resume out\n")
+    assert (answer.code, answer.err) == (130, "unskew: stopped; resume with: unskew resume out\n")
     assert [path.name for path in (tmp_path / "out/fedprox").iterdir()] == ["trial-000-seed1"]
     assert unskew("resume", "out", "--quiet").code == 0
     assert len((tmp_path / "out/trials.jsonl").read_text().splitlines()) == 2

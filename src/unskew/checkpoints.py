@@ -1,4 +1,4 @@
-"""Checkpoints: what training has come to, on disk, so that a run that was stopped goes on with the same bits.
+"""Checkpoints: what training has come to, on disk, so that a run that was stopped resumes with the same bits.
 
 A checkpoint is one file: a line of JSON, which says what it is of and has a checksum of all there is, and
 behind it tensors in the format of safetensors. It is written beside training, and an older one stays until it
@@ -83,7 +83,7 @@ class Checkpoints:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`method` tells the method from others in words of the caller's, since its functions cannot be
-        compared: a run goes on from checkpoints of the same trial and the same words alone. `every` is how
+        compared: a run resumes from checkpoints of the same trial and the same words alone. `every` is how
         often a checkpoint is due. `say` is told of checkpoints that cannot be used."""
         self.folder, self._say = Path(folder), say
         self._trial, self._method = trial, method
@@ -161,7 +161,7 @@ class Checkpoints:
         if isinstance(error, OSError):
             raise UserError(
                 f"a checkpoint cannot be written to {self.folder} ({error.strerror}): make room there, and "
-                "go on with unskew resume."
+                "continue with unskew resume."
             ) from None
         if error is not None:
             raise error
@@ -230,7 +230,7 @@ class Checkpoints:
         return header | {"identity": self.identity, "seconds": seconds}, tensors
 
     def _prune(self, newest: Path) -> None:
-        """Of a stage that goes on the two newest stay, of one that has ended that. What is damaged stays for
+        """Of a stage under way the two newest stay, of one that has ended that. What is damaged stays for
         who wants to look at it."""
         number, _, last = newest.name.removesuffix(SUFFIX).partition("-")
         others = sorted(path for path in self._files if path.name.startswith(f"{number}-") and path != newest)

@@ -196,7 +196,7 @@ class Experiment(Spec):
     client_memory: Literal["auto"] | Annotated[float, Field(ge=0)] = "auto"
     """GB of what clients keep between rounds that may stay in memory; the rest goes to disk."""
     checkpoint: str = "auto"
-    """When a run writes down what it takes to go on: every=ROUNDS, a time such as 30s, auto or never."""
+    """When a run saves a checkpoint: every=ROUNDS, a time such as 30s, auto (by time) or never."""
     attack: str = "none"
     """What some clients do instead of training honestly, such as sign-flip:fraction=0.2,scale=10."""
     validation: str = "none"

@@ -51,7 +51,7 @@ class Logger(Protocol):
 
 
 def _remove(folder: Path) -> None:
-    """Remove what was logged before a run was interrupted: when it goes on, all its rounds are told again."""
+    """Remove what was logged before a run was interrupted: once resumed it tells all its rounds again."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

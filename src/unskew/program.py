@@ -1,7 +1,7 @@
 """Methods in stages: a program trains, asks clients and trains again, by a few typed steps.
 
 Every stage has a name, and what it comes to is a value, as is what it has come to after each of its rounds:
-where a `Keeper` keeps these values, a run that was stopped goes on from there.
+where a `Keeper` keeps these values, a run that was stopped resumes from there.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Kept:
 
 
 class Keeper(Protocol):
-    """Where a run keeps its stages, so that another can go on where it stopped."""
+    """Where a run keeps its stages, so that another can continue where it stopped."""
 
     def find(self, name: str, /) -> Kept | None:
         """What there is of the stage of this name from before."""

@@ -73,7 +73,7 @@ or the machine ended, code raised an error."""
 @_DECLARED
 @dataclass(frozen=True)
 class Fault:
-    """Why a round went on without one of its clients."""
+    """Why a round continued without one of its clients."""
 
     client: int
     stage: ClientStage
@@ -776,7 +776,7 @@ def fault_notes(faults: Iterable[tuple[int, Fault]]) -> list[str]:
         for round, fault in faults
     ]
     more = [f"{len(each) - FAULTS_TOLD} more in rounds.jsonl"] if len(each) > FAULTS_TOLD else []
-    return [f"rounds went on without {'; '.join([*each[:FAULTS_TOLD], *more])}."] if each else []
+    return [f"rounds continued without {'; '.join([*each[:FAULTS_TOLD], *more])}."] if each else []
 
 
 def to_json(value: Any, indent: int | None = 2) -> str:

@@ -159,7 +159,7 @@ class Result:
     """Label counts, [N, C]."""
     seconds: float
     state: State
-    """From which training can go on."""
+    """From which training can continue."""
     final: Assessment
     """Of `weights`, on the test set."""
     scores: ProbabilityScores | None = None

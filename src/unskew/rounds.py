@@ -428,7 +428,7 @@ def average_buffers(before: Tensors, updates: Updates) -> Tensors:
 
 
 def notes_of_faults(rounds: Iterable[Round]) -> list[str]:
-    """A note of the clients that rounds went on without, and none where there are none."""
+    """A note of the clients that rounds continued without, and none where there are none."""
     return fault_notes((round.number, fault) for round in rounds for fault in round.faults)
 
 

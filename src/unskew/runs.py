@@ -58,7 +58,7 @@ def check_partition(path: Path, federation: Federation) -> None:
 class RunFolder:
     """Opened when everything has been checked and before the first round; every file is whole or absent, and
     a run that is stopped keeps all rounds it finished. A folder that holds the same experiment unfinished is
-    gone on with: what is there stays."""
+    continued: what is there stays."""
 
     def __init__(self, path: Path, resolved: Resolved) -> None:
         self.path, self.notes = path, list[str]()
@@ -112,7 +112,7 @@ class RunFolder:
             return None
         except (record.DamagedError, OSError, UnicodeDecodeError):
             self.notes.append(
-                "environment.json was damaged: it tells where the run went on, not where it began."
+                "environment.json was damaged: it says where the run was resumed, not where it began."
             )
             return None
 
@@ -129,7 +129,9 @@ class RunFolder:
         changed += [f"{old} is {where.device_name} now" for old in machines if old != where.device_name]
         if not changed:
             return []
-        return [f"the run went on in another place than it began in ({', '.join(changed)}): bits may differ."]
+        return [
+            f"the run was resumed in another environment ({', '.join(changed)}): the last bits may differ."
+        ]
 
     def _whole_lines(self, name: str, kind: record.Format[T]) -> list[T]:
         """The lines of a file. What a crash has left of a line is cut off, and so is what follows a line that
@@ -522,7 +524,7 @@ def claim(path: Path) -> str:
 
 
 def check_same(path: Path, asked: Experiment) -> None:
-    """Refuse to go on with another experiment than the folder's, and say what differs."""
+    """Refuse to continue with another experiment than the folder's, and say what differs."""
     there = Experiment(**read(path / "experiment.toml"))
     if there.identity() != asked.identity():
         raise UserError(
@@ -590,7 +592,7 @@ def writing(path: Path) -> Iterator[Path]:
         folder = path if path.is_dir() else path.parent
         begun = any((folder / name).exists() for name in ("experiment.toml", "plan.json", "search.json"))
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            todo = f"make room there, and {'go on with unskew resume' if begun else 'try again'}"
+            todo = f"make room there, and {'continue with unskew resume' if begun else 'try again'}"
         else:
             todo = "let it be written to" if begun else "choose another folder with --out"
         raise UserError(f"cannot write to {path} ({error.strerror}): {todo}.") from None

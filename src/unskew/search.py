@@ -1,7 +1,7 @@
 """A search for hyperparameters by validation: what is tried, how the next trial is chosen, who wins.
 
 Every method is searched by itself with the same number of trials. A trial's values follow from the seed, its
-number and the trials before it alone, so that a search that was stopped goes on with the same ones.
+number and the trials before it alone, so that a search that was stopped continues with the same ones.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ from unskew.train import train
 from unskew.trial import Trial
 
 CHECKPOINTS, CLIENT_FILES = "checkpoints", "clients"
-"""Folders in a run's folder while the run is under way: what it takes to go on, and what clients keep."""
+"""Folders in a run's folder while the run is under way: its checkpoints, and what clients keep."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ def sweep(
 ) -> list[SavedRun | record.Failure]:
     """Run all cells, each with the loggers named. What they came to is in their order: runs as their folders
     have them, and failures, which keep no other cell from running. What is finished already is not run again,
-    and what was stopped goes on. `more` says that other sweeps follow, which a request to stop is for too."""
+    what was stopped is resumed. `more` says that other sweeps follow, which a request to stop is for too."""
     left = [cell for cell in cells if not is_finished(cell.folder)]
     if any(cell.prepared.trial.engine == "ray" for cell in left):
         ends = dict(zip(left, _on_cluster(left, watch, log), strict=True))
@@ -171,12 +171,12 @@ def execute(
     request: StopRequest | None = None,
 ) -> SavedRun:
     """Train in a run folder, with the loggers named: a new one, or one in which the same experiment was
-    stopped. A run that is interrupted ends its round first and can be gone on with, and so can one that
+    stopped. A run that is interrupted ends its round first and can be resumed, and so can one that
     fails, which writes down why. The clock, by default one from now on, tells the summary where the time
     went. Where it is not the `last` of several, it is interrupted also when it has just ended or failed.
     `make_run` is that of `train`. With a `request`, that one and no signal asks the run to stop."""
     clock, signals = clock or Clock(), list[int]()
-    stopped = Interrupted(f"stopped; {how_to_go_on(path, [prepared.experiment], log)}")
+    stopped = Interrupted(f"stopped; {how_to_resume(path, [prepared.experiment], log)}")
     with run_folder(path, prepared, log) as folder:
         try:
             watch.say([*_beforehand(prepared), *folder.notes])
@@ -216,7 +216,7 @@ def run_folder(path: Path, resolved: Resolved, log: Sequence[str] = ()) -> Itera
                     if each.name != LOCK:
                         each.unlink(missing_ok=True)
                 if isinstance(error, KeyboardInterrupt) and not empty:
-                    raise Interrupted(f"stopped; {how_to_go_on(path, [resolved.experiment], log)}") from None
+                    raise Interrupted(f"stopped; {how_to_resume(path, [resolved.experiment], log)}") from None
                 raise
             yield folder
     except BaseException:
@@ -248,7 +248,7 @@ def _train_in(
 
     def stopped() -> Interrupted:
         so_far = f" after round {told} of {trial.budget.rounds}" if told else ""
-        return Interrupted(f"stopped{so_far}; {how_to_go_on(path, [prepared.experiment], loggers.names)}")
+        return Interrupted(f"stopped{so_far}; {how_to_resume(path, [prepared.experiment], loggers.names)}")
 
     with closing(kept) as checkpoints:
         clock.mark("set-up")
@@ -323,16 +323,16 @@ def remove_leftovers(path: Path) -> None:
         shutil.rmtree(path / name, ignore_errors=True)
 
 
-def how_to_go_on(path: Path, experiments: Iterable[Experiment], log: Sequence[str] = ()) -> str:
+def how_to_resume(path: Path, experiments: Iterable[Experiment], log: Sequence[str] = ()) -> str:
     """What to do about runs that have stopped, and that were told to these loggers."""
     experiments = list(experiments)
     if any(each.engine == FLOWER for each in experiments):
-        return f"go on with the same flwr run and federation.out={shlex.quote(str(path))}"
-    return f"go on with: {resume_command(path, experiments, log)}"
+        return f"resume with the same flwr run and federation.out={shlex.quote(str(path))}"
+    return f"resume with: {resume_command(path, experiments, log)}"
 
 
 def resume_command(path: Path, experiments: Iterable[Experiment], log: Sequence[str] = ()) -> str:
-    """The command that goes on with these experiments in a folder, and tells these loggers of them."""
+    """The command that resumes these experiments in a folder, and tells these loggers of them."""
     code = dict.fromkeys(flag for each in experiments for flag in each.code())
     told = [f"--log {','.join(log)}"] if log else []
     return " ".join(["unskew resume", shlex.quote(str(path)), *code, *told])
@@ -506,7 +506,7 @@ def _on_cluster(
             fail(number, error)
     except KeyboardInterrupt:
         experiments = [cell.prepared.experiment for cell in cells]
-        raise Interrupted(f"stopped; {how_to_go_on(cells[0].folder.parent, experiments, log)}") from None
+        raise Interrupted(f"stopped; {how_to_resume(cells[0].folder.parent, experiments, log)}") from None
     return [ends[number] for number in range(len(cells))]
 
 

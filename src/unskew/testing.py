@@ -53,7 +53,7 @@ def check_method(
     renumbered. `statistics`: what becomes of BatchNorm statistics, where it cannot have them averaged.
 
     Every method: weights stay finite on hard clients, also with two classes and under BatchNorm; the same
-    trial gives the same bits, and so does one that was stopped and gone on with, where validation chooses the
+    trial gives the same bits, and so does one that was stopped and resumed, where validation chooses the
     round. Methods that are not
     programs: every term depends on the model for some client, clients do not see each other, nothing received
     is changed in place, statistics move once per step, buffers do not move parameters, what is kept and
@@ -106,7 +106,7 @@ def _check_terms(method: Method, trial: Trial) -> None:
 
 
 def _check_again(method: Method | Program, trial: Trial, whole: Result) -> None:
-    """Once more, but stopped in the second round, whatever had to be kept by then, and gone on with."""
+    """Once more, but stopped in the second round, whatever had to be kept by then, and resumed."""
 
     def stop(round: Round) -> None:
         if round.number == 2:
@@ -120,7 +120,7 @@ def _check_again(method: Method | Program, trial: Trial, whole: Result) -> None:
         rest = train(trial, method, keeper=Checkpoints(folder, trial, "law", every="never"))
     if not _same_bits(whole, rest):
         _law("the same trial gives the same bits", _same_bits(whole, train(trial, method)))
-        _law("a run that was stopped goes on with the same bits", False)
+        _law("a resumed run gives the same bits", False)
 
 
 def _same_bits(one: Result, other: Result) -> bool:

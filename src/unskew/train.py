@@ -30,7 +30,7 @@ def train(
 ) -> Result:
     """Train one global model under a trial's conditions. `on_round` sees every round as it ends; `start`
     continues where another training of the same model ended, and the result has the rounds since then. A
-    `keeper`, such as `unskew.Checkpoints`, keeps what training has come to: given again, training goes on
+    `keeper`, such as `unskew.Checkpoints`, keeps what training has come to: given again, training resumes
     from there, tells the rounds from before again, and its result has them all. `make_run` is for clients
     that no engine of a trial reaches, such as those on other machines. Of several threads one trains at a
     time: what is side by side in a process is the clients."""

@@ -222,10 +222,10 @@ class Faults(Spec):
     with other names, shapes or types than it was sent, or too large."""
 
     on_fault: Literal["stop-at-errors", "skip", "stop"] = "stop-at-errors"
-    """skip: the round goes on without the client. stop: the run stops. stop-at-errors: it stops where code
-    raises an error, as a mistake in a method does, and otherwise goes on."""
+    """skip: the round continues without the client. stop: the run stops. stop-at-errors: it stops where code
+    raises an error, as a mistake in a method does, and otherwise continues."""
     min_clients: int = Field(default=1, ge=0)
-    """With fewer usable updates than this, a round with a fault stops the run; 0: it goes on without any."""
+    """With fewer usable updates than this, a round with a fault stops the run; 0: it needs none."""
     max_norm: float = Field(default=0.0, ge=0)
     """The largest norm that an update may have; 0: any."""
 

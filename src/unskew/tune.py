@@ -1,4 +1,4 @@
-"""A search for hyperparameters in a folder: run, stopped, gone on with, and what it found."""
+"""A search for hyperparameters in a folder: run, stopped, resumed, and what it found."""
 
 from __future__ import annotations
 

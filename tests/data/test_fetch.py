@@ -192,7 +192,7 @@ def test_a_connection_cut_off_keeps_the_part_and_the_next_run_goes_on(
     server: Server, mnist: dict[str, bytes], tmp_path: Path
 ) -> None:
     server.cut_after = 5000
-    with pytest.raises(UserError, match=r"broke off: run the command again to go on from byte \d+\.$"):
+    with pytest.raises(UserError, match=r"broke off: run the command again to continue from byte \d+\.$"):
         fetch("mnist", tmp_path, base=server.base)
     part = tmp_path / "mnist" / f"{BIG}.part"
     kept = part.stat().st_size

@@ -50,7 +50,7 @@ def assert_left_out(run, client, rounds):
     assert_same_weights(run, weights)
     for line, round in zip(run.rounds, told, strict=True):
         assert (line.trained, line.train_loss) == (round.trained, round.train_loss)
-    (note,) = (each for each in run.summary.notes if "rounds went on without" in each)
+    (note,) = (each for each in run.summary.notes if "rounds continued without" in each)
     for round in rounds[:3]:  # others are in rounds.jsonl alone
         assert f"client {client} in round {round}, " in note
 
@@ -132,7 +132,9 @@ def test_a_server_that_is_asked_to_end_ends_its_round_and_goes_on(federation, ap
     federation.release(0, 2)
     said = started.end()
     found = federation.runs()[0]
-    sentence = f"stopped after round 2 of 3; go on with the same flwr run and federation.out={started.folder}"
+    sentence = (
+        f"stopped after round 2 of 3; resume with the same flwr run and federation.out={started.folder}"
+    )
     assert f"unskew: {sentence}" in said
     assert found["status"] == "finished:failed"
     assert sentence in found["status-details"]

@@ -528,7 +528,7 @@ def test_a_run_that_is_interrupted_holds_no_cpu(fleet, tmp_path):
     started.send_signal(signal.SIGINT)
     _, err = started.communicate(timeout=120)
     assert started.returncode == 130
-    assert err.splitlines()[-1].endswith("; go on with: unskew resume out")
+    assert err.splitlines()[-1].endswith("; resume with: unskew resume out")
     until(lambda: has("CPU", "available_resources") == 1)
 
 

@@ -1,4 +1,4 @@
-"""Runs on a GPU that are stopped and gone on with: the same bits on the same machine."""
+"""Runs on a GPU that are stopped and resumed: the same bits on the same machine."""
 
 import os
 import signal

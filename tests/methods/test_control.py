@@ -660,7 +660,7 @@ def test_the_papers_combination_of_fedvls_and_fedsam_trains(skewed):
 
 @pytest.mark.parametrize("other", [mofedsam(), fedgf()])
 def test_one_place_for_the_gradient(other):
-    with pytest.raises(UserError, match="place where gradients are taken"):
+    with pytest.raises(UserError, match="gradient transform"):
         fedsam() + other
 
 

@@ -322,7 +322,7 @@ def test_they_go_together_with_others(skewed, method):
     [
         (fedacg(), fedavgm(), "server optimiser"),
         (wima(), ema(), "served model"),
-        (fedcm(), fedsam(), "place where gradients are taken"),
+        (fedcm(), fedsam(), "gradient transform"),
         (fedmoswa(), scaffold(), "drift"),
         (fedswa(), fedmoswa(), "learning rate within a round"),
         (fedswa(alpha=1), fednova(), "counts on one that stays the same"),

@@ -826,7 +826,7 @@ def test_fedconcat_says_what_is_wrong(skewed):
     with pytest.raises(UserError, match="leaves none of the budget's 3 for its new last layer"):
         unskew.train(trial, fedconcat(encoder_rounds=3))
     told = []
-    with pytest.raises(UserError, match="its own way to combine updates"):
+    with pytest.raises(UserError, match="its own aggregation rule"):
         unskew.train(trial, fedconcat() + METHODS["fedexp"].make(), on_round=told.append)
     assert told == []
     for options, why in (

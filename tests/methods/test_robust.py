@@ -254,11 +254,11 @@ def test_statistics_of_batch_norm_survive_an_attack_on_them():
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        (["median", "krum"], "way to combine updates"),
-        (["trimmed-mean", "fednova"], "way to combine updates"),
-        (["feddyn", "geometric-median"], "way to combine updates"),
-        (["dp", "median"], "way to combine updates"),
-        (["dp", "feddyn"], "way to combine updates"),
+        (["median", "krum"], "aggregation rule"),
+        (["trimmed-mean", "fednova"], "aggregation rule"),
+        (["feddyn", "geometric-median"], "aggregation rule"),
+        (["dp", "median"], "aggregation rule"),
+        (["dp", "feddyn"], "aggregation rule"),
         (["dp", "pkd"], "stages of its own"),
     ],
 )
@@ -270,7 +270,7 @@ def test_two_rules_for_one_thing_are_refused(parts, reason):
 
 def test_a_rule_of_ones_own_for_buffers_is_the_only_one():
     own = Method(server=Server(buffers=lambda before, updates: before))
-    with pytest.raises(UserError, match="way to combine buffers"):
+    with pytest.raises(UserError, match="aggregation rule for buffers"):
         own + median()
 
 

@@ -505,8 +505,8 @@ def test_the_papers_combinations_train(skewed, name):
     ("parts", "reason"),
     [
         ([fedavgm(), fedadam()], "server optimiser"),
-        ([fednova(), fedexp()], "way to combine updates"),
-        ([uniform(), fednova()], "way to combine updates"),
+        ([fednova(), fedexp()], "aggregation rule"),
+        ([uniform(), fednova()], "aggregation rule"),
         ([fedexp(average=True), ema()], "served model"),
         ([scaffold(server_lr=0.5), fedavgm()], "server optimiser"),
     ],

@@ -217,7 +217,7 @@ def test_a_search_stands_for_its_winners(write_run, tmp_path):
         write_run(f"search/fedprox/trial-00{trial}-seed1", method="fedprox", options={"mu": trial / 2})
     folder = tmp_path / "search"
     (folder / "search.json").write_text("{}")
-    with pytest.raises(UserError, match=f"has not ended: go on with unskew resume {folder}, or give"):
+    with pytest.raises(UserError, match=f"has not ended: resume it with unskew resume {folder}, or give"):
         read([folder])
     trials = [
         {"method": "fedprox", "number": n, "folders": [f"fedprox/trial-00{n}-seed1"], "score": n}

@@ -41,7 +41,7 @@ from unskew.report.read import SavedRun
 from unskew.report.table import CONDITION, tabulate
 from unskew.runs import FINISHED, claim, differing_keys, free_folder, write_whole
 from unskew.study import ConditionResult, Study, StudyCell, combinations, compare_json, failed_before
-from unskew.sweep import SweepRun, at_once, how_to_go_on, is_finished, resume_command, sweep
+from unskew.sweep import SweepRun, at_once, how_to_resume, is_finished, resume_command, sweep
 
 
 def compare(
@@ -242,7 +242,7 @@ def finish(
             try:
                 ends = sweep(planned, display, loggers)
             except KeyboardInterrupt:
-                raise Interrupted(f"stopped; {how_to_go_on(folder, experiments, loggers)}") from None
+                raise Interrupted(f"stopped; {how_to_resume(folder, experiments, loggers)}") from None
             clock.mark("runs")
         together |= any(cell.prepared.trial.engine == "ray" for cell in study.cells)
         _conclude(folder, study, planned, ends, left, loggers, clock, together, json=json, quiet=quiet)

@@ -149,13 +149,13 @@ class ProgressDisplay:
             self._print_line(self._numbers)
 
     def _tell_faults(self, line: RoundRecord) -> None:
-        """The first clients that rounds of this run go on without, and then that there are more."""
+        """The first clients that rounds of this run continue without, and then that there are more."""
         run = f"{self._name}: " * self._side_by_side
         for fault in line.faults or ():
             self._faults[self._name] += 1
             told = self._faults[self._name]
             if told <= FAULTS_TOLD:
-                where = f"round {line.round} goes on without client {fault.client}, stage '{fault.stage}'"
+                where = f"round {line.round} continues without client {fault.client}, stage '{fault.stage}'"
                 self.say([f"{run}{where}: {fault.reason}."])
             elif told == FAULTS_TOLD + 1:
                 self.say([f"{run}there are more such faults: the run's rounds.jsonl has them all."])

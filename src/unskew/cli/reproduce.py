@@ -88,7 +88,7 @@ def reproduce(
 ) -> None:
     """Run cells of a paper's table and show them beside the published numbers.
 
-    Runs are kept in a folder: what is finished there is not run again, what was stopped goes on, and cells
+    Runs are kept in a folder: what is finished there is not run again, what was stopped is resumed, and cells
     of several tables that are one experiment share their runs."""
     clock = Clock(process_age())
     here = {each.source.name for each in available(data) if each.ready}
@@ -243,7 +243,7 @@ def _run(
             ends = sweep(runs, display, loggers)
         except KeyboardInterrupt:
             again = shlex.join(["unskew", *sys.argv[1:]])
-            raise Interrupted(f"stopped; what is finished is kept; go on with: {again}") from None
+            raise Interrupted(f"stopped; what is finished is kept; resume with: {again}") from None
     return {run.folder: end for run, end in zip(runs, ends, strict=True) if isinstance(end, Failure)}
 
 

@@ -1,4 +1,4 @@
-"""`unskew resume`: go on with a run, compare or search that was stopped."""
+"""`unskew resume`: continue a run, compare or search that was interrupted."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from unskew.lock import locked
 from unskew.record import to_json
 from unskew.runs import EMPTY, claim, free_folder, slug, write_whole
 from unskew.search import SAMPLERS, Search, Searched, TrialLine, called, describe, parse_over, trials_of
-from unskew.sweep import how_to_go_on
+from unskew.sweep import how_to_resume
 from unskew.tune import (
     Methods,
     Winner,
@@ -232,7 +232,7 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
                 run_search(folder, search, methods, done, prepare, display)
             except KeyboardInterrupt:
                 tried = [experiment_of(search, table, {}, 0) for table, _ in methods.values()]
-                raise Interrupted(f"stopped; {how_to_go_on(folder, tried)}") from None
+                raise Interrupted(f"stopped; {how_to_resume(folder, tried)}") from None
         clock.mark("trials")
         won = winners(folder, search, methods, done)
         told = _told(search, won, done, folder)

@@ -237,7 +237,7 @@ def receive(url: str, target: Path, md5: str, report: ReportProgress) -> None:
     except (ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException) as error:
         kept = part.stat().st_size if part.exists() else 0
         raise UserError(
-            f"the connection to {url} broke off: run the command again to go on from byte {kept}."
+            f"the connection to {url} broke off: run the command again to continue from byte {kept}."
         ) from error
     except UserError:  # too much
         part.unlink(missing_ok=True)
@@ -276,7 +276,7 @@ def ask(url: str, start: int) -> Any | None:
 
 
 def store(answer: Any, part: Path, report: ReportProgress) -> None:
-    """Write an answer to `part`: after what is there if it goes on from it, else from the beginning."""
+    """Write an answer to `part`: after what is there if it continues it, else from the beginning."""
     done = part.stat().st_size if answer.status == 206 else 0
     length = answer.headers.get("Content-Length")
     total = done + int(length) if length and length.isdecimal() else None

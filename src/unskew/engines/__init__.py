@@ -99,7 +99,7 @@ FLOWER = "flower"
 """The engine of runs whose clients are on other machines, which only Flower's server starts."""
 ON_FLOWER = (
     "this run trains clients on other machines: start its app again with `flwr run` and the same "
-    "federation.out, which goes on where it stopped."
+    "federation.out, which resumes where it stopped."
 )
 
 ENGINES: dict[str, EngineType] = {

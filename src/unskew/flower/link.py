@@ -302,7 +302,7 @@ def _heard() -> Iterator[None]:
             raise
         raise UserError(
             "the SuperLink does not listen to this run any more, as after flwr stop: start the app again; "
-            "where federation.out names the same folder, it goes on."
+            "where federation.out names the same folder, it resumes."
         ) from None
 
 

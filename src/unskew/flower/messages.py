@@ -41,7 +41,7 @@ class Order:
 
     action: Action
     run: str = ""
-    """Tells runs apart, also when one goes on after its server was stopped."""
+    """Tells runs apart, also when one is resumed after its server was stopped."""
     agreement: str = ""
     """What server and node have to agree on, as JSON."""
     stage: str = ""

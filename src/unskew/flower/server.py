@@ -53,7 +53,7 @@ class FederationSpec(Spec):
     timeout: float = Field(default=3600.0, gt=0)
     """Seconds that a node may take to answer."""
     out: str = ""
-    """The run's folder at the server: an unfinished run in it goes on. Empty: a new one in runs/."""
+    """The run's folder at the server: an unfinished run in it is resumed. Empty: a new one in runs/."""
     test: Literal["sites", "server"] = "sites"
     """Where the model is tested: by each site on samples of its own, or by the server on the test samples of
     the experiment's dataset."""
@@ -84,8 +84,8 @@ def what_leaves(settings: FlowerSettings, spec: FederationSpec, *, test_at_sites
 
 
 def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: FlowerSettings) -> FinishedRun:
-    """Train an experiment across the nodes of a federation, into a run folder. A run that was stopped goes on
-    from its last round where its folder is named."""
+    """Train an experiment across the nodes of a federation, into a run folder. A run that was stopped is
+    resumed after its last round where its folder is named."""
     test_at_sites, validates = spec.test == "sites", experiment.validation != "none"
     if experiment.probe.every:
         raise UserError("a probe looks at clients' models one by one, which stay theirs: set probe.every=0.")
@@ -166,7 +166,7 @@ class LogWatch:
 
 
 def left_out(fault: record.Fault, round: int) -> str:
-    """That a round went on without a client."""
+    """That a round continued without a client."""
     return f"client {fault.client} is left out of round {round}, stage '{fault.stage}': {fault.reason}"
 
 

@@ -13,7 +13,7 @@ Deviations:
   text: call results FedCodl-style. alpha=0.5 is that implementation's; PKD prints neither alpha nor T.
 - PKD computes the teacher's outputs once per round; here every batch is taught as it was augmented.
 - warmup_rounds: plain FedAvg in the first rounds.
-- student_init="own": a client that took part in the round before goes on from its own last weights. Engines
+- student_init="own": a client that took part in the round before continues from its own last weights. Engines
   start every client at the received model, so gradients are taken at a shifted point and the result is
   shifted back. The steps are those from its own weights, except that weight decay does not see the shift and
   BatchNorm statistics start at the received ones. The client reports the shift; a deployment would add it to

@@ -280,8 +280,8 @@ def _winners(path: Path) -> list[Path]:
     """The runs of the best trial of each method, in a folder of `unskew tune`."""
     if not (path / "tune.json").is_file():
         raise UserError(
-            f"{path} holds a search that has not ended: go on with unskew resume {shlex.quote(str(path))}, "
-            "or give the folders of single runs in it."
+            f"{path} holds a search that has not ended: resume it with unskew resume "
+            f"{shlex.quote(str(path))}, or give the folders of single runs in it."
         )
     tuned = _parse(record.TUNED, path / "tune.json")
     best = {(each["method"], each["trial"] - 1) for each in tuned["winners"]}
