@@ -324,7 +324,7 @@ def test_they_go_together_with_others(skewed, method):
         (wima(), ema(), "served model"),
         (fedcm(), fedsam(), "gradient transform"),
         (fedmoswa(), scaffold(), "drift"),
-        (fedswa(), fedmoswa(), "learning rate within a round"),
+        (fedswa(), fedmoswa(), "learning-rate factor within a round"),
         (fedswa(alpha=1), fednova(), "counts on one that stays the same"),
         (fedcm(), fedswa(), "counts on one that stays the same"),
     ],

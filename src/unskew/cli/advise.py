@@ -26,7 +26,10 @@ from unskew.record import to_json
 def advise(
     counts: Annotated[
         Path | None,
-        typer.Argument(metavar="COUNTS", help="A CSV or JSON file: clients by classes, numbers of samples."),
+        typer.Argument(
+            metavar="COUNTS",
+            help="A CSV or JSON file with numbers of samples: a row per client, a column per class.",
+        ),
     ] = None,
     dataset: options.Dataset = None,
     skew: options.Skew = None,
@@ -35,18 +38,22 @@ def advise(
     model: options.Model = None,
     by: Annotated[
         str,
-        options.option("--by", "NAME", "What counts: accuracy, worst (class) or vacant (classes)."),
+        options.option(
+            "--by",
+            "NAME",
+            "Criterion: accuracy, worst (the worst class's accuracy) or vacant (that of vacant classes).",
+        ),
     ] = "accuracy",
     seed: options.Seed = None,
     data: options.Data = None,
     json: options.Json = False,
     set_: options.Set = None,
 ) -> None:
-    """Say which method to take, by what was measured where labels are skewed alike.
+    """Recommend a method, with the evidence: what was measured where labels are skewed similarly.
 
     Give --dataset and --skew, or a file of your clients' label counts. The answer names the measured setting
     it rests on, the difference to FedAvg with its interval, what it costs, and the command to try it; or it
-    says that nothing like this was measured. docs/which-method.md shows all that was.
+    says that nothing similar was measured. docs/which-method.md has all measurements.
     """
     given = options.settings(
         None,

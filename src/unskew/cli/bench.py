@@ -23,36 +23,55 @@ from unskew.trial import Precision
 def bench(
     cells: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CELL", help="What to measure; by default what suits this machine."),
+        typer.Argument(metavar="CELL", help="Workloads to measure; by default those that suit this machine."),
     ] = None,
     rounds: Annotated[
-        str | None, options.option("--rounds", "NUMBER", "Rounds of each run, the first apart.", "the cell's")
+        str | None,
+        options.option(
+            "--rounds", "NUMBER", "Rounds of each run; the first is measured separately.", "the workload's"
+        ),
     ] = None,
     repeats: Annotated[
-        str | None, options.option("--repeats", "NUMBER", "Runs of each competitor.", "the cell's")
+        str | None, options.option("--repeats", "NUMBER", "Runs of each competitor.", "the workload's")
     ] = None,
     method: Annotated[
-        str | None, options.option("--method", "NAMES", "Such as fedavg,scaffold.", "the cell's")
+        str | None,
+        options.option("--method", "NAMES", "Methods to measure, such as fedavg,scaffold.", "the workload's"),
     ] = None,
     engine: Annotated[
         str | None,
-        options.option("--engine", "NAMES", "Such as loop,pool.", "loop,auto; on a GPU auto"),
+        options.option(
+            "--engine", "NAMES", "Engines to measure, such as loop,pool.", "loop,auto; on a GPU auto"
+        ),
     ] = None,
     precision: Annotated[
-        str | None, options.option("--precision", "NAMES", "Of fp32, tf32 and bf16.", "the cell's")
+        str | None,
+        options.option(
+            "--precision",
+            "NAMES",
+            "Numerical precisions to measure: of fp32, tf32 and bf16.",
+            "the workload's",
+        ),
     ] = None,
     device: Annotated[
-        str | None, options.option("--device", "NAME", "auto, cpu, cuda or cuda:N.", "the cell's")
+        str | None,
+        options.option("--device", "NAME", "Device to measure: auto, cpu, cuda or cuda:N.", "the workload's"),
     ] = None,
     workers: Annotated[
-        str, options.option("--workers", "NUMBER", "Clients side by side; 0: as many as suit the machine.")
+        str, options.option("--workers", "NUMBER", "Clients trained in parallel; 0: chosen for the machine.")
     ] = "0",
     fast: Annotated[
-        bool, typer.Option("--fast", help="Let a GPU take its fastest kernels; last bits then differ.")
+        bool,
+        typer.Option(
+            "--fast",
+            help="Allow non-deterministic, compiled GPU kernels; results then vary in the last bits.",
+        ),
     ] = False,
     profile: Annotated[
         Path | None,
-        options.option("--profile", "PATH", "Write here what ran in three rounds, by kernel, and how long."),
+        options.option(
+            "--profile", "PATH", "Write a profile of three rounds to this file: the time of each kernel."
+        ),
     ] = None,
     out: Annotated[Path, options.option("--out", "PATH", "Folder for the dated .json and .md files.")] = Path(
         "bench"
@@ -61,11 +80,11 @@ def bench(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure this machine: engines side by side on workloads with names, in turn, medians.
+    """Measure training speed on this machine: engines take turns on named workloads; results are medians.
 
     On a CPU: cnn, digits, fashion (against bare PyTorch steps). On a GPU: fedlmd, blazefl, blazefl-resnet18,
-    pfl, fedvls (against one model in large batches). Anywhere: startup, load, idle. docs/bench.md tells what
-    they are.
+    pfl, fedvls (against one model in large batches). Anywhere: startup, load, idle. docs/bench.md describes
+    them.
     """
     if profile and profile.exists():
         raise UserError(f"{profile} is there already: choose another file with --profile, or remove it.")

@@ -54,7 +54,8 @@ def compare(
         ),
     ],
     experiment: Annotated[
-        Path | None, options.option("--experiment", "PATH", "An experiment file; flags change it.")
+        Path | None,
+        options.option("--experiment", "PATH", "An experiment file; options given here override it."),
     ] = None,
     dataset: options.Dataset = None,
     skew: options.Skew = None,
@@ -75,12 +76,12 @@ def compare(
     stop: options.Stop = None,
     trusted: Annotated[
         list[str] | None,
-        options.option("--method", "NAME", "Of experiment files with a method of one's own: its file."),
+        options.option("--method", "FILE", "Method file that an experiment file names; its code will run."),
     ] = None,
     reference: Annotated[
         str | None,
         options.option(
-            "--reference", "METHOD", "What the others are compared with.", "fedavg, or the first named"
+            "--reference", "METHOD", "Method that the others are compared with.", "fedavg, or the first named"
         ),
     ] = None,
     vary: Annotated[
@@ -88,11 +89,18 @@ def compare(
         options.option(
             "--vary",
             "NAME=VALUE",
-            "Compare under each of several settings, such as --vary skew=iid --vary skew=shards:2; may be "
-            "repeated.",
+            "Compare under each of several settings, such as --vary skew=iid --vary skew=shards:2.",
         ),
     ] = None,
-    seeds: Annotated[str | None, options.option("--seeds", "NUMBERS", "Such as 1,2,3 or 1-3.")] = None,
+    seeds: Annotated[
+        str | None,
+        options.option(
+            "--seeds",
+            "NUMBERS",
+            "Random seeds, such as 1,2,3 or 1-3; every method runs with each.",
+            "that of the experiment, else 1",
+        ),
+    ] = None,
     engine: options.Engine = None,
     device: options.Device = None,
     workers: options.Workers = None,
@@ -109,7 +117,7 @@ def compare(
     set_: options.Set = None,
 ) -> None:
     """Train several methods on the same partition, initial weights and batches, over several seeds; with
-    --vary under each of several settings."""
+    --vary also under each of several settings."""
     clock = Clock(process_age())
     clock.mark("imports")
     options.refuse_unshared(set_, seeds)

@@ -17,13 +17,13 @@ from unskew.errors import UserError
 from unskew.record import Json, to_json
 
 app = typer.Typer(
-    help="List the datasets, or fetch one.", cls=Commands, add_completion=False, rich_markup_mode=None
+    help="List the datasets, or download one.", cls=Commands, add_completion=False, rich_markup_mode=None
 )
 
 
 @app.callback(invoke_without_command=True)
 def data(context: typer.Context, data: options.Data = None, json: options.Json = False) -> None:
-    """List the datasets: which there are, and which are here."""
+    """List the datasets, and which of them are on this machine."""
     if context.invoked_subcommand:
         if json:
             raise UserError(f"{context.invoked_subcommand} has no --json: leave it out.")
@@ -51,7 +51,7 @@ def data(context: typer.Context, data: options.Data = None, json: options.Json =
     screen.print(table)
     screen.print(
         f"\nLooked for in {data_folder(data)} (--data, else UNSKEW_DATA, else the cache folder). "
-        "`unskew data fetch NAME` gets one.\n"
+        "`unskew data fetch NAME` downloads one.\n"
         "Your own: folder:PATH (one folder per class, or SITE/CLASS), csv:PATH,label=COLUMN,site=COLUMN, "
         "parquet: likewise, npz:PATH, leaf:PATH. Tables are scaled by the training rows of all sites, whose "
         "sums leave them; with scale=site by each site's own, and no number leaves it."
@@ -60,11 +60,13 @@ def data(context: typer.Context, data: options.Data = None, json: options.Json =
 
 @app.command("fetch")
 def fetch_command(
-    name: Annotated[str, typer.Argument(help="A dataset of `unskew data`.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A dataset that `unskew data` lists.")],
     data: options.Data = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Download a dataset from its publisher: resumed, checked, and put in place whole or not at all."""
+    """Download a dataset from its publisher.
+
+    An interrupted download is resumed, and files are checked before they are put in place."""
     terminal = Console(stderr=True)
     if terminal.is_terminal and not quiet:
         with progress_bar(terminal) as report:

@@ -24,12 +24,15 @@ CHECKED = 256
 
 def export(
     run: options.TrainedRun,
-    to: Annotated[str, options.option("--to", "NAME", f"{' or '.join(WRITERS)}.")],
+    to: Annotated[str, options.option("--to", "NAME", f"Format to write: {' or '.join(WRITERS)}.")],
     out: Annotated[Path, options.option("--out", "PATH", "The file to write.")],
     check: Annotated[
         Path | None,
         options.option(
-            "--check", "DATA", "Samples to check it on, as for predict.", "the test set of the run's data"
+            "--check",
+            "DATA",
+            "Samples to check the exported model on, as for predict.",
+            "the test set of the run's data",
         ),
     ] = None,
     data: options.Data = None,
@@ -39,7 +42,7 @@ def export(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Write a trained model for other programs, and check it against the original on real inputs."""
+    """Export a trained model for other programs, and check it against the original on real inputs."""
     options.check_output(out, overwrite)
     trained = load_model(run, client=client, site=site, model=model)
     samples = _own_samples(trained, run, data) if check is None else _given_samples(trained, check)

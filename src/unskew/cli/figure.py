@@ -131,57 +131,75 @@ FIGURES: dict[str, FigureType] = {
 
 def figure(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Which figure; without it, all are listed.")
+        str | None, typer.Argument(metavar="NAME", help="The figure to draw; without it, all are listed.")
     ] = None,
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN", help="Run folders; one that compare wrote stands for all its runs."),
+        typer.Argument(
+            metavar="RUN", help="Run folders; a folder of `unskew compare` stands for all its runs."
+        ),
     ] = None,
     out: Annotated[
-        Path | None, options.option("--out", "PATH", "A .png, .svg or .pdf file.", "NAME.png")
+        Path | None, options.option("--out", "PATH", "The .png, .svg or .pdf file to write.", "NAME.png")
     ] = None,
     metric: Annotated[
         str | None,
         options.option(
-            "--metric", "NAME", f"curves, sensitivity: {', '.join(MEASURES)} or class:NAME.", "accuracy"
+            "--metric",
+            "NAME",
+            f"Metric of curves and sensitivity: {', '.join(MEASURES)} or class:NAME.",
+            "accuracy",
         ),
     ] = None,
     client: Annotated[
-        str | None, options.option("--client", "NUMBER", "updates: which client.", "the first probed")
+        str | None, options.option("--client", "NUMBER", "Client that updates shows.", "the first probed")
     ] = None,
     round: Annotated[
-        str | None, options.option("--round", "NUMBER", "updates: which round.", "the last probed")
+        str | None, options.option("--round", "NUMBER", "Round that updates shows.", "the last probed")
     ] = None,
     over: Annotated[
         list[str] | None,
         options.option(
-            "--over", "SETTING", "sensitivity: such as mu or budget.epochs; may be repeated.", "all that vary"
+            "--over",
+            "SETTING",
+            "Setting that sensitivity varies, such as mu or budget.epochs; may be repeated.",
+            "all that vary",
         ),
     ] = None,
     classes: Annotated[
-        str | None, options.option("--classes", "NAMES", "tsne: such as coat,shirt.", "all, or the 10 worst")
+        str | None,
+        options.option(
+            "--classes", "NAMES", "Classes that tsne shows, such as coat,shirt.", "all, or the 10 worst"
+        ),
     ] = None,
     data: options.Data = None,
     against: Annotated[
-        str | None, options.option("--against", "METHOD", "confusion: show the difference from a method.")
+        str | None, options.option("--against", "METHOD", "Method that confusion shows the difference from.")
     ] = None,
     reference: Annotated[
         str | None,
-        options.option("--reference", "METHOD", "forest: what the others are compared with.", "fedavg"),
+        options.option("--reference", "METHOD", "Method that forest compares the others with.", "fedavg"),
     ] = None,
     sort: Annotated[
-        bool | None, typer.Option("--sort", help="heatmap: the hardest class first.", show_default=False)
+        bool | None,
+        typer.Option("--sort", help="Let heatmap begin with the hardest class.", show_default=False),
     ] = None,
     width: Annotated[
         str | None,
-        options.option("--width", "NAME", "column (3.4 inches) or page (7.2).", "what the figure needs"),
+        options.option(
+            "--width",
+            "NAME",
+            "Width of the figure: column (3.4 inches) or page (7.2).",
+            "what the figure needs",
+        ),
     ] = None,
     title: Annotated[
-        str | None, options.option("--title", "TEXT", "'' for none.", "the runs' conditions")
+        str | None,
+        options.option("--title", "TEXT", "Title of the figure; '' for none.", "the runs' conditions"),
     ] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Draw what label skew does, for print: colour-blind safe and readable in grey.
+    """Draw figures for print: colour-blind safe and readable in grey.
 
     docs/figures.md shows every figure.
     """

@@ -32,14 +32,14 @@ HERE = Path(".unskew-flower")
 
 @app.callback(invoke_without_command=True)
 def flower(context: typer.Context) -> None:
-    """Start and end a federation on Flower, and make its certificates and keys."""
+    """Start and stop a federation on Flower, and make its certificates and keys."""
     if not context.invoked_subcommand:
         print(context.get_help())
 
 
 @app.command("init")
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The app's folder, which is made.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to create for the app.")],
     method: Annotated[
         str, options.option("--method", "NAME", "A method of `unskew methods`, such as fedvls or scaffold.")
     ] = "fedavg",
@@ -48,15 +48,18 @@ def init(
         options.option(
             "--like",
             "DATA",
-            "Data of the form that every site has, such as csv:sample.csv,label=COLUMN: sites bring their "
-            "own. Without it nodes take parts of --dataset.",
+            "Sample data in the form of every site's own data, such as csv:sample.csv,label=COLUMN. Without "
+            "it, nodes take parts of --dataset.",
         ),
     ] = None,
     dataset: options.Dataset = None,
     skew: options.Skew = None,
     model: options.Model = None,
     nodes: Annotated[
-        str, options.option("--nodes", "NUMBER", "Sites, or clients of the dataset: one for each node.")
+        str,
+        options.option(
+            "--nodes", "NUMBER", "Number of nodes: one for each site, or for each client of the dataset."
+        ),
     ] = "3",
     rounds: options.Rounds = None,
     cohort: options.Cohort = None,
@@ -68,7 +71,7 @@ def init(
     seed: options.Seed = None,
     set_: options.Set = None,
 ) -> None:
-    """Write a small app that `flwr run` takes."""
+    """Write a small app for `flwr run`."""
     number = _number("nodes", nodes, 1000)
     if like is not None and (dataset is not None or skew is not None):
         raise UserError("--like is for sites with data of their own: leave --dataset and --skew out.")
@@ -109,18 +112,24 @@ def init(
 @app.command("up")
 def up(
     nodes: Annotated[
-        str | None, options.option("--nodes", "NUMBER", "How many nodes.", "2, or as many as --node")
+        str | None, options.option("--nodes", "NUMBER", "Number of nodes.", "2, or as many as --node")
     ] = None,
     node: Annotated[
         list[str] | None,
         options.option(
-            "--node", "SETTINGS", "One node's settings, such as 'data=\"csv:a.csv\"'; once for each node."
+            "--node",
+            "SETTINGS",
+            "Settings of one node, such as 'data=\"csv:a.csv\"'; give it once for each node.",
         ),
     ] = None,
     folder: Folder = HERE,
     host: Annotated[
         str,
-        options.option("--host", "ADDRESS", "Where the SuperLink listens: 127.0.0.1 is this machine alone."),
+        options.option(
+            "--host",
+            "ADDRESS",
+            "Address that the SuperLink listens on: 127.0.0.1 lets only this machine connect.",
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         str | None, options.option("--port", "NUMBER", "The SuperLink's port; by default a free one.")
@@ -128,19 +137,19 @@ def up(
     name: Annotated[
         list[str] | None,
         options.option(
-            "--name", "HOST", "A name or address that the certificate is for too; may be repeated."
+            "--name", "HOST", "Another name or address that the certificate is valid for; may be repeated."
         ),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Without TLS and node keys; for this machine alone.")
+        bool, typer.Option("--insecure", help="Run without TLS and node keys; only for this machine.")
     ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine.
 
-    They stay when the command ends. TLS, with a certificate made here, and registered node keys are on;
-    telemetry, update checks and installations at run time are off. `unskew flower down` ends what was
+    They keep running when the command ends. TLS, with a certificate made here, and registered node keys are
+    on; telemetry, update checks and installations at run time are off. `unskew flower down` stops what was
     started; keys and runs are kept.
     """
     if nodes is not None and node:
@@ -179,7 +188,7 @@ def up(
 
 @app.command("down")
 def down(folder: Folder = HERE, json: options.Json = False) -> None:
-    """End what `unskew flower up` has started, and nothing else."""
+    """Stop what `unskew flower up` started, and nothing else."""
     from unskew.flower import local
 
     ended, others = local.down(folder)
@@ -224,9 +233,7 @@ def certificate(
     out: Out,
     name: Annotated[
         list[str],
-        options.option(
-            "--name", "HOST", "A name or address that nodes reach the server by; may be repeated."
-        ),
+        options.option("--name", "HOST", "Name or address by which nodes reach the server; may be repeated."),
     ],
 ) -> None:
     """Make a server's certificate.
@@ -253,7 +260,7 @@ def key(
 ) -> None:
     """Make a node's key pair.
 
-    The private half stays with the node, the public one is registered at the server.
+    The private key stays with the node; the public key is registered at the server.
     """
     from unskew.flower import security
 

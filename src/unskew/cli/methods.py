@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def methods(
     name: Annotated[
-        str | None, typer.Argument(help="One method: its reference, formula, hyperparameters, cost.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A method to show: its reference, formula, hyperparameters, cost."
+        ),
     ] = None,
 ) -> None:
     """List the methods, or show one."""

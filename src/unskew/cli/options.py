@@ -27,47 +27,62 @@ def option(flag: str, metavar: str, text: str, default: object = None) -> Any:
 
 
 ExperimentFile = Annotated[
-    Path | None, typer.Argument(metavar="EXPERIMENT", help="An experiment file; flags change it.")
+    Path | None,
+    typer.Argument(metavar="EXPERIMENT", help="An experiment file; options given here override it."),
 ]
 Dataset = Annotated[
     str | None,
     option(
         "--dataset",
         "NAME",
-        "A dataset of `unskew data`, or folder:, csv:, npz:, leaf: and a path.",
+        "A dataset that `unskew data` lists, or your own, such as folder:PATH or csv:PATH,label=COLUMN.",
         DEFAULT.data.name,
     ),
 ]
 Skew = Annotated[
     str | None,
-    option("--skew", "SKEW", "Who holds what: see `unskew skew --help`.", DEFAULT.skew.recipe),
+    option(
+        "--skew",
+        "SKEW",
+        "How labels are spread over the clients: see `unskew skew --help`.",
+        DEFAULT.skew.recipe,
+    ),
 ]
 Clients = Annotated[
-    str | None, option("--clients", "NUMBER", "Number of clients.", "10, unless the data tell")
+    str | None, option("--clients", "NUMBER", "Number of clients.", "10, unless the data or the skew fix it")
 ]
 Model = Annotated[
     str | None,
-    option("--model", "NAME", "A model, or your own as my_net.py:Net; by default one that suits the data."),
+    option(
+        "--model",
+        "NAME",
+        "A built-in model, or your own as my_net.py:Net; by default one that suits the data.",
+    ),
 ]
 Init = Annotated[
     str | None,
     option("--init", "PATH", "Trained weights to start from: a .safetensors file or a run's folder."),
 ]
-Rounds = Annotated[str | None, option("--rounds", "NUMBER", "Rounds of training.", DEFAULT.budget.rounds)]
+Rounds = Annotated[str | None, option("--rounds", "NUMBER", "Number of rounds.", DEFAULT.budget.rounds)]
 Cohort = Annotated[
-    str | None, option("--cohort", "NUMBER", "Clients that take part in a round.", DEFAULT.budget.cohort)
+    str | None,
+    option("--cohort", "NUMBER", "Number of clients that take part in a round.", DEFAULT.budget.cohort),
 ]
 Epochs = Annotated[
     str | None,
     option(
-        "--epochs", "NUMBER", "Passes over a client's data in a round, such as 0.5.", DEFAULT.budget.epochs
+        "--epochs",
+        "NUMBER",
+        "Local epochs in a round; may be a fraction, such as 0.5.",
+        DEFAULT.budget.epochs,
     ),
 ]
 Steps = Annotated[
-    str | None, option("--steps", "NUMBER", "Local steps of every client in a round, in place of epochs.")
+    str | None,
+    option("--steps", "NUMBER", "Local steps in a round, the same for every client, instead of epochs."),
 ]
 BatchSize = Annotated[
-    str | None, option("--batch-size", "NUMBER", "Samples in a local step.", DEFAULT.budget.batch_size)
+    str | None, option("--batch-size", "NUMBER", "Batch size of local training.", DEFAULT.budget.batch_size)
 ]
 Lr = Annotated[str | None, option("--lr", "NUMBER", "Learning rate of the first round.", DEFAULT.budget.lr)]
 Schedule = Annotated[
@@ -75,29 +90,39 @@ Schedule = Annotated[
     option(
         "--schedule",
         "SCHEDULE",
-        "Of the learning rate: cosine:final=0.001, step:at=50/75, exponential:0.99; with warmup=ROUNDS.",
+        "Learning-rate schedule: constant, cosine:final=0.001, step:at=50/75 or exponential:0.99; each may "
+        "have warmup=ROUNDS.",
         DEFAULT.budget.schedule,
     ),
 ]
 Optimizer = Annotated[
     str | None,
     option(
-        "--optimizer", "NAME", "Of the clients: sgd, adam:betas=0.9/0.99 or adamw.", DEFAULT.budget.optimizer
+        "--optimizer", "NAME", "Local optimiser: sgd, adam:betas=0.9/0.99 or adamw.", DEFAULT.budget.optimizer
     ),
 ]
 Augment = Annotated[
-    str | None, option("--augment", "STEPS", "Such as crop:4,flip,cutout:16.", DEFAULT.data.augment)
+    str | None,
+    option(
+        "--augment",
+        "STEPS",
+        "Augmentation of training images, such as crop:4,flip,cutout:16.",
+        DEFAULT.data.augment,
+    ),
 ]
 Attack = Annotated[
     str | None,
-    option("--attack", "ATTACK", "What some clients do, such as sign-flip:fraction=0.2.", DEFAULT.attack),
+    option(
+        "--attack", "ATTACK", "Attack by some of the clients, such as sign-flip:fraction=0.2.", DEFAULT.attack
+    ),
 ]
 Validation = Annotated[
     str | None,
     option(
         "--validation",
         "SHARE|DATA",
-        "Choose a round on a share of each client's samples, such as 0.1, or on csv:, npz:, ... data.",
+        "Validation set that chooses the best round: a share of each client's samples, such as 0.1, or data "
+        "such as csv:PATH,label=COLUMN.",
         DEFAULT.validation,
     ),
 ]
@@ -106,36 +131,56 @@ Stop = Annotated[
     option(
         "--stop",
         "patience=ROUNDS,metric=NAME",
-        "Stop after so many rounds that are no better on validation by accuracy, macro-f1, "
-        "balanced-accuracy, worst-class or loss.",
+        "Stop early, after ROUNDS rounds without a better value on the validation set; NAME is accuracy, "
+        "macro-f1, balanced-accuracy, worst-class or loss.",
         DEFAULT.stop,
     ),
 ]
 Seed = Annotated[
     str | None,
-    option("--seed", "NUMBER", "Of initial weights, cohorts, batches and the partition.", DEFAULT.seed),
+    option(
+        "--seed",
+        "NUMBER",
+        "Random seed of initial weights, cohorts, batches and the partition.",
+        DEFAULT.seed,
+    ),
 ]
 Engine = Annotated[
     str | None,
-    option("--engine", "NAME", f"{', '.join(ENGINES)}; auto: the fastest for the device.", DEFAULT.engine),
+    option(
+        "--engine",
+        "NAME",
+        f"How clients are run: {', '.join(ENGINES)}; auto: the fastest for the device.",
+        DEFAULT.engine,
+    ),
 ]
 Workers = Annotated[
-    str | None, option("--workers", "NUMBER", "Clients side by side; 0: as many as suit.", DEFAULT.workers)
+    str | None,
+    option("--workers", "NUMBER", "Clients trained in parallel; 0: chosen for the machine.", DEFAULT.workers),
 ]
 Precision = Annotated[
-    str | None, option("--precision", "NAME", "fp32, tf32 (GPU), bf16 or auto.", DEFAULT.precision)
+    str | None,
+    option(
+        "--precision",
+        "NAME",
+        "Numerical precision: fp32, tf32 (GPU), bf16; auto: tf32 on a GPU, fp32 on a CPU.",
+        DEFAULT.precision,
+    ),
 ]
-Device = Annotated[str | None, option("--device", "NAME", "auto, cpu, cuda or cuda:N.", DEFAULT.device)]
+Device = Annotated[
+    str | None, option("--device", "NAME", "Device to train on: auto, cpu, cuda or cuda:N.", DEFAULT.device)
+]
 Probe = Annotated[
     str | None,
-    option("--probe", "every=NUMBER", "Test the clients' own models every so many rounds.", "never"),
+    option("--probe", "every=NUMBER", "Also test the clients' own models, every NUMBER rounds.", "never"),
 ]
 OnFault = Annotated[
     str | None,
     option(
         "--on-fault",
         "NAME",
-        "A client that fails: skip, stop, or stop-at-errors of code alone.",
+        "What to do when a client fails: skip it, stop the run, or stop-at-errors (stop only where code "
+        "raised an error, else skip).",
         DEFAULT.faults.on_fault,
     ),
 ]
@@ -143,43 +188,59 @@ Checkpoint = Annotated[
     str | None,
     option(
         "--checkpoint",
-        "every=ROUNDS|30s",
-        "When to write down what it takes to go on with `unskew resume`; never: not.",
+        "PERIOD",
+        "When to save a checkpoint for `unskew resume`: every=ROUNDS, a time such as 30s or 5m, or never.",
         "auto, by time",
     ),
 ]
 Log = Annotated[
     str | None,
-    option("--log", "NAMES", "Write also for tensorboard, mlflow or wandb, into the run folder."),
+    option(
+        "--log",
+        "NAMES",
+        "Also log for tensorboard, mlflow or wandb (several with commas), offline, in the run folder.",
+    ),
 ]
-TablePerRound = Annotated[bool, typer.Option("--table", help="A line for every tested round, on stderr.")]
+TablePerRound = Annotated[
+    bool, typer.Option("--table", help="Print a line for every tested round, on stderr.")
+]
 Out = Annotated[Path | None, option("--out", "PATH", "Folder to write to; by default a new one in runs/.")]
 Data = Annotated[
     Path | None,
     option("--data", "PATH", "Folder with the datasets; by default UNSKEW_DATA or the cache folder."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="The last line of stdout is one JSON object.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Set = Annotated[
     list[str] | None,
-    option("--set", "KEY=VALUE", "Any setting of an experiment file, such as budget.lr=0.1."),
+    option(
+        "--set", "KEY=VALUE", "Set any setting of an experiment file, such as budget.lr=0.1; may be repeated."
+    ),
 ]
 
 TrainedRun = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run folder, or its model.safetensors alone.")
+    Path, typer.Argument(metavar="RUN", help="A run folder, or its model.safetensors file alone.")
 ]
 WhoseModel = Annotated[
     str | None,
-    option("--client", "NUMBER|NAME", "Whose model, where a run has one for each client (local-only)."),
+    option(
+        "--client",
+        "NUMBER|NAME",
+        "Client whose model to use, if the run has one model per client (local-only).",
+    ),
 ]
 WhoseRows = Annotated[
     str | None,
-    option("--site", "NAME", "Whose rows these are, where each site has a scale of its own (scale=site)."),
+    option(
+        "--site", "NAME", "Site whose rows these are, if each site is scaled by its own rows (scale=site)."
+    ),
 ]
 OwnModel = Annotated[
     str | None,
-    option("--model", "FILE:NAME", "The code of a model of your own, such as my_net.py:Net; it runs."),
+    option("--model", "FILE:NAME", "Code of your own model, such as my_net.py:Net; it will run."),
 ]
 
 

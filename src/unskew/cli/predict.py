@@ -28,7 +28,7 @@ def predict(
     ],
     out: Annotated[
         Path,
-        options.option("--out", "PATH", "Write the table to this .csv file; -: to standard output.", "-"),
+        options.option("--out", "PATH", "The .csv file to write the table to; -: standard output.", "-"),
     ] = STDOUT,
     client: options.WhoseModel = None,
     site: options.WhoseRows = None,
@@ -36,8 +36,7 @@ def predict(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Say what a trained model makes of a file or folder: of every sample its class, and the probability of
-    every class."""
+    """Predict the classes of the samples in a file or folder, with the probability of every class."""
     options.check_output(out, overwrite)
     trained = load_model(run, client=client, site=site, model=model)
     found = predictions_of(trained, data)

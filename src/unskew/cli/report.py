@@ -22,7 +22,8 @@ def report(
     out: Annotated[Path, options.option("--out", "PATH", "The .html file to write.")] = Path("report.html"),
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Write one page about runs: who gains, curves, clients, confusion. It needs no network to open."""
+    """Write an interactive HTML report about runs: which methods gain, curves, clients, confusion. It opens
+    without a network."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"cannot write the page to '{out}': end its name in .html.")
     if out.exists() and not overwrite:

@@ -36,50 +36,66 @@ BOTH = "both"
 def reproduce(
     table: Annotated[
         str | None,
-        typer.Argument(metavar="TABLE", help="A table or figure of --list, such as fedlmd:table3."),
+        typer.Argument(metavar="TABLE", help="A table or figure that --list shows, such as fedlmd:table3."),
     ] = None,
     list_: Annotated[
         bool,
         typer.Option(
-            "--list", help="Show all tables and figures, or the published numbers of one, and stop."
+            "--list", help="List all tables and figures, or the published numbers of TABLE, and exit."
         ),
     ] = False,
     cell: Annotated[
-        str, options.option("--cell", "PATTERN", "Which cells, such as 'cifar10/dirichlet:0.05/*'.", "all")
+        str, options.option("--cell", "PATTERN", "Cells to run, such as 'cifar10/dirichlet:0.05/*'.", "all")
     ] = "*",
-    seeds: Annotated[str, options.option("--seeds", "NUMBERS", "Such as 1,2,3 or 1-3.", 1)] = "1",
+    seeds: Annotated[
+        str, options.option("--seeds", "NUMBERS", "Random seeds, such as 1,2,3 or 1-3.", 1)
+    ] = "1",
     reading: Annotated[
         str | None,
         options.option(
-            "--reading", "NAME", "paper, as-coded, or both.", "as-coded where code was released, else paper"
+            "--reading",
+            "NAME",
+            "Whose settings to use: paper (its text), as-coded (its released code) or both.",
+            "as-coded where code was released, else paper",
         ),
     ] = None,
     rounds: Annotated[
-        str | None, options.option("--rounds", "NUMBER", "A smaller version, with so many rounds.")
+        str | None, options.option("--rounds", "NUMBER", "Run a smaller version, with this many rounds.")
     ] = None,
     fraction: Annotated[
         str | None,
-        options.option("--fraction", "SHARE", "A smaller version, with this share of the training samples."),
+        options.option(
+            "--fraction",
+            "SHARE",
+            "Run a smaller version, with this share of the training samples, such as 0.1.",
+        ),
     ] = None,
     write: Annotated[
         Path | None,
-        options.option("--write", "FOLDER", "Write the experiment files of the cells there, and stop."),
+        options.option("--write", "FOLDER", "Only write the experiment files of the cells to this folder."),
     ] = None,
     show: Annotated[
-        bool, typer.Option("--show", help="Show what has been run in the folder so far, and stop.")
+        bool, typer.Option("--show", help="Only show what has been run in the folder so far.")
     ] = False,
     engine: options.Engine = None,
     device: options.Device = None,
     workers: options.Workers = None,
     precision: Annotated[
-        str | None, options.option("--precision", "NAME", "fp32, tf32 (GPU) or bf16.", Version.precision)
+        str | None,
+        options.option(
+            "--precision", "NAME", "Numerical precision: fp32, tf32 (GPU) or bf16.", Version.precision
+        ),
     ] = None,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Let a GPU take its fastest kernels; last bits then differ.")
+        bool,
+        typer.Option(
+            "--fast",
+            help="Allow non-deterministic, compiled GPU kernels; results then vary in the last bits.",
+        ),
     ] = False,
     checkpoint: options.Checkpoint = None,
     out: Annotated[
-        Path, options.option("--out", "FOLDER", "Where runs are kept and looked for.", FOLDER)
+        Path, options.option("--out", "FOLDER", "Folder where runs are kept and looked for.", FOLDER)
     ] = FOLDER,
     data: options.Data = None,
     log: options.Log = None,
@@ -88,8 +104,8 @@ def reproduce(
 ) -> None:
     """Run cells of a paper's table and show them beside the published numbers.
 
-    Runs are kept in a folder: what is finished there is not run again, what was stopped is resumed, and cells
-    of several tables that are one experiment share their runs."""
+    Runs are kept in a folder: finished runs are not repeated, interrupted runs are resumed, and cells of
+    several tables that are the same experiment share their runs."""
     clock = Clock(process_age())
     here = {each.source.name for each in available(data) if each.ready}
     if table is None:

@@ -30,17 +30,21 @@ from unskew.tune import read_search
 def resume(
     run: Annotated[
         Path,
-        typer.Argument(metavar="RUN", help="A folder that `unskew run`, `compare` or `tune` has written."),
+        typer.Argument(metavar="RUN", help="A folder that `unskew run`, `compare` or `tune` wrote."),
     ],
     method: Annotated[
         list[str] | None,
-        options.option("--method", "NAME", "Of the run's own method, whose code is to run again: its file."),
+        options.option("--method", "FILE", "Method file of the run, if it had one; its code will run again."),
     ] = None,
     model: Annotated[
-        str | None, options.option("--model", "NAME", "The run's own model, whose code is to run again.")
+        str | None,
+        options.option(
+            "--model", "FILE:NAME", "Model code of the run, if it had its own; it will run again."
+        ),
     ] = None,
     skew: Annotated[
-        str | None, options.option("--skew", "SKEW", "The run's own partition, whose code is to run again.")
+        str | None,
+        options.option("--skew", "SKEW", "Partition code of the run, if it had its own; it will run again."),
     ] = None,
     engine: options.Engine = None,
     workers: options.Workers = None,
@@ -51,8 +55,8 @@ def resume(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Go on with a run, compare or search that was stopped, and end with what it would have come to. What
-    results do not depend on may be changed."""
+    """Resume an interrupted run, compare or search; the result is the same as without the interruption.
+    Only settings that results do not depend on can be changed."""
     clock = Clock(process_age())
     clock.mark("imports")
     loggers = options.loggers(log)

@@ -71,7 +71,7 @@ def run(
     quiet: options.Quiet = False,
     set_: options.Set = None,
 ) -> None:
-    """Train one method and show every class."""
+    """Train one method and show the accuracy of every class."""
     clock = Clock(process_age())
     clock.mark("imports")
     spec = Experiment(

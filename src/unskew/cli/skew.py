@@ -36,21 +36,23 @@ def skew(
     data: options.Data = None,
     out: Annotated[
         Path | None,
-        options.option("--out", "PATH", "Save the partition here as JSON: --skew file:PATH reads it."),
+        options.option(
+            "--out", "PATH", "Save the partition to this file, as JSON that --skew file:PATH reads."
+        ),
     ] = None,
     figure: Annotated[
-        Path | None, options.option("--figure", "PATH", "Draw it to this .png, .svg or .pdf file.")
+        Path | None, options.option("--figure", "PATH", "Draw the partition to this .png, .svg or .pdf file.")
     ] = None,
     json: options.Json = False,
     set_: options.Set = None,
 ) -> None:
-    """Print and draw who holds what: sizes, vacant classes, entropy.
+    """Show which client holds which classes: sizes, vacant classes, entropy.
 
-    A skew is NAME:PARAMETER,option=value, such as dirichlet:0.05,cap=false. There are iid, dirichlet:BETA,
-    client-dirichlet:ALPHA, shards:S, sorted-shards:A, labels:K, quantity:S, classes:K, balanced and natural;
-    longtail:FACTOR+, part:FRACTION+ and domains:6/4+ before any of them; and file:, flwr:, pfllib:, flbench:,
-    niidbench: with a path for partitions made before or elsewhere; and mine.py:function for your own.
-    docs/skew.md tells them apart.
+    A skew is NAME:PARAMETER,option=value, such as dirichlet:0.05,cap=false. The rules are iid,
+    dirichlet:BETA, client-dirichlet:ALPHA, shards:S, sorted-shards:A, labels:K, quantity:S, classes:K,
+    balanced and natural. longtail:FACTOR+, part:FRACTION+ and domains:6/4+ can stand before any of them.
+    file:, flwr:, pfllib:, flbench: and niidbench:, followed by a path, read existing partitions.
+    mine.py:function is your own rule. docs/skew.md explains them all.
     """
     for path, flag in ((out, "--out"), (figure, "--figure")):
         if path and path.exists():

@@ -21,50 +21,66 @@ from unskew.runs import write_whole
 def table(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN", help="Run folders; one that compare wrote stands for all its runs."),
+        typer.Argument(
+            metavar="RUN", help="Run folders; a folder of `unskew compare` stands for all its runs."
+        ),
     ],
     metric: Annotated[
         str,
         options.option(
             "--metric",
             "NAME",
-            "What last, best and the target are about: "
+            "Metric of the columns last and best and of --target: "
             f"{', '.join(name for name, each in MEASURES.items() if not each.lower)} or class:NAME.",
         ),
     ] = "accuracy",
     target: Annotated[
         str | None,
-        options.option("--target", "PERCENT", "What to reach.", "the best of the reference"),
+        options.option(
+            "--target", "PERCENT", "Value to reach, for rounds to target.", "the best of the reference"
+        ),
     ] = None,
     reference: Annotated[
         str | None,
-        options.option("--reference", "METHOD", "What others are compared with.", "fedavg, or the first"),
+        options.option(
+            "--reference", "METHOD", "Method that the others are compared with.", "fedavg, or the first"
+        ),
     ] = None,
     measures: Annotated[
         str | None,
         options.option(
             "--measures",
             "NAMES",
-            "Such as last,worst_class,vacant: of the names of --metric and "
+            "Measures to show, such as last,worst_class,vacant: names of --metric and "
             f"{', '.join(column.name for column in COLUMNS)}.",
         ),
     ] = None,
     rows: Annotated[
         str,
         options.option(
-            "--rows", "WHAT", "method, condition, measure or a setting that differs, such as skew.", "method"
+            "--rows",
+            "WHAT",
+            "What the rows are: method, condition, measure or a setting that differs, such as skew.",
+            "method",
         ),
     ] = "method",
     columns: Annotated[
-        str, options.option("--columns", "WHAT", "Likewise: a cell is then one measure.", "measure")
+        str,
+        options.option(
+            "--columns",
+            "WHAT",
+            "What the columns are, with the same choices; unless measure, each cell has one measure.",
+            "measure",
+        ),
     ] = "measure",
     out: Annotated[
         list[Path] | None,
-        options.option("--out", "PATH", "Write it to this .md, .csv or .tex file; may be repeated."),
+        options.option("--out", "PATH", "Write the table to this .md, .csv or .tex file; may be repeated."),
     ] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Compare methods over their seeds, within each condition: mean ± std, marked where the seeds back it."""
+    """Compare methods over their seeds, within each condition: mean ± standard deviation, with differences
+    marked where the seeds support them."""
     for path in out or []:
         if path.suffix.lower() not in WRITERS:
             raise UserError(f"cannot write a table to '{path}': end its name in .md, .csv or .tex.")

@@ -75,33 +75,38 @@ def tune(
     context: typer.Context,
     methods: Annotated[
         list[str],
-        typer.Argument(metavar="METHOD", help="Methods of `unskew methods`, each with its --over behind it."),
+        typer.Argument(metavar="METHOD", help="Methods of `unskew methods`, each followed by its --over."),
     ],
     over: Annotated[
         list[str] | None,
         options.option(
             "--over",
             "RANGE",
-            "Of the method before it, or of all where none is: mu=0.001..1:log, beta=1|2|3, budget.lr=...",
+            "Range to search, for the method before it (before all methods: for all of them), such as "
+            "mu=0.001..1:log, beta=1|2|3 or budget.lr=...; may be repeated.",
         ),
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option("--trials", metavar="NUMBER", help="Of each method. [default: 20]"),
+        typer.Option("--trials", metavar="NUMBER", help="Trials per method. [default: 20]"),
     ] = None,
     sampler: Annotated[
-        str, typer.Option("--sampler", metavar="NAME", help=f"How values are chosen: {', '.join(SAMPLERS)}.")
+        str,
+        typer.Option(
+            "--sampler", metavar="NAME", help=f"How the values of a trial are chosen: {', '.join(SAMPLERS)}."
+        ),
     ] = "tpe",
     at_once: Annotated[
         int,
         typer.Option(
             "--at-once",
             metavar="NUMBER",
-            help="Trials of a method that are chosen together, to run side by side.",
+            help="Trials of a method that are chosen together, to run in parallel.",
         ),
     ] = 1,
     experiment: Annotated[
-        Path | None, options.option("--experiment", "PATH", "An experiment file; flags change it.")
+        Path | None,
+        options.option("--experiment", "PATH", "An experiment file; options given here override it."),
     ] = None,
     dataset: options.Dataset = None,
     skew: options.Skew = None,
@@ -122,13 +127,20 @@ def tune(
         options.option(
             "--validation",
             "SHARE|DATA",
-            "Compare trials on a share of each client's samples, or on csv:, npz:, ... data.",
+            "Validation set that trials are compared on: a share of each client's samples, or data such as "
+            "csv:PATH,label=COLUMN.",
             DEFAULT_SHARE,
         ),
     ] = None,
     stop: options.Stop = None,
     seeds: Annotated[
-        str | None, options.option("--seeds", "NUMBERS", "Of each trial, whose score is their mean: 1-3.")
+        str | None,
+        options.option(
+            "--seeds",
+            "NUMBERS",
+            "Seeds per trial, such as 1-3; its score is their mean.",
+            "that of the experiment, else 1",
+        ),
     ] = None,
     engine: options.Engine = None,
     device: options.Device = None,
@@ -141,7 +153,7 @@ def tune(
     set_: options.Set = None,
 ) -> None:
     """Search hyperparameters of methods on validation data, each with the same number of trials, and write
-    the winners' experiment files. The test set has no part in the choice."""
+    the winners' experiment files. The test set plays no part in the choice."""
     clock = Clock(process_age())
     clock.mark("imports")
     options.refuse_unshared(set_, seeds)

@@ -23,23 +23,23 @@ _exceptions: Any = sys.modules[typer.BadParameter.__module__]
 UsageError: type[Exception] = _exceptions.UsageError
 
 COMMANDS = {
-    "run": "Train one method and show every class.",
+    "run": "Train one method and show the accuracy of every class.",
     "compare": "Train several methods under the same conditions.",
-    "reproduce": "Run cells of a paper's table beside the published numbers.",
+    "reproduce": "Run a paper's table again, beside the published numbers.",
     "tune": "Search hyperparameters on validation data.",
-    "resume": "Go on with a run, compare or search that was stopped.",
-    "predict": "Say what a trained model makes of a file or folder.",
-    "export": "Write a trained model for other programs.",
-    "skew": "Print and draw who holds what.",
-    "advise": "Say which method to take, and on what evidence.",
-    "figure": "Draw what label skew does, for print.",
-    "table": "Compare methods over their seeds.",
-    "report": "Write one page about runs.",
-    "watch": "Serve the page of `unskew report` live.",
+    "resume": "Resume an interrupted run, compare or search.",
+    "predict": "Predict the classes of the samples in a file or folder.",
+    "export": "Export a trained model for other programs.",
+    "skew": "Show which client holds which classes.",
+    "advise": "Recommend a method, with the evidence.",
+    "figure": "Draw figures for print.",
+    "table": "Make a table of methods over their seeds.",
+    "report": "Write an interactive HTML report.",
+    "watch": "Serve the report of a run live, while it trains.",
     "methods": "List the methods, or show one.",
-    "bench": "Measure this machine.",
-    "data": "List the datasets, or fetch one.",
-    "flower": "Start and end a federation on Flower.",
+    "bench": "Measure training speed on this machine.",
+    "data": "List the datasets, or download one.",
+    "flower": "Start and stop a federation on Flower.",
 }
 """What `unskew --help` says of each command: they are the functions, or groups, of these names in the modules
 `unskew.cli.NAME`."""

@@ -17,17 +17,21 @@ from unskew.report.serve import LiveRuns, ReportServer
 def watch(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN", help="A run folder, or one of `unskew compare`; it may be under way."),
+        typer.Argument(
+            metavar="RUN", help="A run folder, or a folder of `unskew compare`; it may still be running."
+        ),
     ],
     port: Annotated[
-        str | None, options.option("--port", "NUMBER", "Where to serve; by default a free port.")
+        str | None, options.option("--port", "NUMBER", "Port to listen on; by default a free one.")
     ] = None,
     host: Annotated[
         str,
-        options.option("--host", "ADDRESS", "Who may look: 127.0.0.1 is this machine alone."),
+        options.option(
+            "--host", "ADDRESS", "Address to listen on: 127.0.0.1 lets only this machine connect."
+        ),
     ] = "127.0.0.1",
 ) -> None:
-    """Serve the page of `unskew report` live, with progress and the time left. Ctrl-C ends it."""
+    """Serve the report of a run live, with progress and the time left. Ctrl-C ends it."""
     if port is not None and not (port.isdecimal() and int(port) <= 65535):
         raise UserError(f"--port is '{port}' but should be a number from 1 to 65535.")
     with (
