@@ -513,7 +513,7 @@ def test_records_are_those_of_the_model_also_where_a_round_comes_out_otherwise(u
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
     answer = unskew("resume", "run", "--json")
     assert answer.code == 0
-    assert any("round 2 came out otherwise" in note for note in json.loads(answer.out)["notes"])
+    assert any("round 2 differs from what it was" in note for note in json.loads(answer.out)["notes"])
     unskew("run", *BRIEF, "--out", "whole")
     texts = [(tmp_path / each / "rounds.jsonl").read_text() for each in ("run", "whole")]
     told = [[kills._timeless(json.loads(line)) for line in text.splitlines()] for text in texts]

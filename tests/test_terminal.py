@@ -162,7 +162,7 @@ def test_a_narrow_terminal_still_shows_every_number_of_the_end(narrow):
         assert shown[group] == percent(summary["groups"][group])
         drops = [probe["groups"][group]["drop"] for probe in rows_of(folder, "probes.jsonl")]
         assert shown[f"drop {group}"] == percent(sum(drops) / len(drops))
-    assert shown["cost U"] == f"{summary['cost']:.3g}"
+    assert shown["cost (rounds of FedAvg)"] == f"{summary['cost']:.3g}"
     assert shown["MB up"] == f"{summary['traffic']['up'] / 1e6:.3g}"
     assert shown["MB down"] == f"{summary['traffic']['down'] / 1e6:.3g}"
     assert shown["probing seconds"] == f"{summary['probe_seconds']:.1f}"
@@ -269,7 +269,7 @@ def test_where_the_time_went_is_the_last_line(unskew, tmp_path):
     )
     answer = unskew("compare", "fedavg", "fedprox", *BRIEF, "--rounds", "2", "--out", "both")
     line = answer.err.splitlines()[-1]
-    assert re.search(r" \+ 2 runs \S+ \(first rounds \S+, other rounds \S+, beside \S+\) \+ end \S+$", line)
+    assert re.search(r" \+ 2 runs \S+ \(first rounds \S+, other rounds \S+, overhead \S+\) \+ end \S+$", line)
     check_time(line)
     told = json.loads((tmp_path / "both" / "compare.json").read_text())["time"]
     assert told["total"] == pytest.approx(sum(told["start"].values()) + told["runs"] + told["end"])

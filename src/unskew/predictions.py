@@ -106,8 +106,8 @@ def predict(model: TrainedModel, path: Path) -> Predictions:
     notes = reading.notes
     if model.core.by_batch:
         notes.append(
-            "the model normalises a batch by its own statistics: what it says of a sample depends on those "
-            f"beside it, here {BATCH} at a time."
+            "the model normalises each batch by its own statistics: a prediction depends on the others "
+            f"in its batch of up to {BATCH}."
         )
     return Predictions(
         reading.called, names, model.classes, torch.cat(probabilities).float().numpy(), tuple(notes)

@@ -183,7 +183,7 @@ class RunFolder:
         ]
         write_whole(path, "".join(f"{line}\n" for line in kept))
         self.notes.append(
-            f"round {number} came out otherwise than before the run was stopped: {name} has it as it is now."
+            f"round {number} differs from what it was before the run was stopped: {name} has the new one."
         )
 
     def _add_line(

@@ -82,8 +82,8 @@ def sweep_time_line(
     if not side_by_side:
         first = round(sum(each.time.first_round for each in summaries), 1)
         rest = round(sum(each.time.rounds for each in summaries), 1)
-        beside = max(0.0, round(time.runs, 1) - first - rest)
-        told += f" (first rounds {first:.1f}, other rounds {rest:.1f}, beside {beside:.1f})"
+        overhead = max(0.0, round(time.runs, 1) - first - rest)
+        told += f" (first rounds {first:.1f}, other rounds {rest:.1f}, overhead {overhead:.1f})"
     return _sum(time.start, {told: time.runs, "end": time.end})
 
 
@@ -359,7 +359,7 @@ def score_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
 
 
 def validation_line(summary: Summary) -> str:
-    """Which round was chosen, by what; empty where nothing validates."""
+    """Which round was chosen, by what; empty without a validation set."""
     found = summary.validation
     if found is None:
         return ""
@@ -388,7 +388,7 @@ def cost_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
         cells += [mean([summary.traffic.down / 1e6 for summary in each], ".3g")]
         return cells
 
-    heads, title = ["method", "cost U", "MB up", "MB down"], ""
+    heads, title = ["method", "cost (rounds of FedAvg)", "MB up", "MB down"], ""
     if probed:
         heads[1:1] = [*(f"drop {group}" for group in GROUPS), "probing seconds"]
         title = "drop: points that a local update costs on the client's classes of the kind; below 0 it gains"

@@ -410,10 +410,10 @@ def _about_seeds(told: Answer) -> list[str]:
     if len(told.standings) == 1:
         return [f"± is the standard deviation over {number} seeds."] if number > 1 else []
     if number == 1:
-        return ["One seed: another may tell otherwise; three or more can back a claim."]
+        return ["One seed: results may differ with another; three or more can back a claim."]
     spread = f"± is the standard deviation over {number} seeds"
     if number < metrics.FEWEST:
-        return [f"{spread}; intervals and tests take three."]
+        return [f"{spread}; intervals and tests need three seeds or more."]
     others = len(told.standings) - 1
     family = f"Holm's correction for {others} methods" if others > 1 else "no correction: one difference"
     more = "worst site, worst class" if "worst-site" in told.measures else "worst class"

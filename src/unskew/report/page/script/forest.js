@@ -12,7 +12,7 @@ function showForestWords() {
   $("forest-lede").textContent = blocks.some(hasIntervals)
     ? "Difference in points on the same seeds, with its 95 % interval. Filled: significant after " +
       "Holm's correction for many methods. Hollow: not significant."
-    : "Difference in points on the same seeds. Intervals, and which is better, take three of them.";
+    : "Difference in points on the same seeds. Intervals, and which is better, need three seeds or more.";
   const key = blocks.map((block) => block.title).join("|");
   if ($("forests").dataset.key !== key) {
     $("forests").dataset.key = key;
