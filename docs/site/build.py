@@ -46,7 +46,7 @@ CONTENTS: dict[str, list[str]] = {
     "Speed": ["docs/engines.md", "docs/cluster.md", "docs/bench.md", "benchmarks/README.md"],
     "Reliability": ["docs/reliability.md", "docs/bad-input.md"],
     "Reference": [],
-    "How it is made": ["docs/architecture.md", "CONTRIBUTING.md", "Decisions: docs/decisions/*.md"],
+    "Development": ["docs/architecture.md", "CONTRIBUTING.md", "Decisions: docs/decisions/*.md"],
     "Results": ["docs/reproduce.md", "docs/results/*.md", "Speed: benchmarks/results/*.md"],
     "Changes": ["CHANGELOG.md"],
 }  # fmt: skip

@@ -1,4 +1,5 @@
-"""The reference engine: one client after another in plain PyTorch. Every other engine must equal it."""
+"""The reference engine: one client after another in plain PyTorch. `pool` gives the same bits, and so does
+`ray` on CPUs of one kind; `graphs` agrees within rtol 1e-5."""
 
 from __future__ import annotations
 
