@@ -78,7 +78,7 @@ def test_the_model_is_that_of_the_best_round_on_validation(unsteady):
 
 
 def test_nothing_else_depends_on_validation(unsteady):
-    """Who validates does not train; the rest is as if these samples had never been there."""
+    """Validation samples are not trained on; the rest is as if these samples had never been there."""
     without = replace(unsteady, federation=replace(unsteady.federation, validation=None))
     one, other = package.train(unsteady), package.train(without)
     assert [r.train_loss for r in one.rounds] == [r.train_loss for r in other.rounds]

@@ -152,7 +152,7 @@ class Run:
         self._names: set[str] = set()
         self._tallies: dict[Tally, None] = {}
         self._choice: BestRound | None = None
-        """Of the run's last stage, where something validates."""
+        """Of the run's last stage; None without a validation set."""
         self._trained_by: engines.Engine | None = None
         """The engine of the main model."""
         self._began = time.perf_counter()
@@ -372,7 +372,7 @@ class Run:
         """The run as a whole. `trial` is the one whose model the weights are, by default the run's own;
         `owners` says whose they are where they hold a model of each, stacked on the first axis. `traffic` is
         what was sent beside rounds and stages. `final` and `validated` are for a model that is no round's:
-        how it does on the test set and on what validates. `scores` are for one that is not of the form of the
+        how it does on the test and validation sets. `scores` are for one that is not of the form of the
         trial's."""
         federation = self.trial.federation
         costs = [stage.cost for stage in self.stages]

@@ -85,7 +85,7 @@ class Fault:
 @_DECLARED
 @dataclass(frozen=True, kw_only=True)
 class Validated:
-    """A model on the samples that validate."""
+    """A model on the validation set."""
 
     accuracy: Number
     macro_f1: Number
@@ -104,7 +104,7 @@ class RoundRecord:
     lr: float
     cohort: list[int]
     trained: list[int]
-    """The clients of the cohort that took at least one step."""
+    """The clients of the cohort that took at least one step and whose updates were used."""
     samples: int
     """How many those passed through in training: their samples, in each epoch anew."""
     train_loss: Number
@@ -217,7 +217,7 @@ class TestedRound(RoundRecord):
     """Accuracy at the sites, where test samples have owners."""
     macro_f1: Number = None
     validation: Validated | None = None
-    """Where some samples validate."""
+    """Where there is a validation set."""
 
 
 @_DECLARED
@@ -300,7 +300,7 @@ class Accuracy:
     """Of the round that was best on the test set itself."""
     mean_last_10: Number
     best_by_validation: Number = None
-    """Of the round that validation chose, where something validates."""
+    """Of the round that validation chose; None without a validation set."""
 
     @property
     def final(self) -> Number:
@@ -425,7 +425,7 @@ class Summary:
     probabilities: Probabilities | None = None
     """None where the method's model cannot be asked."""
     validation: ValidationRecord | None = None
-    """Where some samples validate: the run's model is then that of the round they chose."""
+    """Where there is a validation set: the run's model is then that of the round they chose."""
 
 
 @_DECLARED

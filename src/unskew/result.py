@@ -69,7 +69,7 @@ class Round:
     faults: tuple[Fault, ...] = ()
     """The clients of the cohort that were left out, and why."""
     validation: Assessment | None = None
-    """The same model on the samples that validate; None where there are none, and where `test` is."""
+    """The same model on the validation set; None where there are none, and where `test` is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Stage:
     cost: float | None = 0.0
     """Computation in rounds of FedAvg; None where nobody has counted it."""
     best: Weights | None = None
-    """The model of the round that validation chooses, so far; None where nothing validates."""
+    """The model of the round that validation chooses, so far; None without a validation set."""
 
 
 class BestRound:
@@ -149,7 +149,7 @@ class Result:
     """A finished run."""
 
     weights: Weights
-    """The served model of the round that validation chose, or of the last one where nothing validates; its
+    """The served model of the round that validation chose, or of the last one without a validation set; its
     buffers have the frozen parameters too."""
     network: NetworkRecord
     """What the model is made of."""
@@ -165,7 +165,7 @@ class Result:
     scores: ProbabilityScores | None = None
     """How good its probabilities are there; None where the method's model cannot be asked."""
     validation: Validation | None = None
-    """How its round was chosen; None where nothing validates."""
+    """How its round was chosen; None without a validation set."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know."""
     beside: Traffic = NOTHING_SENT

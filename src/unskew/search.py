@@ -189,7 +189,7 @@ class Search:
     experiment: dict[str, Any]
     """The settings that all trials share."""
     data_sha256: str = ""
-    """Of the dataset and of what validates; filled in."""
+    """Of the dataset and of the validation set; filled in."""
     version: int = 1
 
     @property

@@ -1,4 +1,4 @@
-"""Samples that validate: a part of each client's own, or a file."""
+"""The validation set: a part of each client's own, or a file."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_federation_says_whose_each_sample_is(digits: Dataset) -> None:
         both = torch.cat([federation.indices(client), held])
         assert torch.equal(both.sort().values, whole.indices(client).sort().values)
     assert federation.population.samples + len(found) == whole.population.samples
-    assert f"{len(found)} samples validate" in repr(federation)
+    assert f"{len(found)} validation samples" in repr(federation)
 
 
 def test_a_partition_file_keeps_what_validates(digits: Dataset, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_partition_file_keeps_what_validates(digits: Dataset, tmp_path: Path) 
     back = federate(digits, f"file:{tmp_path / 'p.json'}", clients=0, seed=9)
     assert back.partition.index_sha256 == federation.partition.index_sha256
     assert torch.equal(back.validation.inputs, federation.validation.inputs)
-    with pytest.raises(UserError, match=r"says already which samples validate: leave validation out"):
+    with pytest.raises(UserError, match=r"already has validation samples: leave validation out"):
         federate(digits, f"file:{tmp_path / 'p.json'}", clients=0, seed=9, validation=0.2)
     content = json.loads((tmp_path / "p.json").read_text())
     content["validation"][0].pop()
@@ -231,7 +231,7 @@ def test_a_federation_made_by_hand_has_none(digits: Dataset) -> None:
 
 def test_the_test_set_does_not_validate(digits: Dataset) -> None:
     for given in ("digits", digits, digits.test):
-        with pytest.raises(UserError, match="most samples of the test set are among those that validate"):
+        with pytest.raises(UserError, match="most samples of the test set are also in the validation set"):
             federate(digits, "iid", clients=2, seed=1, validation=given)
     with pytest.raises(UserError, match="validation is of type list: give a share"):
         federate(digits, "iid", clients=2, seed=1, validation=[0.1])

@@ -279,7 +279,7 @@ def _portable(settings: dict[str, Any], resolved: Experiment) -> dict[str, Any]:
 
 
 def _digest(federation: Federation) -> str:
-    """A hash of all data that a search goes by: what is trained and tested on, and what validates."""
+    """A hash of all data that a search goes by: training, test and validation samples."""
     digest = hashlib.sha256(federation.dataset.sha256.encode())
     if federation.validation is not None:
         federation.validation.digest(digest)

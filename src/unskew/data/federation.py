@@ -72,7 +72,7 @@ class Federation:
 
     def __repr__(self) -> str:
         """Who shares what, and how skewed that is, in two lines."""
-        held = "" if self.validation is None else f", {len(self.validation):,} samples validate"
+        held = "" if self.validation is None else f", {len(self.validation):,} validation samples"
         return (
             f"Federation({self.dataset.short_name!r}, {self.skew!r}, clients={self.clients:,}, "
             f"seed={self.partition.seed}): {self.population.samples:,} {self.dataset.samples} of "

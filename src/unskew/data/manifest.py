@@ -45,7 +45,7 @@ class Partition:
     tries: int = 1
     """Draws it took to satisfy the recipe."""
     validation: tuple[Ints, ...] = ()
-    """The samples of each client that validate, which are not among `indices`; empty where none do."""
+    """The validation samples of each client, which are not among `indices`; empty where none do."""
 
     @property
     def clients(self) -> int:
@@ -107,7 +107,7 @@ def partition_of(
     holder = np.full(len(labels), -1, dtype=np.int64)
     if validation and len(validation) != len(indices):
         raise UserError(
-            f"'{recipe}' says of {len(validation)} clients what validates, but has {len(indices)}."
+            f"'{recipe}' has validation samples of {len(validation)} clients, but has {len(indices)} clients."
         )
     for at, given in enumerate([*indices, *validation]):
         k, trains = at % len(indices), at < len(indices)
@@ -196,7 +196,7 @@ class _Manifest(BaseModel):
     names: list[str] | None = None
     """What the clients are called, where they are sites that have names."""
     validation: list[list[int]] | None = None
-    """Left out where no samples validate."""
+    """Left out without validation samples."""
     sha256: str
 
 
@@ -302,7 +302,7 @@ def _read(path: Path) -> _Manifest:
 
 
 def _content(manifest: _Manifest) -> dict[str, Any]:
-    """All but the hash over it. Clients without names have no such field, and where no samples validate
+    """All but the hash over it. Clients without names have no such field, and without validation samples
     there is none of them."""
     absent = {name for name in ("names", "validation") if getattr(manifest, name) is None}
     content = manifest.model_dump(exclude={"sha256", *absent})

@@ -69,7 +69,7 @@ class RemoteClient:
     counts: Ints | None = None
     """[C]: its training samples of each class, where it shares them."""
     validation: Ints | None = None
-    """[C]: those of its samples that validate, by class."""
+    """[C]: its validation samples, by class."""
 
 
 def stand_in(inputs: Inputs, counts: Sequence[Ints]) -> Split:

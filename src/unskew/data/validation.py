@@ -1,4 +1,4 @@
-"""Samples that validate: a part of each client's own, or a file. Nobody trains on them."""
+"""The validation set: a part of each client's own, or a file. Nobody trains on them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def hold_out(partition: Partition, dataset: Dataset, share: float, seed: int) ->
     check_share(share)
     if partition.validation:
         raise UserError(
-            f"'{partition.recipe}' says already which samples validate: leave validation out, or divide anew."
+            f"'{partition.recipe}' already has validation samples: leave validation out, or divide anew."
         )
     if dataset.train.drawn:
         raise UserError(
@@ -74,7 +74,7 @@ def hold_out(partition: Partition, dataset: Dataset, share: float, seed: int) ->
 
 
 def _chosen(labels: Ints, share: float, draw: np.random.Generator) -> Ints:
-    """Places of the samples that validate, in ascending order."""
+    """Places of the validation samples, in ascending order."""
     order = draw.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     passed = np.floor(share * np.arange(len(labels) + 1) + draw.random())
@@ -88,7 +88,7 @@ def _chosen(labels: Ints, share: float, draw: np.random.Generator) -> Ints:
 
 
 def with_validation(partition: Partition, dataset: Dataset, held: Sequence[Ints]) -> Partition:
-    """The partition without these samples of each client, which validate."""
+    """The partition without these samples of each client, which become its validation samples."""
     labels: Ints = dataset.train.labels.numpy()
     indices = tuple(rows[~np.isin(rows, mine)] for rows, mine in zip(partition.indices, held, strict=True))
     C = len(dataset.classes)
@@ -105,7 +105,7 @@ def with_validation(partition: Partition, dataset: Dataset, held: Sequence[Ints]
 
 
 def validation_split(dataset: Dataset, partition: Partition) -> Split | None:
-    """The samples that validate, whose owners are the clients' numbers; None where there are none."""
+    """The validation samples, whose owners are the clients' numbers; None where there are none."""
     if not partition.validation:
         return None
     rows = torch.from_numpy(np.concatenate(partition.validation))
@@ -187,7 +187,7 @@ def refuse_test_samples(validation: Split, dataset: Dataset) -> None:
     ]
     if len(told[1] & told[0]) > 0.5 * len(told[1]):
         raise UserError(
-            "most samples of the test set are among those that validate, so that it would choose the model "
+            "most samples of the test set are also in the validation set, so that it would choose the model "
             "that it tests: validate on others, or on a share of the clients' samples."
         )
 

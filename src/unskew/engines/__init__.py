@@ -64,7 +64,7 @@ class Engine(Protocol):
         """The answers of clients to a question about their data, in the order of the jobs."""
 
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
-        """Test a model on the test set, or on what validates."""
+        """Test a model on the test set, or on the validation set."""
 
     def probability_scores(self, weights: Weights) -> ProbabilityScores | None:
         """How good a model's probabilities are on the test set; None where nobody can tell. It waits."""

@@ -22,7 +22,7 @@ from unskew.types import FORGETFUL, Query, Tensors, View, Weights
 
 
 class Local:
-    """The model, the training samples, the clients, the test set and what validates of a trial, on one
+    """The model, the training samples, the clients, the test set and the validation set of a trial, on one
     device."""
 
     def __init__(self, trial: Trial) -> None:
@@ -69,7 +69,7 @@ class Base:
         return named_tensors("memory.init", method.memory.init(self.initial, counts))
 
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
-        """Test a model on the test set, or on what validates."""
+        """Test a model on the test set, or on the validation set."""
         with self.deterministic():
             test = self.local.evaluators[samples]
             totals = test.sum(test.batch_totals(weights, n) for n in range(len(test)))

@@ -1,4 +1,4 @@
-"""A model on the whole test set, or on what validates: a sum over batches, which can be computed anywhere."""
+"""A model on the whole test or validation set: a sum over batches, which can be computed anywhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EvaluationSet = Literal["test", "validation"]
 
 
 def evaluators(trial: Trial, network: Network, device: torch.device) -> dict[EvaluationSet, Evaluator]:
-    """An evaluator for the test set, and one for what validates where there is something."""
+    """An evaluator for the test set, and one for the validation set where there is one."""
     federation, batch_size = trial.federation, trial.evaluation.batch_size
     each: dict[EvaluationSet, Evaluator] = {
         "test": Evaluator(federation.dataset, network, device, batch_size)

@@ -13,7 +13,7 @@ local-only: every client trains a model of its own, in every round, without any 
 
 A test is the mean over the clients that hold data: their models' confusion matrices are summed, so that every
 accuracy is a mean over clients; losses, probabilities, their scores and features are averaged. Validation is
-the same on the samples that validate, and chooses one round for all clients. The result's weights are all
+the same on the validation samples, and chooses one round for all clients. The result's weights are all
 these models, stacked on the first axis in the order of their clients. Where sites are clients and have test
 samples of their own, what counts at a site is its own model on its own samples.
 

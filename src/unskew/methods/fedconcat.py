@@ -335,7 +335,7 @@ def with_head(method: Method, weights: Weights, heads: Stage) -> Weights:
 
 def features_of(run: Run, whole: Trial, weights: Weights) -> Federation:
     """The data as the concatenation sees it. Clients compute their part of it, which stays with them; the
-    server that of the test split, and of what validates."""
+    server that of the test split, and of the validation set."""
     dataset, federation = whole.federation.dataset, whole.federation
     head = weights.params["head.weight"]
     models = head.shape[1] // find_head(run.trial.build(), len(dataset.classes)).features

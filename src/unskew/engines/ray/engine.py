@@ -158,7 +158,7 @@ def _fit(sent: list[Any], value: Payload) -> Payload:
 
 
 def _batch_totals(sent: list[Any], value: Payload) -> Payload:
-    """Add up some batches of the test set, or of what validates, each for itself."""
+    """Add up some batches of the test set, or of the validation set, each for itself."""
     trial, weights = sent
     engine, model = _open_engine(trial), _open_round(weights)
     samples, batches = unpack(value)
