@@ -135,7 +135,7 @@ def test_a_trial_that_fails_does_not_stop_the_search(unskew, tmp_path):
     assert "two is too wide" in lines[1]["errors"][0]
     all_failed = unskew("tune", "fragile.py", "--over", "width=2", *flags, "--out", "none")
     assert all_failed.code == 2
-    assert "no trial of fragile.py came to a score" in all_failed.err
+    assert "no trial of fragile.py has a score" in all_failed.err
     code = (tmp_path / "fragile.py").read_text()
     (tmp_path / "fragile.py").write_text(code.replace("width == 2", "width == 99"))  # fixed
     again = unskew("resume", "out", "--method", "fragile.py", "--quiet")
@@ -183,7 +183,7 @@ def test_a_search_without_a_finite_score_says_so(unskew, tmp_path):
     brief = [*BRIEF, "--model", "mlp-small", "--batch-size", "5000"]
     answer = unskew(*command, *brief, "--out", "out")
     assert answer.code == 2
-    assert "no trial of fedavg came to a score" in answer.err
+    assert "no trial of fedavg has a score" in answer.err
     assert "unskew compare" not in answer.out
 
 

@@ -227,7 +227,7 @@ def test_a_search_stands_for_its_winners(write_run, tmp_path):
     (folder / "tune.json").write_text(json.dumps(told))
     assert [run.label for run in read([folder])] == ["fedprox:mu=0.5"]
     (folder / "tune.json").write_text(json.dumps(told | {"winners": []}))
-    with pytest.raises(UserError, match="came to a score: give another folder"):
+    with pytest.raises(UserError, match="has a score: give another folder"):
         read([folder])
 
 

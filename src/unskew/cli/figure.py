@@ -102,7 +102,9 @@ FIGURES: dict[str, FigureType] = {
         _forest,
         ("reference",),
     ),
-    "partition": FigureType("who holds what: clients against classes", _plain(figures.partition)),
+    "partition": FigureType(
+        "which client holds which classes: clients against classes", _plain(figures.partition)
+    ),
     "curves": FigureType("a metric in every round, with bands over seeds", _curves, ("metric",)),
     "extremes": FigureType("best class, mean and worst class in every round", _plain(figures.extremes)),
     "updates": FigureType(

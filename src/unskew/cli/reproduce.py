@@ -202,7 +202,7 @@ def _missing(cell: Cell, here: Iterable[str]) -> str:
     if not lacking:
         return ""
     names = " and ".join(SOURCES[name].title for name in lacking)
-    return f"it needs {names}, to be had by: unskew data fetch {lacking[0]}"
+    return f"it needs {names}, downloaded by: unskew data fetch {lacking[0]}"
 
 
 @dataclass(frozen=True)

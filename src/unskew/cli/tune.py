@@ -258,7 +258,7 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
     if missing := [name for name in methods if name not in {each.method for each in won}]:
         errors = [error.removesuffix(".") for line in done[missing[0]] for error in line.errors]
         why = errors[0] if errors else f"no {search.metric} is a finite number"
-        raise UserError(f"no trial of {missing[0]} came to a score ({why}): see {folder}.")
+        raise UserError(f"no trial of {missing[0]} has a score ({why}): see {folder}.")
 
 
 def _table(method: str) -> dict[str, Any]:

@@ -292,7 +292,7 @@ def _winners(path: Path) -> list[Path]:
         for folder in each["folders"]
     ]
     if not found:
-        raise UserError(f"no trial of the search {path} came to a score: give another folder.")
+        raise UserError(f"no trial of the search {path} has a score: give another folder.")
     return found
 
 
