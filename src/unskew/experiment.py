@@ -508,7 +508,7 @@ def _model(spec: ModelSpec, dataset: Dataset) -> tuple[models.OwnModel | None, M
 
 def _check_own(trial: Trial, name: str) -> None:
     """Refuse a model that cannot read the data, or whose initial weights do not follow from the seed."""
-    first, second = Network(trial, torch.device("cpu")).student.state_dict(), trial.build().state_dict()
+    first, second = Network(trial, torch.device("cpu")).train_module.state_dict(), trial.build().state_dict()
     if first.keys() != second.keys() or not all(torch.equal(first[key], second[key]) for key in first):
         raise UserError(
             f"the model '{name}' has other initial weights each time it is made: let it draw random numbers "

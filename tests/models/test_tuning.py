@@ -126,7 +126,7 @@ def test_an_adapter_changes_nothing_until_it_is_trained_and_can_be_merged():
 def test_a_frozen_batch_norm_goes_by_its_running_statistics(skewed):
     trial = Trial(skewed, conv_model, tuning=Tuning(freeze=("0", "1")))
     network = Network(trial, torch.device("cpu"))
-    weights = weights_of(network.student)
+    weights = weights_of(network.train_module)
     assert not any(name.startswith("1.") for name in weights.buffers)
     assert "4.running_mean" in weights.buffers  # the layer before it is trained
     assert "1.running_mean" in network.frozen_tensors
@@ -136,7 +136,7 @@ def test_a_frozen_batch_norm_goes_by_its_running_statistics(skewed):
     assert int(weights.buffers["4.num_batches_tracked"]) == 1
     whole = Network(replace(trial, tuning=Tuning(train_only=("6",))), torch.device("cpu"))
     assert not whole.normed  # a client's last sample may be alone in its batch
-    assert weights_of(whole.student).buffers == {}
+    assert weights_of(whole.train_module).buffers == {}
 
 
 def test_training_goes_on_from_trained_weights(skewed, tmp_path):

@@ -32,7 +32,7 @@ class Local:
         if self.device.type == "cpu":
             numerics.keep_freed_memory()
         self.network = Network(trial, self.device)
-        self.initial = weights_of(self.network.student).clone()
+        self.initial = weights_of(self.network.train_module).clone()
         self.samples = Samples(trial, self.device, drop_single=self.network.normed)
         self.clients = Clients(trial, self.network, self.samples)
         self.evaluators = evaluators(trial, self.network, self.device)

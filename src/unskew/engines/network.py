@@ -26,30 +26,31 @@ class Network:
     def __init__(self, trial: Trial, device: torch.device) -> None:
         self.statistics = trial.statistics
         self.bf16 = trial.pick_precision() == "bf16"
-        self.student = trial.build().to(device).train()
-        for part in frozen_norms(self.student).values():
+        self.train_module = trial.build().to(device).train()
+        for part in frozen_norms(self.train_module).values():
             part.eval()
-        self.normed = bool(moving_norms(self.student))
-        self.frozen_tensors = frozen_tensors(self.student)
+        self.normed = bool(moving_norms(self.train_module))
+        self.frozen_tensors = frozen_tensors(self.train_module)
         """What nobody trains. It stays in the model: nobody sends or stores it."""
-        self.teacher = copy.deepcopy(self.student).eval()
-        # The two beside their BatchNorms' mode. Without one that moves there is nothing to tell them apart.
-        self.lone, self.by_batch = self.student, self.teacher
+        self.eval_module = copy.deepcopy(self.train_module).eval()
+        # The same two modules with BatchNorm switched the other way: training by the running statistics, and
+        # evaluation by those of the batch. Without a BatchNorm that moves they are the two themselves.
+        self.train_running_stats, self.eval_batch_stats = self.train_module, self.eval_module
         if self.normed:
-            self.lone = _with_batch_norms(copy.deepcopy(self.student), training=False)
-            self.by_batch = _with_batch_norms(copy.deepcopy(self.teacher), training=True)
+            self.train_running_stats = _with_batch_norms(copy.deepcopy(self.train_module), training=False)
+            self.eval_batch_stats = _with_batch_norms(copy.deepcopy(self.eval_module), training=True)
         self.batch_teacher = self.normed and trial.teacher == "batch"
         self.classes = len(trial.federation.dataset.classes)
-        modules = (self.student, self.teacher, self.lone, self.by_batch)
+        modules = (self.train_module, self.eval_module, self.train_running_stats, self.eval_batch_stats)
         self._places = {module: _places(module) for module in modules}
         self._put_back: ExitStack | None = None
         """Where passes with gradient leave it to put the model's own weights back."""
         inputs = trial.federation.dataset.inputs
         self.depthwise = any(
-            isinstance(part, nn.Conv2d) and part.groups > 1 for part in self.student.modules()
+            isinstance(part, nn.Conv2d) and part.groups > 1 for part in self.train_module.modules()
         )
         """Whether it has depthwise convolutions, for which cuDNN takes seconds to find a kernel."""
-        self.channels_last = inputs.kind == "image" and _gains(self.teacher, inputs, device, self.bf16)
+        self.channels_last = inputs.kind == "image" and _gains(self.eval_module, inputs, device, self.bf16)
         self.early = trial.fast and self.bf16 and self.channels_last
         """Whether inputs that lie ready are in bfloat16 and channels last already, as the first layer wants
         them."""
@@ -65,14 +66,14 @@ class Network:
 
     def _check_reads(self, batch: Tensor) -> None:
         """Refuse somebody's own model that cannot read the data."""
-        weights = weights_of(self.student)
+        weights = weights_of(self.train_module)
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 self.evaluate(weights.scratch(), batch)
         except UserError:
             raise
         except Exception as error:
-            for name, value in self.student.named_parameters():
+            for name, value in self.train_module.named_parameters():
                 if value.is_floating_point() and value.dtype != torch.float32:
                     raise UserError(
                         f"'{name}' of the model is of {value.dtype} and the data of {batch.dtype}: call "
@@ -87,10 +88,10 @@ class Network:
     def _check_state(self, batch: Tensor) -> None:
         """Refuse somebody's own model that keeps something from batch to batch outside of its state: clients
         would share it."""
-        outside = {name for name, _ in self.student.named_buffers()} - self.student.state_dict().keys()
+        module = copy.deepcopy(self.train_module)
+        outside = {name for name, _ in module.named_buffers()} - module.state_dict().keys()
         if not outside:
             return
-        module = copy.deepcopy(self.student)
         before = {name: value.clone() for name, value in module.named_buffers() if name in outside}
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             module(batch)
@@ -119,18 +120,18 @@ class Network:
         """Take the tensors that nobody trains and no round sends. Made on another machine they could be
         others: a model may draw them otherwise than from the trial's seed, and another kind of CPU may round
         otherwise."""
-        for module in {self.student, self.teacher, self.lone, self.by_batch}:
+        for module in {self.train_module, self.eval_module, self.train_running_stats, self.eval_batch_stats}:
             own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
             for name, value in frozen.items():
                 own[name].copy_(value)
 
     @cached_property
     def head(self) -> Head:
-        return find_head(self.student, self.classes)
+        return find_head(self.train_module, self.classes)
 
     @cached_property
     def _level_ends(self) -> set[nn.Module]:
-        return {*level_ends(self.student), *level_ends(self.lone)}
+        return {*level_ends(self.train_module), *level_ends(self.train_running_stats)}
 
     @property
     def self_normalising(self) -> bool:
@@ -142,11 +143,11 @@ class Network:
         if self.normed and x.shape[0] == 1:
             # One sample has no batch statistics: normalise by the running ones, where there are any.
             return (
-                self._paired(self.student, weights, x)
+                self._paired(self.train_module, weights, x)
                 if self.statistics == "batch"
-                else self._run(self.lone, weights, x)
+                else self._run(self.train_running_stats, weights, x)
             )
-        return self._run(self.student, weights, x)
+        return self._run(self.train_module, weights, x)
 
     def train_with_levels(self, weights: Weights, x: Tensor) -> tuple[Out, tuple[Tensor, ...]]:
         """Run the model in training mode, and return also what its levels make of the batch, averaged over
@@ -164,8 +165,8 @@ class Network:
     def evaluate(self, weights: Weights, x: Tensor) -> Out:
         """Run the model in evaluation mode."""
         if self.normed and self.statistics == "batch" and x.shape[0] == 1:
-            return self._paired(self.teacher, weights, x)
-        return self._run(self.teacher, weights, x)
+            return self._paired(self.eval_module, weights, x)
+        return self._run(self.eval_module, weights, x)
 
     def classify(self, params: Params, features: Tensor) -> Tensor:
         """Run the last linear layer alone."""
@@ -177,7 +178,7 @@ class Network:
         return (
             self._normalised_by_batch(weights, x)
             if self.self_normalising
-            else self._run(self.teacher, weights, x)
+            else self._run(self.eval_module, weights, x)
         )
 
     def _normalised_by_batch(self, weights: Weights, x: Tensor) -> Out:
@@ -185,9 +186,9 @@ class Network:
         as they are."""
         scratch = weights.scratch()
         return (
-            self._paired(self.by_batch, scratch, x)
+            self._paired(self.eval_batch_stats, scratch, x)
             if x.shape[0] == 1
-            else self._run(self.by_batch, scratch, x)
+            else self._run(self.eval_batch_stats, scratch, x)
         )
 
     def _run(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:

@@ -322,7 +322,7 @@ def train_expert(
     network = Network(mine, trial.pick_device())
     start = None
     if body is not None:
-        fresh = weights_of(network.student)
+        fresh = weights_of(network.train_module)
         warm = Weights(_where_alike(body.params, fresh.params), _where_alike(body.buffers, fresh.buffers))
         start = begin(Method(), warm)
     try:
