@@ -48,9 +48,9 @@ class Loop(Base):
             seed_torch(self.local.clients.seed(task), self.device)
             start = self.local.clients.prepare(method, anchor, shared, job)
             lrs = self.local.clients.lrs(method, task, self.local.samples.steps(task))
-            now = start.scope.anchor.clone()
-            kept = {name: value.clone() for name, value in job.optimizer.items()}
-            state = kept or budget.local_optimizer(lrs[0]).init(now.params)
+            weights = start.scope.anchor.clone()
+            kept_optimizer_state = {name: value.clone() for name, value in job.optimizer.items()}
+            optimizer_state = kept_optimizer_state or budget.local_optimizer(lrs[0]).init(weights.params)
             tallies = method.start_tallies(self.device)
             stage = "train"
             step = self.make_steps(
@@ -59,9 +59,9 @@ class Loop(Base):
                     method,
                     start.scope,
                     start.correction,
-                    now,
+                    weights,
                     budget.local_optimizer,
-                    state,
+                    optimizer_state,
                     tallies,
                 )
             )
@@ -70,7 +70,9 @@ class Loop(Base):
                 loss += step(x, y, lr)
                 steps += 1
             stage = "update"
-            return self.local.clients.finish(method, start, now, steps, loss / steps, state, tallies)
+            return self.local.clients.finish(
+                method, start, weights, steps, loss / steps, optimizer_state, tallies
+            )
         except UserError:  # it is not this client's: the user has to do something
             raise
         except (SystemExit, GeneratorExit) as error:  # they are not to end this process in silence
@@ -81,26 +83,27 @@ class Loop(Base):
 
 @dataclass(frozen=True)
 class Training:
-    """All that the steps of a client's round work on. They change `now`, `state` and `tallies` in place."""
+    """All that the steps of a client's round work on. They change `weights`, `optimizer_state` and
+    `tallies` in place."""
 
     network: Network
     method: Method
     scope: Scope
     correction: Params | None
-    now: Weights
-    optimizer: Callable[[float | Tensor], Optimizer]
-    """The rule by which the client moves at a learning rate."""
-    state: Tensors
+    weights: Weights
+    make_optimizer: Callable[[float | Tensor], Optimizer]
+    """Makes the client's optimiser for a learning rate."""
+    optimizer_state: Tensors
     tallies: Tensors = field(default_factory=dict)
 
     def step(self, x: Tensor, y: Tensor, lr: float | Tensor) -> Tensor:
         """The loss on a batch, before the step on it."""
-        gradient = gradient_of(self.network, self.method, self.scope, self.now, x, y, self.tallies)
+        gradient = gradient_of(self.network, self.method, self.scope, self.weights, x, y, self.tallies)
         transformed = self.method.transform(gradient, self.scope)
         if not callable(transformed):
             raise UserError("the method's transform returns no function: let it return a gradient function.")
         gradient = corrected(transformed, self.correction)
-        return self.optimizer(lr).step(gradient, self.now.params, self.state)
+        return self.make_optimizer(lr).step(gradient, self.weights.params, self.optimizer_state)
 
 
 Step = Callable[[Tensor, Tensor, float], Tensor]
@@ -117,7 +120,7 @@ def gradient_of(
     network: Network,
     method: Method,
     scope: Scope,
-    now: Weights,
+    weights: Weights,
     x: Tensor,
     y: Tensor,
     tallies: Tensors | None = None,
@@ -126,14 +129,12 @@ def gradient_of(
 
     def gradient(params: Params, /, *, track: bool = True) -> tuple[Tensor, Params]:
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        at = Weights(leaves, now.buffers)
+        tracked = Weights(leaves, weights.buffers)
         with network.holding_weights():
             with torch.enable_grad():
-                weights = at if track else at.scratch()
+                here = tracked if track else tracked.scratch()
                 out, levels = (
-                    network.train_with_levels(weights, x)
-                    if method.levels
-                    else (network.train(weights, x), ())
+                    network.train_with_levels(here, x) if method.levels else (network.train(here, x), ())
                 )
                 counted = tallies if track else None
                 value = method.objective(View(scope, x, y, leaves, out, network, counted, levels))

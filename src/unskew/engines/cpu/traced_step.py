@@ -71,11 +71,11 @@ class StepTracer:
 
     def __call__(self, training: Training) -> Step:
         """Return the step of one client's round."""
-        scope, now = training.scope, training.now
+        scope, weights = training.scope, training.weights
         groups = (
-            now.params,
-            now.buffers,
-            training.state,
+            weights.params,
+            weights.buffers,
+            training.optimizer_state,
             training.tallies,
             scope.anchor.params,
             scope.anchor.buffers,

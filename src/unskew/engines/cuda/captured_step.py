@@ -121,13 +121,13 @@ class CapturedStep:
             Scope(anchor, scope["counts"]["counts"], scope["memory"], held.shared),
             scope["correction"] or None,
             Weights(changing["params"], changing["buffers"]),
-            partial(self.optimizer, compiled=compiled),
+            partial(self.make_optimizer, compiled=compiled),
             changing["state"],
             changing["tallies"],
         )
         changing["loss"]["sum"].add_(training.step(x, y, held.lr))
 
-    def optimizer(self, lr: float | Tensor, *, compiled: bool = False) -> Optimizer:
+    def make_optimizer(self, lr: float | Tensor, *, compiled: bool = False) -> Optimizer:
         """The optimiser of a step, in the form that suits how it is run."""
         budget = self.trial.budget
         if compiled:

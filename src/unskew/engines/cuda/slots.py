@@ -48,7 +48,7 @@ class Slots:
         self._changing = {
             "params": initial.params,
             "buffers": initial.buffers,
-            "state": self.step.optimizer(shared.lr).init(initial.params),
+            "state": self.step.make_optimizer(shared.lr).init(initial.params),
             "loss": {"sum": torch.zeros((), device=self.device)},
             "tallies": method.start_tallies(self.device),
         }
