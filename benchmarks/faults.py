@@ -29,7 +29,7 @@ from unskew.engines.job import Task
 from unskew.faults import sort_out
 from unskew.methods import METHODS
 from unskew.result import State
-from unskew.rounds import begin, recall, sample_cohort, step
+from unskew.rounds import initial_state, recall, run_round, sample_cohort
 from unskew.types import End, Memory, Params, Scope, Tensors
 
 Harm = Callable[[Params, Tensors, Tensors], None]
@@ -118,12 +118,12 @@ def without(trial: Trial, method: Method, client: int, rounds: list[int]) -> Sta
     trial = replace(trial, engine="loop")
     engine = engines.start(trial)
 
-    def sample(trial: Trial, round: int) -> list[Task]:
+    def sampler(trial: Trial, round: int) -> list[Task]:
         return [task for task in sample_cohort(trial, round) if round not in rounds or task.client != client]
 
-    state = begin(method, engine.initial)
+    state = initial_state(method, engine.initial)
     while state.round < trial.budget.rounds:
-        state, _ = step(trial, method, engine, state, sample=sample)
+        state, _ = run_round(trial, method, engine, state, sampler=sampler)
     return state
 
 
@@ -178,9 +178,9 @@ def cost() -> None:
         for name in ("fedavg", "scaffold"):
             trial = Trial(federation, model, budget=Budget(epochs=1), engine="loop", device="cpu")
             method, engine = METHODS[name](), engines.start(trial)
-            state = begin(method, engine.initial)
+            state = initial_state(method, engine.initial)
             sent, shared = state.server.weights, method.server.share(state.server)
-            jobs = [recall(trial, method, engine, state, task) for task in sample_cohort(trial, 0)]
+            jobs = [recall(method, engine, state, task) for task in sample_cohort(trial, 0)]
             fits, looks = list[float](), list[float]()
             for _ in range(20):
                 began = time.perf_counter()

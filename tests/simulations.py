@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 from unskew import engines
 from unskew.experiment import load_data, prepare
 from unskew.flower.app import read_config
-from unskew.rounds import begin, sample_cohort, step
+from unskew.rounds import initial_state, run_round, sample_cohort
 from unskew.train import train
 
 
@@ -28,13 +28,13 @@ def simulated_without(config, client, rounds):
     trial, method = prepared.trial, prepared.method
     engine = engines.start(trial)
 
-    def sample(trial, round):
+    def sampler(trial, round):
         every = sample_cohort(trial, round)
         return [task for task in every if task.client != client or round + 1 not in rounds]
 
-    state, told = begin(method, engine.initial), []
+    state, told = initial_state(method, engine.initial), []
     while state.round < trial.budget.rounds:
-        state, round = step(trial, method, engine, state, sample=sample)
+        state, round = run_round(trial, method, engine, state, sampler=sampler)
         told.append(round)
     return state.server.weights, told
 

@@ -20,7 +20,7 @@ from unskew.engines.cuda.graphs import Graphs
 from unskew.faults import DivergedError
 from unskew.method import plain_loss
 from unskew.methods import METHODS
-from unskew.rounds import begin, sample_cohort, step
+from unskew.rounds import initial_state, run_round, sample_cohort
 from unskew.types import Memory, Server
 
 pytestmark = pytest.mark.usefixtures("no_workers")
@@ -136,12 +136,12 @@ def without(trial: Trial, method, rounds=(0, 1, 2)):
     trial = replace(trial, engine="loop")
     engine = engines.start(trial)
 
-    def sample(trial, round):
+    def sampler(trial, round):
         return [task for task in sample_cohort(trial, round) if round not in rounds or task.client != BAD]
 
-    state, told = begin(method, engine.initial), []
+    state, told = initial_state(method, engine.initial), []
     while state.round < trial.budget.rounds:
-        state, round = step(trial, method, engine, state, sample=sample)
+        state, round = run_round(trial, method, engine, state, sampler=sampler)
         told.append(round)
     return state, told
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.engines.plan import cohort, divide, epochs, longest_first
+from unskew.engines.plan import divide, draw_cohort, epochs, longest_first
 from unskew.randomness import Purpose, draw_seed, stream
 from unskew.trial import Budget
 
@@ -12,19 +12,19 @@ from unskew.trial import Budget
 @given(st.integers(0, 2**32), st.integers(0, 500), st.integers(1, 50), st.data())
 def test_a_cohort_is_distinct_clients_and_reproducible(seed, round, clients, data):
     size = data.draw(st.integers(1, clients))
-    chosen = cohort(seed, round, clients, size)
+    chosen = draw_cohort(seed, round, clients, size)
     assert len(set(chosen)) == size
     assert all(0 <= client < clients for client in chosen)
-    assert chosen == cohort(seed, round, clients, size)
+    assert chosen == draw_cohort(seed, round, clients, size)
 
 
 def test_cohorts_change_with_round_and_seed():
-    assert len({tuple(cohort(1, t, 100, 10)) for t in range(20)}) == 20
-    assert cohort(1, 0, 100, 10) != cohort(2, 0, 100, 10)
+    assert len({tuple(draw_cohort(1, t, 100, 10)) for t in range(20)}) == 20
+    assert draw_cohort(1, 0, 100, 10) != draw_cohort(2, 0, 100, 10)
 
 
 def test_every_client_is_chosen_about_equally_often():
-    times = np.bincount([c for t in range(2000) for c in cohort(3, t, 20, 5)], minlength=20)
+    times = np.bincount([c for t in range(2000) for c in draw_cohort(3, t, 20, 5)], minlength=20)
     assert times.sum() == 10_000
     assert abs(times - 500).max() < 100  # 5 standard deviations of a binomial(2000, 1/4)
 

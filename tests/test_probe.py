@@ -17,7 +17,7 @@ from unskew.data.augment import normalise
 from unskew.engines import start
 from unskew.engines.job import Job, completed
 from unskew.engines.ray.payload import pack, unpack
-from unskew.rounds import begin, sample_cohort
+from unskew.rounds import initial_state, sample_cohort
 from unskew.types import Server
 
 pytestmark = pytest.mark.usefixtures("no_workers")
@@ -310,7 +310,7 @@ def test_tests_and_probes_have_periods_of_their_own(skewed):
 def test_the_state_that_training_goes_on_from_is_probed_too(skewed):
     trial = Trial(skewed, "logistic", Budget(rounds=2, epochs=1), engine="loop", probe=Probe(every=2))
     engine = start(trial)
-    state = begin(Method(), engine.initial, round=1)
+    state = initial_state(Method(), engine.initial, round=1)
     [round] = train(trial, start=state).rounds
     assert round.number == 2
     assert round.probe is not None

@@ -60,7 +60,7 @@ from unskew.notation import (
     write_parts,
 )
 from unskew.program import Program
-from unskew.rounds import check_optimizer
+from unskew.rounds import check_compatible
 from unskew.spec import Spec
 from unskew.trial import (
     MOST_THREADS,
@@ -438,7 +438,7 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
         attack=Attack.parse(experiment.attack),
         stop=Stop.parse(experiment.stop),
     )
-    check_optimizer(trial, method.base if isinstance(method, Program) else method)
+    check_compatible(trial, method.base if isinstance(method, Program) else method)
     if trial.faults.min_clients > trial.cohort:
         least = trial.faults.min_clients
         raise UserError(f"faults.min_clients is {least} but a round has {trial.cohort} clients: lower it.")

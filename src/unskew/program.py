@@ -22,13 +22,13 @@ from unskew.record import ClientModel
 from unskew.result import NOTHING_SENT, BestRound, Result, Round, Stage, State, Validation
 from unskew.rounds import (
     OnRound,
-    begin,
+    check_compatible,
     check_fits,
-    check_optimizer,
     divergence,
+    initial_state,
+    model_to_serve,
     notes_of_faults,
     rounds_cost,
-    served,
     train_rounds,
 )
 from unskew.trial import Trial
@@ -143,7 +143,7 @@ class Run:
         on_round: OnRound = lambda _: None,
         keeper: Keeper | None = None,
     ) -> None:
-        check_optimizer(trial, base)
+        check_compatible(trial, base)
         self.trial, self.base = trial, base
         self.stages: list[Stage] = []
         """What the stages so far came to, in their order."""
@@ -216,11 +216,11 @@ class Run:
                 nonlocal best
                 told.append(tell(round))
                 if chooses and choice.add(told[-1]):
-                    best = served(method, state.server)
+                    best = model_to_serve(method, state.server)
                 self._keeper.after_round(name, stage(state))
                 return choice.over
 
-            state = before.states[0] if before else start or begin(method, engine.initial)
+            state = before.states[0] if before else start or initial_state(method, engine.initial)
             check_fits(method, state, engine.initial, trial)
             if choice.over:  # it was stopped when it had just ended
                 return stage(state)
@@ -230,7 +230,7 @@ class Run:
         if chooses:
             self._choice = BestRound(trial.stop, stage.rounds)
         (state,) = stage.states
-        model = served(method, state.server) if stage.best is None else stage.best
+        model = model_to_serve(method, state.server) if stage.best is None else stage.best
         trained = Trained(state, stage.rounds, model, engine.frozen)
         if aside:  # nobody trains this model further: its engine's memory is free for the main one
             self._engines.pop(id(trial))

@@ -13,7 +13,7 @@ from unskew import engines, metrics
 from unskew.client_tensors import ClientStore, ClientTensors, client_store
 from unskew.engines.check import ClientAnswer, ValueCheck
 from unskew.engines.job import Fit, Job, Pending, Task
-from unskew.engines.plan import cohort
+from unskew.engines.plan import draw_cohort
 from unskew.errors import UserError
 from unskew.faults import DivergedError, accept, find_bad_part, require_enough, sort_out, without
 from unskew.method import Method
@@ -38,29 +38,28 @@ def train_rounds(
     until: int | None = None,
     after_round: Callable[[Round, State], bool] = lambda *_: False,
 ) -> State:
-    """Train until so many rounds are done; by default those of the budget. `after_round` sees every round and
-    the state after it, and says whether that was the last. A round may begin before the numbers of the one
-    before have arrived. Where these then tell of an update that cannot be used, training goes back to before
-    that round and goes on without that client; where they are the last, what was begun after them is
-    dropped."""
-    check_optimizer(trial, method)
+    """Train up to round `until` (by default the budget's). `after_round(round, state)` is called in order and
+    returns True to stop. With `engine.rounds_ahead > 0` a round may start before the numbers of the one
+    before arrive; if these show an update that cannot be used, training goes back to the state before that
+    round and repeats it without the client."""
+    check_compatible(trial, method)
     until = trial.budget.rounds if until is None else until
-    under_way: list[tuple[State, Pending[Round | Cohort]]] = []
-    again: Cohort | None = None
+    under_way: list[tuple[State, Pending[Round | TrainedCohort]]] = []
+    again: TrainedCohort | None = None
 
     def settle() -> State:
         """End the oldest round that is under way; return the state to go on from."""
         nonlocal again, until
         before, pending = under_way.pop(0)
-        told = pending.result()
-        if isinstance(told, Round):
+        outcome = pending.result()
+        if isinstance(outcome, Round):
             after = under_way[0][0] if under_way else state
-            if not after_round(told, after):
+            if not after_round(outcome, after):
                 return state
             under_way.clear()
             until = after.round
             return after
-        again = told
+        again = outcome
         under_way.clear()
         return before
 
@@ -81,8 +80,8 @@ def train_rounds(
     return state
 
 
-def check_optimizer(trial: Trial, method: Method) -> None:
-    """Refuse a method that needs SGD, or a momentum from 0, under a budget that has another."""
+def check_compatible(trial: Trial, method: Method) -> None:
+    """Refuse a method that the trial's optimiser, its state or the probe does not fit."""
     budget = trial.budget
     kind = OptimizerChoice.parse(budget.optimizer).kind
     if method.needs_sgd and kind != "sgd":
@@ -126,13 +125,13 @@ def check_fits(method: Method, state: State, initial: Weights, trial: Trial) -> 
             )
 
 
-def begin(method: Method, weights: Weights, *, round: int = 0) -> State:
+def initial_state(method: Method, weights: Weights, *, round: int = 0) -> State:
     """The state before a round, with nothing remembered but the model."""
     memory = named_tensors("server.init", method.server.init(weights))
     return State(ServerState(weights, memory, round))
 
 
-def sent(method: Method, state: ServerState) -> Weights:
+def model_to_send(method: Method, state: ServerState) -> Weights:
     """The model that the clients of the next round receive."""
     model = method.server.send(state)
     instance("server.send", model, Weights)
@@ -140,43 +139,50 @@ def sent(method: Method, state: ServerState) -> Weights:
     return model
 
 
-def served(method: Method, state: ServerState) -> Weights:
+def model_to_serve(method: Method, state: ServerState) -> Weights:
     """The model to evaluate, save and deploy after a round."""
     model = method.server.serve(state)
     instance("server.serve", model, Weights)
     return model
 
 
-def step(
-    trial: Trial, method: Method, engine: engines.Engine, state: State, *, sample: Sample | None = None
+def run_round(
+    trial: Trial,
+    method: Method,
+    engine: engines.Engine,
+    state: State,
+    *,
+    sampler: CohortSampler | None = None,
 ) -> tuple[State, Round]:
     """One round, and what it did: sample, fit, aggregate, test, record."""
-    after, pending = begin_round(trial, method, engine, state, sample=sample)
-    told = pending.result()
-    if isinstance(told, Cohort):
-        after, pending = begin_round(trial, method, engine, state, cohort=told)
-        told = pending.result()
-    assert isinstance(told, Round)
-    return after, told
+    after, pending = begin_round(trial, method, engine, state, sampler=sampler)
+    outcome = pending.result()
+    if isinstance(outcome, TrainedCohort):
+        after, pending = begin_round(trial, method, engine, state, cohort=outcome)
+        outcome = pending.result()
+    assert isinstance(outcome, Round)
+    return after, outcome
 
 
-Sample = Callable[[Trial, int], list[Task]]
-"""From a trial and the number of a round to who trains in it, on what."""
+CohortSampler = Callable[[Trial, int], list[Task]]
+"""Chooses the clients that train in a round, and their samples, from the trial and the round's number."""
 
 
 def sample_cohort(trial: Trial, round: int) -> list[Task]:
     """The clients that take part in a round, each with all its samples."""
     federation = trial.federation
-    chosen = cohort(trial.seed, round, federation.clients, trial.cohort)
+    chosen = draw_cohort(trial.seed, round, federation.clients, trial.cohort)
     return [Task(client, round, federation.holding(client)) for client in chosen]
 
 
 @dataclass(frozen=True, eq=False)
-class Cohort:
-    """Who trained in a round, and what came of it."""
+class TrainedCohort:
+    """The clients that trained in a round, and what came of it."""
 
     received: Weights
     """The model that all of them were sent."""
+    shared: Tensors
+    """What the server broadcast beside it."""
     tasks: list[Task]
     answers: list[ClientAnswer]
     """Of the clients that took at least one step, what can be used."""
@@ -186,7 +192,7 @@ class Cohort:
     """The faults of answers that the host did not know of when the round began."""
     stop_timer: Callable[[], Pending[float]]
 
-    def settled(self) -> Cohort:
+    def settled(self) -> TrainedCohort:
         """The same without what cannot be used, which is this object where all can. It waits."""
         if not (found := self.unusable.result()):
             return self
@@ -194,16 +200,18 @@ class Cohort:
         return replace(self, answers=answers, faults=faults, unusable=Pending.done([]))
 
 
-def fit_cohort(trial: Trial, method: Method, engine: engines.Engine, state: State, sample: Sample) -> Cohort:
+def fit_cohort(
+    trial: Trial, method: Method, engine: engines.Engine, state: State, sampler: CohortSampler
+) -> TrainedCohort:
     """Train the clients of a round and look at what they send. Of an engine that works ahead of its numbers,
     values are looked at when they arrive."""
     stop_timer = engine.start_timer()
-    received, t, ahead = sent(method, state.server), state.round, engine.rounds_ahead > 0
-    tasks = sample(trial, t)
+    received, t, ahead = model_to_send(method, state.server), state.round, engine.rounds_ahead > 0
+    tasks = sampler(trial, t)
     with engine.deterministic():  # also on its number of threads: workers want the cores
         jobs = [recall(method, engine, state, task) for task in tasks]
     # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
-    upcoming = sample(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
+    upcoming = sampler(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
     shared = named_tensors("server.share", method.server.share(state.server))
     outcomes = engine.fit(method, received, shared, jobs, upcoming)
 
@@ -218,7 +226,7 @@ def fit_cohort(trial: Trial, method: Method, engine: engines.Engine, state: Stat
         accept(trial.faults, t, found)
         return found
 
-    cohort = Cohort(received, tasks, answers, tuple(faults), Pending(unusable), stop_timer)
+    cohort = TrainedCohort(received, shared, tasks, answers, tuple(faults), Pending(unusable), stop_timer)
     return cohort if ahead else cohort.settled()
 
 
@@ -228,25 +236,25 @@ def begin_round(
     engine: engines.Engine,
     state: State,
     *,
-    sample: Sample | None = None,
-    cohort: Cohort | None = None,
-) -> tuple[State, Pending[Round | Cohort]]:
+    sampler: CohortSampler | None = None,
+    cohort: TrainedCohort | None = None,
+) -> tuple[State, Pending[Round | TrainedCohort]]:
     """One round, without waiting for a device that works on its own: the next state, and the round's record,
     which is there when the device has got so far. Where it then turns out that an update cannot be used, what
     is there instead is the cohort without it, to begin the round again with from the same state."""
-    cohort = cohort or fit_cohort(trial, method, engine, state, sample or sample_cohort)
+    cohort = cohort or fit_cohort(trial, method, engine, state, sampler or sample_cohort)
     received, t = cohort.received, state.round
     try:
         require_enough(trial.faults, t, len(cohort.answers), cohort.faults)
     except DivergedError:
-        raise_if_own_fault(trial, method, engine, state, cohort)
+        raise_if_own_fault(method, engine, state, cohort)
         raise
     try:
         with engine.deterministic():
             following, summary = aggregate(trial, method, state, received, cohort.answers)
 
         due = trial.evaluation.due(following.round, trial.budget.rounds)
-        model = served(method, following.server) if due else None
+        model = model_to_serve(method, following.server) if due else None
         test = engine.evaluate(model) if model else None
         validates = trial.federation.validation is not None
         validation = engine.evaluate(model, "validation") if model and validates else None
@@ -267,12 +275,12 @@ def begin_round(
         trial.sent_of(received),
         cohort=len(cohort.tasks),
         trained=len(summary.done),
-        shared=method.server.share(state.server),
+        shared=cohort.shared,
         reported=summary.done[0][1].reported if summary.done else {},
     )
     numbers = engine.fetch({"loss": summary.loss} | {f"tallies/{k}": v for k, v in summary.tallies.items()})
 
-    def record() -> Round | Cohort:
+    def record() -> Round | TrainedCohort:
         if (settled := cohort.settled()) is not cohort:
             return settled
         values = numbers.result()
@@ -295,15 +303,13 @@ def begin_round(
     return following, Pending(record)
 
 
-def raise_if_own_fault(
-    trial: Trial, method: Method, engine: engines.Engine, state: State, cohort: Cohort
-) -> None:
+def raise_if_own_fault(method: Method, engine: engines.Engine, state: State, cohort: TrainedCohort) -> None:
     """Say which part of a method's objective is not finite, where that has not come of the training."""
     first = cohort.faults[0].client
     task = next(task for task in cohort.tasks if task.client == first)
     try:
-        job, shared = recall(method, engine, state, task), method.server.share(state.server)
-        bad = find_bad_part(engine, method, cohort.received, shared, job)
+        job = recall(method, engine, state, task)
+        bad = find_bad_part(engine, method, cohort.received, cohort.shared, job)
     except Exception:  # of a method that cannot be asked outside of training
         return
     if bad:

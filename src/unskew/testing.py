@@ -24,7 +24,7 @@ from unskew.method import Method
 from unskew.method_checks import named
 from unskew.program import Program
 from unskew.result import Result, Round
-from unskew.rounds import begin, sent, step
+from unskew.rounds import initial_state, model_to_send, run_round
 from unskew.train import train
 from unskew.trial import Budget, Statistics, Trial
 from unskew.types import Objective, Params, Updates, View, Weights
@@ -145,9 +145,9 @@ def _law(sentence: str, holds: bool) -> None:
 def _check_clients(method: Method, trial: Trial, engine: engines.Engine) -> list[Fit]:
     """In the second round, when the clients and the server have something to remember. Returns what the
     clients that hold samples make of it."""
-    state, _ = step(trial, method, engine, begin(method, engine.initial))
+    state, _ = run_round(trial, method, engine, initial_state(method, engine.initial))
     shared = method.server.share(state.server)
-    anchor = sent(method, state.server)
+    anchor = model_to_send(method, state.server)
     held = [client for client, counts in enumerate(HARD_COUNTS) if sum(counts)]
     tasks = [engines.Task(client, 1, trial.federation.holding(client)) for client in held]
     jobs = [engines.Job(task, state.memories.get(task.client, {})) for task in tasks]
@@ -179,7 +179,7 @@ def _check_clients(method: Method, trial: Trial, engine: engines.Engine) -> list
 def _check_buffers(method: Method, initial: Weights, fits: list[Fit]) -> None:
     """Two clients whose parameters stood still and whose buffers jumped, and who report what `fits` do, but
     zero."""
-    state, device = begin(method, initial), next(iter(initial.params.values())).device
+    state, device = initial_state(method, initial), next(iter(initial.params.values())).device
     updates = Updates(
         holders=2,
         weight=torch.tensor([0.5, 0.5], dtype=torch.float64, device=device),

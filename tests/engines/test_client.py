@@ -11,7 +11,7 @@ from unskew import Budget, Method, Trial, engines
 from unskew.data.dataset import Split
 from unskew.engines.job import completed
 from unskew.methods import METHODS
-from unskew.rounds import begin, step
+from unskew.rounds import initial_state, run_round
 
 BUDGET = Budget(rounds=2, epochs=2, batch_size=16, lr=0.05)
 
@@ -22,7 +22,7 @@ def test_a_site_with_its_own_data_alone_trains_as_in_the_simulation(skewed, name
     method = METHODS[name]()
     trial = Trial(skewed, "mlp-small", budget=BUDGET, engine="loop", device="cpu")
     engine = engines.start(trial)
-    state, _ = step(trial, method, engine, begin(method, engine.initial))
+    state, _ = run_round(trial, method, engine, initial_state(method, engine.initial))
     shared, client = method.server.share(state.server), int(skewed.sizes.argmax())
     job = engines.Job(engines.Task(client, 1, skewed.holding(client)), state.memories.get(client, {}))
     [simulated] = completed(engine.fit(method, state.server.weights, shared, [job]))

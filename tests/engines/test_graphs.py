@@ -14,7 +14,7 @@ from unskew.engines.cuda.graphs import Graphs
 from unskew.engines.job import completed
 from unskew.errors import UserError
 from unskew.methods import METHODS
-from unskew.rounds import begin, sample_cohort, step
+from unskew.rounds import initial_state, run_round, sample_cohort
 from unskew.trial import Budget, Trial
 from unskew.types import Memory
 
@@ -95,8 +95,8 @@ def test_the_same_clients_can_be_trained_again(skewed, monkeypatch, fits):
 def test_a_round_can_be_stepped_twice_from_one_state(skewed):
     trial, method = trial_of(skewed, engine="graphs"), METHODS["fedavg"]()
     engine = engines.start(trial)
-    state, _ = step(trial, method, engine, begin(method, engine.initial))
-    (one, first), (other, second) = (step(trial, method, engine, state) for _ in range(2))
+    state, _ = run_round(trial, method, engine, initial_state(method, engine.initial))
+    (one, first), (other, second) = (run_round(trial, method, engine, state) for _ in range(2))
     assert torch.equal(flat(one.server.weights), flat(other.server.weights))
     assert first.train_loss == second.train_loss
 

@@ -32,7 +32,7 @@ from unskew.engines.loop import Loop
 from unskew.method import plain_loss
 from unskew.methods import METHODS
 from unskew.result import Result
-from unskew.rounds import begin, step
+from unskew.rounds import initial_state, run_round
 from unskew.trial import Budget, Evaluation, Trial
 from unskew.types import Memory
 
@@ -190,10 +190,10 @@ def test_steps_of_adam_are_replayed_with_other_rates_and_counts(trial, optimizer
     settings = {"rounds": 4, "steps": 12, "batch_size": 8, "lr": 0.01, "weight_decay": 0.1}
     trial = replace(trial, budget=Budget(**settings, optimizer=optimizer, schedule="cosine"))
     method, pool = Method(), Pool(pooled(trial), StepTracer(after=2, comparisons=1))
-    loop, ours, theirs = Loop(trial), begin(method, pool.initial), begin(method, pool.initial)
+    loop, ours, theirs = Loop(trial), initial_state(method, pool.initial), initial_state(method, pool.initial)
     for _ in range(4):
-        ours, _ = step(trial, method, pool, ours)
-        theirs, _ = step(trial, method, loop, theirs)
+        ours, _ = run_round(trial, method, pool, ours)
+        theirs, _ = run_round(trial, method, loop, theirs)
     pool.close()
     assert pool.replayed > 20
     assert_same(theirs.server.weights.params, ours.server.weights.params)
@@ -228,9 +228,9 @@ def test_tensors_of_every_kind_come_back_as_they_were(trial):
     runs = []
     for kind in (Loop, eager_pool):
         engine = kind(replace(trial, workers=2))
-        state = begin(method, engine.initial)
+        state = initial_state(method, engine.initial)
         for _ in range(3):
-            state, _ = step(trial, method, engine, state)
+            state, _ = run_round(trial, method, engine, state)
         runs.append(state)
     loop, other = runs
     for client, kept in loop.memories.items():
@@ -297,13 +297,13 @@ def test_a_trace_that_becomes_wrong_ends_the_run_and_says_so(trial):
     method = switched(switch)
     tracer = StepTracer(after=1, comparisons=1, check_every=3, quick=math.inf)
     engine = Pool(replace(trial, workers=2), tracer)
-    state = begin(method, engine.initial)
+    state = initial_state(method, engine.initial)
     for _ in range(4):
-        state, _ = step(trial, method, engine, state)
+        state, _ = run_round(trial, method, engine, state)
     assert engine.replayed
     switch.value = 1
     with pytest.raises(UserError, match=r"rounds before this one may be wrong too: .* --set trace=false\.$"):
-        _ = [step(trial, method, engine, state) for _ in range(4)]
+        _ = [run_round(trial, method, engine, state) for _ in range(4)]
 
 
 def test_without_traces_hidden_state_is_seen(trial):
@@ -312,10 +312,10 @@ def test_without_traces_hidden_state_is_seen(trial):
         switch = multiprocessing.Value("i", 0)
         method = switched(switch)
         engine = kind(replace(trial, workers=2, trace=False))
-        state = begin(method, engine.initial)
+        state = initial_state(method, engine.initial)
         for value in (0, 0, 0, 1, 1):
             switch.value = value
-            state, _ = step(trial, method, engine, state)
+            state, _ = run_round(trial, method, engine, state)
         runs.append(state.server.weights.params)
     assert_same(*runs)
 
@@ -358,16 +358,19 @@ def test_an_engine_takes_methods_in_turn(trial):
     first, second = METHODS["fedprox"](), METHODS["fedsam"]()
     loop, other = Loop(trial), eager_pool(replace(trial, workers=2))
     for method in (first, second, first):
-        states = [step(trial, method, engine, begin(method, engine.initial))[0] for engine in (loop, other)]
+        states = [
+            run_round(trial, method, engine, initial_state(method, engine.initial))[0]
+            for engine in (loop, other)
+        ]
         assert_same(*(state.server.weights.params for state in states))
 
 
 def test_several_engines_side_by_side(trial):
     method = Method()
     engines = [eager_pool(replace(trial, workers=2)) for _ in range(4)]
-    states = [begin(method, engine.initial) for engine in engines]
+    states = [initial_state(method, engine.initial) for engine in engines]
     for _ in range(2):
-        states = [step(trial, method, *each)[0] for each in zip(engines, states, strict=True)]
+        states = [run_round(trial, method, *each)[0] for each in zip(engines, states, strict=True)]
         del engines[0], states[0]  # while workers of the others, forked later, have a copy of all it had
     assert_same(*(state.server.weights.params for state in states))
 
@@ -430,13 +433,13 @@ def test_an_engine_goes_on_after_an_error_in_a_step(trial, alone):
         return plain_loss(view)
 
     engine, method = eager_pool(replace(trial, workers=2)), Method(loss=loss)
-    state = begin(method, engine.initial)
+    state = initial_state(method, engine.initial)
     with pytest.raises(IndexError):
-        step(trial, method, engine, state)
+        run_round(trial, method, engine, state)
     workers = children(here)
     broken.value = 0
-    after, _ = step(trial, method, engine, state)
-    expected, _ = step(trial, Method(), Loop(trial), state)
+    after, _ = run_round(trial, method, engine, state)
+    expected, _ = run_round(trial, Method(), Loop(trial), state)
     assert_same(after.server.weights.params, expected.server.weights.params)
     assert children(here) == workers
     engine.close()
@@ -459,16 +462,16 @@ def test_an_error_that_no_message_can_carry(trial):
 def test_killed_workers_are_told_in_a_sentence_and_the_engine_goes_on(trial, alone):
     engine = eager_pool(replace(trial, workers=2))
     method = in_workers(lambda: os.kill(os.getpid(), signal.SIGKILL))
-    state = begin(method, engine.initial)
+    state = initial_state(method, engine.initial)
     sentence = (
         r"^round 1 stopped with 0 usable updates, .*client 0, stage 'train' \(a worker process was ended"
     )
     with pytest.raises(
         UserError, match=sentence + " by SIGKILL twice, .*use fewer --workers, or --engine loop"
     ):
-        step(trial, method, engine, state)
-    after, _ = step(trial, Method(), engine, state)
-    expected, _ = step(trial, Method(), Loop(trial), state)
+        run_round(trial, method, engine, state)
+    after, _ = run_round(trial, Method(), engine, state)
+    expected, _ = run_round(trial, Method(), Loop(trial), state)
     assert_same(after.server.weights.params, expected.server.weights.params)
     engine.close()
     assert not children(os.getpid())
@@ -478,10 +481,10 @@ def test_workers_killed_between_rounds_cost_nothing(trial, alone):
     engine, method = eager_pool(replace(trial, workers=2)), Method()
     states = []
     for each in (engine, Loop(trial)):
-        state, _ = step(trial, method, each, begin(method, each.initial))
+        state, _ = run_round(trial, method, each, initial_state(method, each.initial))
         for pid in children(os.getpid()):
             os.kill(pid, signal.SIGKILL)
-        state, round = step(trial, method, each, state)
+        state, round = run_round(trial, method, each, state)
         assert round.test is not None
         assert not round.faults
         states.append(state)
@@ -499,12 +502,12 @@ def test_a_test_that_kills_its_workers_is_told_in_a_sentence(trial, monkeypatch)
 
     monkeypatch.setattr(engine.local.evaluators["test"], "batch_totals", deadly)
     with pytest.raises(UserError, match=r"^a worker process was ended by SIGKILL twice"):
-        step(trial, Method(), engine, begin(Method(), engine.initial))
+        run_round(trial, Method(), engine, initial_state(Method(), engine.initial))
 
 
 def test_workers_end_with_their_engine(trial, alone):
     engine = eager_pool(replace(trial, workers=2))
-    step(trial, Method(), engine, begin(Method(), engine.initial))
+    run_round(trial, Method(), engine, initial_state(Method(), engine.initial))
     mine = children(os.getpid())
     assert len(mine) == 2
     del engine

@@ -25,7 +25,7 @@ from unskew.engines.ray.fleet import RayWorker
 from unskew.engines.ray.payload import pack, pack_code
 from unskew.method import plain_loss
 from unskew.methods.assemble import assemble
-from unskew.rounds import begin, sample_cohort, step
+from unskew.rounds import initial_state, run_round, sample_cohort
 from unskew.types import Memory
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
@@ -286,10 +286,10 @@ def test_a_bad_client_is_left_out(how, kind, trial, fleet):
     here, method = replace(trial, engine="loop"), methods.scaffold()
     engine = start(here)
 
-    def sample(trial, round):
+    def sampler(trial, round):
         return [task for task in sample_cohort(trial, round) if task.client != bad]
 
-    state, _ = step(here, method, engine, begin(method, engine.initial), sample=sample)
+    state, _ = run_round(here, method, engine, initial_state(method, engine.initial), sampler=sampler)
     mine = there.state.server
     assert all(torch.equal(mine.weights.params[k], v) for k, v in state.server.weights.params.items())
     assert all(torch.equal(mine.memory[k], v) for k, v in state.server.memory.items())

@@ -12,7 +12,7 @@ from unskew.engines.check import ValueCheck
 from unskew.engines.job import Fit, Job, Task
 from unskew.method import plain_loss
 from unskew.methods import METHODS
-from unskew.rounds import begin, sample_cohort, step
+from unskew.rounds import initial_state, run_round, sample_cohort
 from unskew.types import Memory, Weights
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -58,12 +58,12 @@ def without(trial, method, rounds):
     """The last state when the client takes no part in some rounds."""
     engine, bad = engines.start(trial), bad_client(trial)
 
-    def sample(trial, round):
+    def sampler(trial, round):
         return [task for task in sample_cohort(trial, round) if round not in rounds or task.client != bad]
 
-    state = begin(method, engine.initial)
+    state = initial_state(method, engine.initial)
     while state.round < trial.budget.rounds:
-        state, _ = step(trial, method, engine, state, sample=sample)
+        state, _ = run_round(trial, method, engine, state, sampler=sampler)
     return state
 
 

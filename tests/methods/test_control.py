@@ -28,7 +28,7 @@ from unskew.methods import (
 )
 from unskew.methods.assemble import assemble
 from unskew.randomness import Purpose, stream
-from unskew.rounds import begin, step
+from unskew.rounds import initial_state, run_round
 from unskew.testing import check_method
 from unskew.types import Out, Scope, ServerState, Updates, View, Weights
 
@@ -270,9 +270,9 @@ def test_the_servers_control_is_the_mean_of_all_clients_controls(images, option)
     budget = Budget(rounds=6, epochs=1, batch_size=8, cohort=2)
     trial = Trial(federation, "lenet5-bn", budget=budget)
     method, engine = scaffold(option=option), engines.start(trial)
-    state = begin(method, engine.initial)
+    state = initial_state(method, engine.initial)
     for _ in range(budget.rounds):
-        state, _ = step(trial, method, engine, state)
+        state, _ = run_round(trial, method, engine, state)
         server = under("scaffold/c", state.server.memory)
         assert server.keys() == engine.initial.params.keys()  # and no statistics
         for name, value in server.items():
@@ -446,13 +446,13 @@ def curved(digits, sizes, **options):
     federation = split(digits, *(range(a, b) for a, b in pairwise(edges)))
     trial = Trial(federation, "logistic", budget=Budget(rounds=1, epochs=1))
     method, engine = fedcurv(**options), engines.start(trial)
-    state = begin(method, engine.initial)
+    state = initial_state(method, engine.initial)
     jobs = [
         job(federation, k, method.memory.init(engine.initial, federation.counts[k]))
         for k in range(len(sizes))
     ]
     fits = engine.fit(method, engine.initial, method.server.share(state.server), jobs)
-    state, _ = step(trial, method, engine, state)
+    state, _ = run_round(trial, method, engine, state)
     return method, state, fits
 
 
@@ -522,7 +522,7 @@ def test_clients_report_how_their_fisher_has_changed(digits):
     federation = split(digits, range(40), range(40, 90))
     trial = Trial(federation, "logistic", budget=Budget(rounds=2, epochs=1))
     method, engine = fedcurv(), engines.start(trial)
-    state, _ = step(trial, method, engine, begin(method, engine.initial))
+    state, _ = run_round(trial, method, engine, initial_state(method, engine.initial))
     shared = method.server.share(state.server)
     (fit,) = engine.fit(method, state.server.weights, shared, [job(federation, 1, state.memories[1], 1)])
     assert fit.reported.keys() == fit.memory.keys() == shared.keys()
@@ -554,7 +554,10 @@ def test_the_server_keeps_the_sum_of_what_clients_last_computed(skewed):
     method = fedcurv()
     state = unskew.train(trial, method).state
     shared = method.server.share(state.server)
-    assert shared.keys() == method.server.share(begin(method, engines.start(trial).initial).server).keys()
+    assert (
+        shared.keys()
+        == method.server.share(initial_state(method, engines.start(trial).initial).server).keys()
+    )
     assert state.server.memory.keys() == shared.keys()  # two vectors, however many clients there are
     assert len(state.memories) > 2
     for name, value in shared.items():

@@ -32,7 +32,7 @@ from unskew.methods import (
     uniform,
     wima,
 )
-from unskew.rounds import begin, sent, served, step
+from unskew.rounds import initial_state, model_to_send, model_to_serve, run_round
 from unskew.testing import check_method
 from unskew.types import Weights
 
@@ -88,9 +88,9 @@ def point_trial(goals=((2.0, 0.0), (0.0, 4.0)), **budget) -> Trial:
 def states(trial: Trial, method: Method):
     """The server's state after every round."""
     engine = engines.start(trial)
-    state = begin(method, engine.initial)
+    state = initial_state(method, engine.initial)
     for _ in range(trial.budget.rounds):
-        state, _ = step(trial, method, engine, state)
+        state, _ = run_round(trial, method, engine, state)
         yield state.server
 
 
@@ -101,8 +101,8 @@ def points(trial: Trial, method: Method, of=lambda method, state: state.weights)
 def test_fedacg_in_numbers():
     trial, method = point_trial(rounds=2), Method(loss=pull) + fedacg(lam=0.5, beta=0)
     assert points(trial, method) == [[0.5, 2.0], [0.875, 2.0]]
-    assert points(trial, method, served) == [[0.5, 2.0], [0.875, 2.0]]
-    assert points(trial, method, sent) == [[0.75, 3.0], [1.0625, 2.0]]
+    assert points(trial, method, model_to_serve) == [[0.5, 2.0], [0.875, 2.0]]
+    assert points(trial, method, model_to_send) == [[0.75, 3.0], [1.0625, 2.0]]
     *_, last = states(trial, method)
     assert under("fedacg/momentum", last.memory) == [0.375, 0.0]
 
@@ -120,7 +120,7 @@ def test_wima_in_numbers():
     assert path[:2] == [[0.5, 2.0], [0.75, 2.0]]
     assert points(trial, method) == path
     mean_of_last = np.mean(path[1:], axis=0).tolist()
-    assert points(trial, method, served) == [[0.5, 2.0], [0.625, 2.0], mean_of_last]
+    assert points(trial, method, model_to_serve) == [[0.5, 2.0], [0.625, 2.0], mean_of_last]
 
 
 def test_fedswa_in_numbers():
@@ -264,7 +264,7 @@ def test_where_updates_do_not_depend_on_the_start_fedacg_is_fedavgm():
 def test_what_fedacg_sends_moves_by_nesterovs_momentum():
     trial = point_trial(GOALS, rounds=5, steps=3, lr=0.1)
     method = Method(loss=pull) + fedacg(lam=0.8, beta=0)
-    ours = points(trial, method, sent)
+    ours = points(trial, method, model_to_send)
     at, velocity = np.zeros(2), np.zeros(2)
     for sent_next in ours:
         ends = [local(at, k, lrs=[0.1] * 3, momentum=0.0, decay=0.0) for k in range(4)]
@@ -279,7 +279,7 @@ def test_a_wide_window_is_the_mean_of_all_models_and_never_trains(images):
     wide, plain = (list(states(trial, method)) for method in (wima(window=9), fedavg()))
     for t, (state, other) in enumerate(zip(wide, plain, strict=True), start=1):
         assert same(state.weights, other.weights)
-        mean = served(wima(window=9), state)
+        mean = model_to_serve(wima(window=9), state)
         models = [each.weights for each in plain[:t]]
         for name, value in mean.params.items():
             expected = torch.stack([model.params[name] for model in models]).mean(dim=0)
@@ -297,7 +297,7 @@ def test_an_average_beside_fedacg_is_one_of_the_servers_models_and_not_of_those_
     trial, method = point_trial(rounds=3), Method(loss=pull) + fedacg(lam=0.5, beta=0) + average
     path = points(trial, Method(loss=pull) + fedacg(lam=0.5, beta=0))
     assert points(trial, method) == path
-    found, (one, two, three) = points(trial, method, served), np.array(path)
+    found, (one, two, three) = points(trial, method, model_to_serve), np.array(path)
     expected = (one + 2 * two + 4 * three) / 7 if "ema" in average.made else (one + two + three) / 3
     np.testing.assert_allclose(found[-1], expected, rtol=1e-6)
 

@@ -30,7 +30,7 @@ from unskew.methods import (
 from unskew.methods.assemble import assemble
 from unskew.methods.unnormalised import unnormalised
 from unskew.parts.steps import effective_steps
-from unskew.rounds import begin, step
+from unskew.rounds import initial_state, run_round
 from unskew.testing import check_method
 from unskew.types import ServerState, Updates, Weights
 
@@ -410,9 +410,9 @@ def test_fedexp_serves_the_mean_of_its_last_two_models(skewed):
 def models(trial, method, *, served=False) -> list[Weights]:
     """The model after each round."""
     engine = engines.start(trial)
-    state, path = begin(method, engine.initial), []
+    state, path = initial_state(method, engine.initial), []
     for _ in range(trial.budget.rounds):
-        state, _ = step(trial, method, engine, state)
+        state, _ = run_round(trial, method, engine, state)
         path.append(method.server.serve(state.server) if served else state.server.weights)
     return path
 

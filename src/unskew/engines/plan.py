@@ -12,7 +12,7 @@ from unskew.randomness import Purpose, stream
 from unskew.trial import Budget
 
 
-def cohort(seed: int, round: int, clients: int, size: int) -> list[int]:
+def draw_cohort(seed: int, round: int, clients: int, size: int) -> list[int]:
     """The clients of a round, without replacement, in ascending order."""
     if size == clients:
         return list(range(clients))

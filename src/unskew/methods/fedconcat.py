@@ -68,7 +68,7 @@ from unskew.program import Program, Run
 from unskew.randomness import Purpose, stream
 from unskew.record import NetworkRecord
 from unskew.result import Result, Round, Stage, State
-from unskew.rounds import begin, rounds_cost, sample_cohort, step
+from unskew.rounds import initial_state, rounds_cost, run_round, sample_cohort
 from unskew.trial import Stop, Trial
 from unskew.types import Look, Scope, Server, ServerState, Tensors, Weights
 
@@ -213,12 +213,12 @@ def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int
     each = [run.engine(mine) for mine in trials]
 
     def first() -> Stage:
-        return Stage(tuple(begin(method, engine.initial) for engine in each))
+        return Stage(tuple(initial_state(method, engine.initial) for engine in each))
 
     def advance(stage: Stage) -> Stage:
         done = len(stage.rounds) + 1
         steps = [
-            step(mine, method, engine, state)
+            run_round(mine, method, engine, state)
             for mine, engine, state in zip(trials, each, stage.states, strict=True)
         ]
         stage = replace(stage, states=tuple(state for state, _ in steps))
@@ -311,17 +311,17 @@ def train_head(run: Run, whole: Trial, method: Method, weights: Weights, done: i
         budget=budget.model_copy(update={"epochs": 1, "steps": None}) if batches else budget,
     )
 
-    def sample(trial: Trial, round: int) -> list[Task]:
+    def sampler(trial: Trial, round: int) -> list[Task]:
         tasks = sample_cohort(trial, round)
         return (
             [draw_samples(trial, task, batches * budget.batch_size) for task in tasks] if batches else tasks
         )
 
     def first() -> Stage:
-        return Stage((begin(method, Weights(weights.params, {}), round=done),))
+        return Stage((initial_state(method, Weights(weights.params, {}), round=done),))
 
     def advance(stage: Stage) -> Stage:
-        state, round = step(heads, method, run.engine(heads), stage.states[0], sample=sample)
+        state, round = run_round(heads, method, run.engine(heads), stage.states[0], sampler=sampler)
         return replace(stage, states=(state,), rounds=(*stage.rounds, round))
 
     model = partial(with_head, method, weights)

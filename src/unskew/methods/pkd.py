@@ -75,7 +75,7 @@ from unskew.parts.groups import Floats, Group, Grouping, Rule, weak_groups
 from unskew.parts.heads import resize_head
 from unskew.program import Program, Run, Trained
 from unskew.result import Result, Round, State
-from unskew.rounds import begin
+from unskew.rounds import initial_state
 from unskew.trial import Probe, Stop, Trial, weights_of
 from unskew.types import Look, Scope, Tensors, View, Weights
 
@@ -324,7 +324,7 @@ def train_expert(
     if body is not None:
         fresh = weights_of(network.train_module)
         warm = Weights(_where_alike(body.params, fresh.params), _where_alike(body.buffers, fresh.buffers))
-        start = begin(Method(), warm)
+        start = initial_state(Method(), warm)
     try:
         trained = run.train(f"expert {'/'.join(map(str, group))}", Method(), mine, start=start, aside=True)
     except DivergedError:
