@@ -53,7 +53,7 @@ def method(name, found, *, client=None, server="", own_server=False):
 
 def network(*methods, changed=None):
     changed = changed or {}
-    title = ", ".join(filter(None, ("mlp-small", evidence.told(changed))))
+    title = ", ".join(filter(None, ("mlp-small", evidence.in_words(changed))))
     return NetworkResult(title=title, name="mlp-small", changed=changed, methods=list(methods))
 
 

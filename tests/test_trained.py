@@ -199,7 +199,7 @@ def test_the_round_that_validation_chose_is_loaded(unskew, tmp_path: Path) -> No
     assert answer.code == 0, answer.err
     told = json.loads(answer.out)
     model = load_model("run", model="net.py:Net")
-    assert (model.round, model.told.network.name) == (told["validation"]["round"], "net.py:Net")
+    assert (model.round, model.model_file.network.name) == (told["validation"]["round"], "net.py:Net")
     assert confusion(model, toolkit.load("digits")).tolist() == told["confusion"]
     trial = Trial(
         toolkit.federate(toolkit.load("digits"), "dirichlet:0.1", clients=3, seed=1, validation=0.2),

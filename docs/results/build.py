@@ -76,7 +76,7 @@ def _told_apart(settings: Sequence[Setting]) -> list[Setting]:
             for key, value in each.settings.items()
             if any(other.get(key) != value for other in alike)
         }
-        found.append(replace(each, title=", ".join(filter(None, (each.title, evidence.told(differs))))))
+        found.append(replace(each, title=", ".join(filter(None, (each.title, evidence.in_words(differs))))))
     return found
 
 
@@ -170,7 +170,7 @@ def _budget(conditions: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     each = {
         f"budget.{name}": conditions[f"budget.{name}"] for name in usual if f"budget.{name}" in conditions
     }
-    return evidence.told(each | {key: value for key, value in settings.items() if key not in TITLE})
+    return evidence.in_words(each | {key: value for key, value in settings.items() if key not in TITLE})
 
 
 def _network(group: Sequence[tuple[Line, Line]], conditions: Mapping[str, Any]) -> NetworkResult:
@@ -186,7 +186,7 @@ def _network(group: Sequence[tuple[Line, Line]], conditions: Mapping[str, Any]) 
         methods.setdefault(text_of(told["method"]), {}).setdefault(told["seed"], (line, told))
     found = [_method(seeds, conditions) for seeds in methods.values()]
     return NetworkResult(
-        title=", ".join(filter(None, (model["name"], evidence.told(changed)))),
+        title=", ".join(filter(None, (model["name"], evidence.in_words(changed)))),
         name=model["name"],
         changed=changed,
         methods=sorted(found, key=lambda each: (each.client != "fedavg", each.client, each.server)),
@@ -389,7 +389,7 @@ def _by_kind(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
     work: dict[str, str] = {}
     for setting, told in judged:
         for name, one in told.candidates.items() if told.reference.plain else ():
-            method, network = one.method.name, evidence.told(one.network.changed)
+            method, network = one.method.name, evidence.in_words(one.network.changed)
             if set("+:") & set(method) or (network and method != "steady"):
                 continue
             row = f"`{method}`, {network}" if network else f"`{method}`"
@@ -437,7 +437,7 @@ def _overall(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
         for name, one in told.candidates.items():
             for goal in evidence.GOALS:
                 if (difference := told.difference(name, goal)) is not None:
-                    network = evidence.told(one.network.changed) or "as published"
+                    network = evidence.in_words(one.network.changed) or "as published"
                     mine = found.setdefault((one.method.name, network), {})
                     mine.setdefault(goal, []).append(difference)
     rows = []
@@ -658,7 +658,7 @@ def _methods(told: Verdict, other: str, gains: Mapping[str, Difference]) -> str:
 
 
 def _row(told: Verdict, one: Candidate) -> list[str]:
-    tuned = f" ({evidence.told(one.method.tuned)})" if one.method.tuned else ""
+    tuned = f" ({evidence.in_words(one.method.tuned)})" if one.method.tuned else ""
     found = told.difference(one.name, "accuracy")
     against = _gain(found) if found else "" if one.name == told.reference.name else "not compared"
     cells = [_value(told, one, measure) for measure in evidence.GOALS]

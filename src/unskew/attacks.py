@@ -69,8 +69,8 @@ class Attack:
         """Who lies, for readers of a result."""
         if self.kind == "none":
             return ()
-        told = ", ".join(map(str, sorted(self.attackers(seed, clients)))) or "none"
-        return (f"attack {self}: clients that attack: {told}.",)
+        numbers = ", ".join(map(str, sorted(self.attackers(seed, clients)))) or "none"
+        return (f"attack {self}: clients that attack: {numbers}.",)
 
     def attackers(self, seed: int, clients: int) -> frozenset[int]:
         """The numbers of the clients that lie: the fraction of all, rounded down."""

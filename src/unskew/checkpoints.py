@@ -270,7 +270,7 @@ class Checkpoints:
 
 def identity_of(trial: Trial, method: str) -> str:
     """SHA-256 over what a trial's results depend on, the initial model included, and words for the method."""
-    told = {
+    parts = {
         "method": method,
         "data": trial.federation.dataset.sha256,
         "partition": trial.federation.partition.index_sha256,
@@ -285,7 +285,7 @@ def identity_of(trial: Trial, method: str) -> str:
             trial.pick_device().type, trial.threads, trial.pick_precision(), trial.fast, str(trial.tuning),
         ],
     }  # fmt: skip
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(split: Split | None) -> str:

@@ -283,20 +283,20 @@ class ClientStore:
                 if entry.place is None:
                     assert entry.tensors is not None
                     self._write(entry, copies.get(entry, entry.tensors))
-        told: Index = {}
+        index: Index = {}
         with self._lock:
             for client, entry in entries.items():
                 place = entry.place
                 assert place is not None
                 place.segment.indexed.add(mapping)
-                told[str(client)] = [place.segment.number, place.offset, place.length, place.checksum]
+                index[str(client)] = [place.segment.number, place.offset, place.length, place.checksum]
             new = [segment for segment in self._segments.values() if mapping in segment.indexed]
         with self._writing():
             for segment in new:
                 segment.sync()
             if new:
                 sync_folder(self.folder)
-        return told
+        return index
 
     def open(self, index: Mapping[str, Any]) -> ClientTensors:
         """The mapping that `index` tells of, from the store's folder. Nothing is read before it is asked for,

@@ -27,7 +27,7 @@ class Compared:
     @property
     def sentence(self) -> str:
         """What the seeds back, and no more; of several conditions, a sentence on each."""
-        return " ".join(told.sentence for told in self.answers)
+        return " ".join(answer.sentence for answer in self.answers)
 
     @property
     def rows(self) -> list[ComparedRow]:
@@ -37,42 +37,42 @@ class Compared:
         95 % interval of that; p is corrected for all differences of its family (Holm); settled says whether
         the sign of the difference can be claimed."""
         return [
-            _row(condition, told, each, measure)
-            for condition, told in zip(self.conditions, self.answers, strict=True)
-            for each in told.standings
-            for measure in told.measures
+            _row(condition, answer, each, measure)
+            for condition, answer in zip(self.conditions, self.answers, strict=True)
+            for each in answer.standings
+            for measure in answer.measures
         ]
 
     def __repr__(self) -> str:
         """The table, the differences and the sentence, as text."""
         parts = []
-        for condition, told in zip(self.conditions, self.answers, strict=True):
-            lines = told.lines()
+        for condition, found in zip(self.conditions, self.answers, strict=True):
+            lines = found.lines()
             if lines:
                 lines = [
-                    f"{TITLES[told.main[0]]} against {told.reference}, in points (95 % interval)",
+                    f"{TITLES[found.main[0]]} against {found.reference}, in points (95 % interval)",
                     *lines,
                 ]
-            blocks = [_columns(_cells(told, differences=False)), lines, [told.sentence]]
+            blocks = [_columns(_cells(found, differences=False)), lines, [found.sentence]]
             parts.append("\n\n".join("\n".join(lines) for lines in ([condition], *blocks) if lines))
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
         """The same for a notebook, the best in bold where the seeds back it."""
         parts = []
-        for condition, told in zip(self.conditions, self.answers, strict=True):
-            head, *rows = _cells(told, differences=True) or [[]]
+        for condition, found in zip(self.conditions, self.answers, strict=True):
+            head, *rows = _cells(found, differences=True) or [[]]
             shown: list[list[str | notebook.HtmlCell]] = [
                 [
                     name,
                     *(
-                        notebook.HtmlCell(text, bold=_best(told, name, place))
+                        notebook.HtmlCell(text, bold=_best(found, name, place))
                         for place, text in enumerate(more)
                     ),
                 ]
                 for name, *more in rows
             ]
-            said = [notebook.paragraph(text) for text in (told.sentence, told.skew, *told.notes)]
+            said = [notebook.paragraph(text) for text in (found.sentence, found.skew, *found.notes)]
             parts.append(notebook.panel(condition, notebook.table(head, shown) if rows else "", *said))
         return "".join(parts)
 
@@ -96,17 +96,17 @@ def compare(runs: RunSources, *, reference: str | None = None) -> Compared:
         )
 
 
-def _row(condition: str, told: Answer, each: Standing, measure: str) -> ComparedRow:
+def _row(condition: str, answer: Answer, each: Standing, measure: str) -> ComparedRow:
     value, found = each.values[measure], each.differences.get(measure)
     low, high = (None, None) if found is None or found.interval is None else found.interval
     return {
         "condition": condition,
         "method": each.name,
         "measure": measure,
-        "seeds": len(told.seeds),
+        "seeds": len(answer.seeds),
         "mean": None if value is None else value.mean,
         "std": None if value is None else value.std,
-        "reference": told.reference,
+        "reference": answer.reference,
         "difference": None if found is None else found.difference,
         "low": low,
         "high": high,
@@ -115,16 +115,16 @@ def _row(condition: str, told: Answer, each: Standing, measure: str) -> Compared
     }
 
 
-def _cells(told: Answer, *, differences: bool) -> list[list[str]]:
+def _cells(answer: Answer, *, differences: bool) -> list[list[str]]:
     """The lines of the table, its head first; none where nothing is compared."""
-    if not told.standings:
+    if not answer.standings:
         return []
-    against = [f"against {told.reference}", "seeds"] if differences and told.others else []
-    lines = [["in %", *(TITLES[measure] for measure in told.main), *against]]
-    for each in told.standings:
-        found = each.differences.get(told.main[0])
+    against = [f"against {answer.reference}", "seeds"] if differences and answer.others else []
+    lines = [["in %", *(TITLES[measure] for measure in answer.main), *against]]
+    for each in answer.standings:
+        found = each.differences.get(answer.main[0])
         change = [points(found) if found else "", verdict(found)] if each.differences else ["", ""]
-        values = [_value(each.values[measure]) for measure in told.main]
+        values = [_value(each.values[measure]) for measure in answer.main]
         lines.append([each.name, *values, *change[: len(against)]])
     return lines
 
@@ -133,8 +133,8 @@ def _value(found: metrics.SeedsSummary | None) -> str:
     return "–" if found is None else metrics.plus_minus(found, scale=100)
 
 
-def _best(told: Answer, name: str, place: int) -> bool:
-    return place < len(told.main) and told.best.get(told.main[place]) == name
+def _best(answer: Answer, name: str, place: int) -> bool:
+    return place < len(answer.main) and answer.best.get(answer.main[place]) == name
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

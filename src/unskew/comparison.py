@@ -34,15 +34,15 @@ def comparison(
     """What `compare.json` holds, of methods under the conditions of an experiment: of each, finished runs by
     seed, as far as there are any; and the answer in it."""
     runs = {method: list(each.values()) for method, each in finished.items()}
-    told = answer(runs, reference=reference) if any(runs.values()) else None
+    found = answer(runs, reference=reference) if any(runs.values()) else None
     whole = {
         "dataset": experiment.data.name,
         "skew": experiment.skew.recipe,
         "clients": experiment.skew.clients,
         "seeds": list(seeds),
         "methods": {method: statistics(list(each.values())) for method, each in finished.items()},
-        "answer": told and answer_json(told),
-        "speed_up": _speed_up(finished, told.reference) if told and told.reference else {},
+        "answer": found and answer_json(found),
+        "speed_up": _speed_up(finished, found.reference) if found and found.reference else {},
         # By seed, as they ran.
         "runs": [
             summary_of(finished[method][seed])
@@ -52,25 +52,25 @@ def comparison(
         ],
         "failed": list(failed),
     }
-    return whole, told
+    return whole, found
 
 
-def answer_json(told: Answer) -> dict[str, Any]:
+def answer_json(answer: Answer) -> dict[str, Any]:
     """An answer as programs read it: measures by their names, differences as fractions."""
     return {
-        "sentence": told.sentence,
-        "skew": told.skew,
-        "notes": list(told.notes),
-        "reference": told.reference,
-        "round": told.round,
-        "seeds": list(told.seeds),
-        "best": dict(told.best),
+        "sentence": answer.sentence,
+        "skew": answer.skew,
+        "notes": list(answer.notes),
+        "reference": answer.reference,
+        "round": answer.round,
+        "seeds": list(answer.seeds),
+        "best": dict(answer.best),
         "differences": {
             each.name: {
                 measure: None if found is None else {**asdict(found), "settled": found.settled}
                 for measure, found in each.differences.items()
             }
-            for each in told.others
+            for each in answer.others
         },
     }
 
@@ -86,7 +86,7 @@ def statistics(runs: Sequence[SavedRun]) -> Json:
     summaries = [summary_of(run) for run in runs]
 
     def over(measure: SummaryMeasure, bounds: tuple[float, float] = metrics.SHARE) -> Json:
-        return _told(metrics.over_seeds([measure(summary) for summary in summaries], bounds=bounds))
+        return _summary_json(metrics.over_seeds([measure(summary) for summary in summaries], bounds=bounds))
 
     return {
         "accuracy": {
@@ -127,8 +127,10 @@ def site_statistics(summaries: Sequence[record.Summary]) -> dict[str, Json] | No
     found = [summary.sites for summary in summaries if summary.sites is not None]
     if not found:
         return None
-    told: dict[str, Json] = {
-        key: _told(metrics.over_seeds([getattr(sites.spread, key) for sites in found], bounds=metrics.SHARE))
+    by_measure: dict[str, Json] = {
+        key: _summary_json(
+            metrics.over_seeds([getattr(sites.spread, key) for sites in found], bounds=metrics.SHARE)
+        )
         for key in SPREAD
     }
     for key in ("accuracy", "balanced_accuracy"):
@@ -136,11 +138,13 @@ def site_statistics(summaries: Sequence[record.Summary]) -> dict[str, Json] | No
             {site.name: getattr(site, key) for site in sites.each} if sites.spread.accuracy else {}
             for sites in found
         ]
-        told[key] = {
-            name: _told(metrics.over_seeds([values.get(name) for values in by_site], bounds=metrics.SHARE))
+        by_measure[key] = {
+            name: _summary_json(
+                metrics.over_seeds([values.get(name) for values in by_site], bounds=metrics.SHARE)
+            )
             for name in dict.fromkeys(name for values in by_site for name in values)
         }
-    return told
+    return by_measure
 
 
 def _probability(name: str) -> SummaryMeasure:
@@ -151,23 +155,23 @@ def _speed_up(finished: Mapping[str, Mapping[int, SavedRun]], reference: str) ->
     """Of every method, by seed: the reference's best accuracy, the round that reaches it, and how many times
     sooner than the reference that is."""
     theirs = {seed: series(run, ACCURACY) for seed, run in finished[reference].items()}
-    told: dict[str, Json] = {}
+    speed_ups: dict[str, Json] = {}
     for method, runs in finished.items():
         both = {
             str(seed): (series(run, ACCURACY), theirs[seed]) for seed, run in runs.items() if seed in theirs
         }
         if method != reference and both:
-            told[method] = {
+            speed_ups[method] = {
                 "target": {seed: max(other.values()) for seed, (_, other) in both.items()},
                 "rounds_to_target": {
                     seed: metrics.rounds_to(max(other.values()), own) for seed, (own, other) in both.items()
                 },
                 "speed_up": {seed: metrics.speed_up(own, other) for seed, (own, other) in both.items()},
             }
-    return told
+    return speed_ups
 
 
-def _told(found: SeedsSummary | None) -> Json:
+def _summary_json(found: SeedsSummary | None) -> Json:
     if found is None:
         return None
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(found).items()}

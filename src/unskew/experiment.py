@@ -222,7 +222,7 @@ class Experiment(Spec):
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
-    def told(self) -> dict[str, Any]:
+    def result_settings(self) -> dict[str, Any]:
         """The settings that results depend on. The others say how and where they are computed."""
         elsewhere: dict[str, Any] = dict.fromkeys(
             ("engine", "workers", "trace", "client_memory", "checkpoint"), True
@@ -235,8 +235,8 @@ class Experiment(Spec):
         resolved experiment, as `prepare` makes it, it is the same however the settings were written. A
         dataset's file counts by its path, that of a method, a model or a partition by its path and its
         content, weights to start from by their content."""
-        told = json.dumps(self.told(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(told.encode()).hexdigest()
+        text = json.dumps(self.result_settings(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def title(self) -> str:
         """The conditions in one line."""
@@ -480,19 +480,21 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
 def _model(spec: ModelSpec, dataset: Dataset) -> tuple[models.OwnModel | None, ModelSpec]:
     """The user's own model, where it is one, and the settings with every default written out."""
     given: dict[str, Any] = spec.model_extra or {}
-    told: dict[str, Any] = {"init_sha256": _init_sha256(spec)}
+    update: dict[str, Any] = {"init_sha256": _init_sha256(spec)}
     if spec.init:
-        told["init"] = str(Path(spec.init).expanduser().resolve())
+        update["init"] = str(Path(spec.init).expanduser().resolve())
     if is_code(spec.name):
         options = given if spec.norm == "auto" else given | {"norm": spec.norm}
         own = models.own_model(spec.name, dataset.inputs, len(dataset.classes), options)
         without(":", split_name(spec.name)[0].resolve())
-        told |= {"name": absolute_name(spec.name), "sha256": _code_sha256(spec.name, spec.sha256, "model")}
+        update |= {"name": absolute_name(spec.name), "sha256": _code_sha256(spec.name, spec.sha256, "model")}
         # A parameter that is called as a setting has its default in the code alone.
         defaults = {
-            key: value for key, value in models.told_options(own).items() if key not in ModelSpec.model_fields
+            key: value
+            for key, value in models.stated_options(own).items()
+            if key not in ModelSpec.model_fields
         }
-        return own, spec.model_copy(update=told | defaults | given)
+        return own, spec.model_copy(update=update | defaults | given)
     if spec.sha256:
         raise UserError(f"model.sha256 is given, but model '{spec.name}' is no file: leave it out.")
     name = models.default_model(dataset.name, dataset.inputs) if spec.name == "auto" else spec.name
@@ -502,8 +504,8 @@ def _model(spec: ModelSpec, dataset: Dataset) -> tuple[models.OwnModel | None, M
         if key not in models.MODELS[name].defaults:
             known = [*ModelSpec.model_fields, *models.MODELS[name].defaults]
             raise unknown(f"setting of model '{name}'", key, known)
-    told["norm"] = models.MODELS[name].norms[0] if spec.norm == "auto" else spec.norm
-    return None, spec.model_copy(update={**told, "name": name, **models.MODELS[name].defaults, **given})
+    update["norm"] = models.MODELS[name].norms[0] if spec.norm == "auto" else spec.norm
+    return None, spec.model_copy(update={**update, "name": name, **models.MODELS[name].defaults, **given})
 
 
 def _check_own(trial: Trial, name: str) -> None:

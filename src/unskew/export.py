@@ -74,10 +74,10 @@ class Exportable(nn.Module):
     def __init__(self, model: TrainedModel) -> None:
         super().__init__()
         self.core = model.core
-        shape, columns = model.told.inputs.shape, model.scaled_columns
+        shape, columns = model.model_file.inputs.shape, model.scaled_columns
         self.columns: nn.Module = nn.Identity()
         size = ", ".join(map(str, shape))
-        match model.told.inputs.kind:
+        match model.model_file.inputs.kind:
             case "image":
                 self.reads = f"uint8 [n, {size}]"
             case "text":
@@ -211,11 +211,11 @@ def _program(whole: Exportable, inputs: Tensor) -> torch.export.ExportedProgram:
 def _metadata(model: TrainedModel, reads: str) -> dict[str, str]:
     columns = [] if model.columns is None else list(model.columns.names)
     features = [] if model.columns is None else list(model.columns.features)
-    told = {"classes": list(model.classes), "reads": reads, "columns": columns, "features": features}
+    values = {"classes": list(model.classes), "reads": reads, "columns": columns, "features": features}
     if model.words is not None:
-        told["words"] = list(model.words.words)
-    return {name: to_json(value, indent=None) for name, value in told.items()} | {
-        "unskew": to_json(model.told, indent=None)
+        values["words"] = list(model.words.words)
+    return {name: to_json(value, indent=None) for name, value in values.items()} | {
+        "unskew": to_json(model.model_file, indent=None)
     }
 
 

@@ -123,6 +123,8 @@ def _magnitudes_of(view: View, parts: Mapping[str, Objective]) -> Tensors:
 
 
 def _named(faults: Sequence[Fault]) -> str:
-    told = [f"client {each.client}, stage '{each.stage}' ({each.reason})" for each in faults[:MOST_TOLD]]
+    each_fault = [
+        f"client {each.client}, stage '{each.stage}' ({each.reason})" for each in faults[:MOST_TOLD]
+    ]
     more = [f"{len(faults) - MOST_TOLD} more"] if len(faults) > MOST_TOLD else []
-    return "; ".join([*told, *more])
+    return "; ".join([*each_fault, *more])

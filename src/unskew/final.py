@@ -109,7 +109,7 @@ def _features(
     if read_model(run.path)[0].network.clients is not None:
         raise UserError(f"{run.path} has a model of each client and none for all: leave this run out.")
     model = load_model(run.path)
-    if dataset.inputs.shape != tuple(model.told.inputs.shape):
+    if dataset.inputs.shape != tuple(model.model_file.inputs.shape):
         raise UserError(f"{run.path} has a model for other data than its own: leave this run out.")
     batches = torch.split(torch.from_numpy(rows), experiment.evaluation.batch_size)
     parts = [model.core(dataset.test.inputs[batch]).features for batch in batches]

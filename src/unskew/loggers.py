@@ -111,9 +111,9 @@ class MLflow:
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
         now = int(1000 * time.time())
-        told = [self._entities.Metric(key, value, now, number) for key, value in values.items()]
-        for first in range(0, len(told), 1000):  # as many as MLflow takes at once
-            self._client.log_batch(self._run, metrics=told[first : first + 1000])
+        batch = [self._entities.Metric(key, value, now, number) for key, value in values.items()]
+        for first in range(0, len(batch), 1000):  # as many as MLflow takes at once
+            self._client.log_batch(self._run, metrics=batch[first : first + 1000])
 
     def end(self, summary: Mapping[str, Json] | None) -> None:
         if summary is not None:
@@ -218,8 +218,8 @@ class Log:
 
     def end(self, summary: Summary | None) -> None:
         """summary.json; None where the run was stopped."""
-        told = None if summary is None else plain(summary)
-        self._tell(lambda logger: logger.end(told))
+        values = None if summary is None else plain(summary)
+        self._tell(lambda logger: logger.end(values))
         self._loggers.clear()
 
     def _tell(self, what: Callable[[Logger], None]) -> None:

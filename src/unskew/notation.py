@@ -202,8 +202,8 @@ def path_in(text: str) -> str:
     """The absolute path that a name of data, a skew, a model or a part of a method begins with or has behind
     its first colon; empty where there is none."""
     name, rest = named(text)
-    told = items(rest)
-    for each in (name, told[0].text if told else ""):
+    first = items(rest)
+    for each in (name, first[0].text if first else ""):
         if Path(each).is_absolute():
             return each
     return ""

@@ -20,9 +20,9 @@ class HtmlCell:
     bold: bool = False
 
 
-def facts(title: str, told: Mapping[str, str], *more: str) -> str:
+def facts(title: str, values: Mapping[str, str], *more: str) -> str:
     """A title, then what is told as a table of two columns, then more HTML."""
-    rows = [(name, value) for name, value in told.items() if value]
+    rows = [(name, value) for name, value in values.items() if value]
     return panel(title, table((), rows, numbers=False), *more)
 
 
@@ -44,15 +44,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str | HtmlCell]], *, numb
 
 
 def _row(cells: Sequence[str | HtmlCell], tag: str, numbers: bool) -> str:
-    told = []
+    shown = []
     for place, each in enumerate(cells):
         cell = each if isinstance(each, HtmlCell) else HtmlCell(each)
         side = "right" if numbers and place else "left;white-space:nowrap" if not place else "left"
         # A transparent blue: the notebook's own text is read on it, whether that is dark or light.
         ground = f";background:rgba(60,130,220,{0.55 * cell.shade:.2f})" if cell.shade > 0 else ""
         bold = ";font-weight:bold" if cell.bold else ""
-        told.append(f'<{tag} style="{CELL};text-align:{side}{ground}{bold}">{escape(cell.text)}</{tag}>')
-    return f"<tr>{''.join(told)}</tr>"
+        shown.append(f'<{tag} style="{CELL};text-align:{side}{ground}{bold}">{escape(cell.text)}</{tag}>')
+    return f"<tr>{''.join(shown)}</tr>"
 
 
 def some(names: Sequence[str], most: int = 12) -> str:

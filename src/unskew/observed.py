@@ -158,7 +158,7 @@ def _watch(method: Method | Program, epochs: int) -> _Notes:
 
 
 def _passes(trained: float, frozen: float, once: float) -> str:
-    told = [
+    parts = [
         f"{number:.3g} {what}"
         for number, what in (
             (trained, "with a gradient for every sample and epoch"),
@@ -167,7 +167,7 @@ def _passes(trained: float, frozen: float, once: float) -> str:
         )
         if abs(number) > 1e-6
     ]
-    return " and ".join(told) or "none"
+    return " and ".join(parts) or "none"
 
 
 def _traffic(notes: _Notes) -> str:
@@ -177,13 +177,13 @@ def _traffic(notes: _Notes) -> str:
 
 def _words(tensors: Mapping[str, Tensor], model: Tensors) -> list[str]:
     """Their names with their shapes, and in one word those that come for every tensor of the model."""
-    told = dict[str, None]()
+    words = dict[str, None]()
     for name, value in tensors.items():
         of = next((each for each in model if name.endswith(f"/{each}")), None)
         if of is not None and value.shape == model[of].shape:
-            told[f"'{name.removesuffix(of)}...' for every tensor of the model"] = None
+            words[f"'{name.removesuffix(of)}...' for every tensor of the model"] = None
         else:
-            told[f"'{name}' of {'one number' if not value.ndim else 'shape ' + str(list(value.shape))}"] = (
+            words[f"'{name}' of {'one number' if not value.ndim else 'shape ' + str(list(value.shape))}"] = (
                 None
             )
-    return list(told)
+    return list(words)

@@ -118,7 +118,7 @@ def read_samples(model: TrainedModel, path: Path) -> SampleReader:
     """The samples of a file or folder that this model reads."""
     if not path.exists():
         raise UserError(f"{path} does not exist: give the path of a file or folder.")
-    kind, suffix = model.told.inputs.kind, path.suffix.lower()
+    kind, suffix = model.model_file.inputs.kind, path.suffix.lower()
     if not path.is_dir():
         check_regular(path)
         if suffix == ".npz":
@@ -139,7 +139,7 @@ def read_samples(model: TrainedModel, path: Path) -> SampleReader:
 
 
 def _images(model: TrainedModel, path: Path) -> SampleReader:
-    channels, height, width = model.told.inputs.shape
+    channels, height, width = model.model_file.inputs.shape
     if channels not in (1, 3):
         raise UserError(f"the model reads images of {channels} channels: give an .npz file with such ones.")
     files = list_images(path) if path.is_dir() else [path]
@@ -155,13 +155,13 @@ def _images(model: TrainedModel, path: Path) -> SampleReader:
             below = [file.relative_to(path).as_posix() if path.is_dir() else file.name for file in part]
             yield NamedSamples(below, torch.from_numpy(images))
         if resized:
-            told.notes.append(
+            reader.notes.append(
                 f"{resized} of {len(files)} images were resized to {width}x{height}, the size that the model "
                 "reads."
             )
 
-    told = SampleReader("file", read())
-    return told
+    reader = SampleReader("file", read())
+    return reader
 
 
 def _arrays(model: TrainedModel, path: Path) -> SampleReader:

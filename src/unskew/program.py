@@ -199,23 +199,23 @@ class Run:
             return changed or round
 
         def make(before: Stage | None) -> Stage:
-            told = list(before.rounds) if before else []
-            best, choice = before.best if before else None, BestRound(trial.stop, told if chooses else ())
+            rounds = list(before.rounds) if before else []
+            best, choice = before.best if before else None, BestRound(trial.stop, rounds if chooses else ())
 
             def stage(state: State) -> Stage:
-                cost = rounds_cost(trial, method, len(told))
+                cost = rounds_cost(trial, method, len(rounds))
                 return Stage(
                     states=(state,),
-                    rounds=tuple(told),
-                    traffic=sum((round.traffic for round in told), NOTHING_SENT) if aside else NOTHING_SENT,
+                    rounds=tuple(rounds),
+                    traffic=sum((round.traffic for round in rounds), NOTHING_SENT) if aside else NOTHING_SENT,
                     cost=None if cost is None else cost * self.share_of_samples(trial),
                     best=best,
                 )
 
             def after(round: Round, state: State) -> bool:
                 nonlocal best
-                told.append(tell(round))
-                if chooses and choice.add(told[-1]):
+                rounds.append(tell(round))
+                if chooses and choice.add(rounds[-1]):
                     best = model_to_serve(method, state.server)
                 self._keeper.after_round(name, stage(state))
                 return choice.over

@@ -793,8 +793,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if is_dataclass(value):
-        told = ((each, getattr(value, each.name)) for each in fields(value))
+        values = ((each, getattr(value, each.name)) for each in fields(value))
         return {
-            each.name: plain(part) for each, part in told if each.default is MISSING or part != each.default
+            each.name: plain(part) for each, part in values if each.default is MISSING or part != each.default
         }
     return value

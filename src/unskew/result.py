@@ -187,21 +187,21 @@ class Result:
 
     def __repr__(self) -> str:
         """What was trained and how good it is, in two lines."""
-        told = ", ".join(f"{name} {value}" for name, value in self._told().items())
-        return f"Result({self._about()})\n{told}"
+        numbers = ", ".join(f"{name} {value}" for name, value in self._headline_numbers().items())
+        return f"Result({self._about()})\n{numbers}"
 
     def _repr_html_(self) -> str:
         """The same for a notebook, with every class where that fits."""
-        told = {**self._told(), "notes": " ".join(self.notes)}
+        numbers = {**self._headline_numbers(), "notes": " ".join(self.notes)}
         if len(self.classes) > notebook.MOST_COLUMNS:
-            return notebook.facts(f"Result: {self._about()}", told)
+            return notebook.facts(f"Result: {self._about()}", numbers)
         by_class = self.class_accuracy.values()
         row = [
             notebook.HtmlCell(notebook.percent(value).removesuffix(" %"), np.nan_to_num(value))
             for value in by_class
         ]
         classes = notebook.table(["class", *self.classes], [["accuracy in %", *row]])
-        return notebook.facts(f"Result: {self._about()}", told, classes)
+        return notebook.facts(f"Result: {self._about()}", numbers, classes)
 
     def _about(self) -> str:
         """The method, the conditions and the number of rounds."""
@@ -213,16 +213,16 @@ class Result:
         where = f"{federation.dataset.short_name}, {federation.skew}, {federation.clients:,} clients"
         return f"{method}, {where}, seed {self.trial.seed}, {done}"
 
-    def _told(self) -> dict[str, str]:
+    def _headline_numbers(self) -> dict[str, str]:
         """The numbers that one asks for first."""
         by_class = metrics.class_accuracy(self.final.confusion)
         worst = self.classes[metrics.worst_class(by_class)]
         accuracy = self.accuracy
-        told = {
+        numbers = {
             "accuracy": notebook.percent(accuracy.get("best_by_validation", accuracy["last"])),
             "worst class": f"{notebook.percent(self.worst_accuracy)} ({worst})",
         }
-        return told | {
+        return numbers | {
             f"{name} classes": notebook.percent(value)
             for name, value in self.groups.items()
             if value is not None
@@ -241,14 +241,14 @@ class Result:
         """last, best_by_test and mean_last_10, over the rounds that were tested; where a round was chosen by
         validation, also best_by_validation, which is of `weights`."""
         found = metrics.best_last_mean([metrics.accuracy(test.confusion) for test in self._tests])
-        told = {
+        accuracy = {
             "last": found["last"],
             "best_by_test": found["best"],
             "mean_last_10": found["mean_last_10"],
         }
         if self.validation is not None:
-            told["best_by_validation"] = metrics.accuracy(self.final.confusion)
-        return told
+            accuracy["best_by_validation"] = metrics.accuracy(self.final.confusion)
+        return accuracy
 
     @property
     def macro_f1(self) -> float:

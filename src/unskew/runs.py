@@ -243,10 +243,10 @@ class RunFolder:
             if (self.path / name).exists():
                 with writing(self.path / name) as file:
                     sync_file(file)  # before the summary says that the run is finished
-        told = model_file(resolved, result)
+        model = model_file(resolved, result)
         # One entry alone: of several, safetensors writes now one first, now another.
-        content = save(tensors, metadata={"unskew": to_json(told, indent=None)})
-        write_whole(self.path / "model.json", to_json(told))
+        content = save(tensors, metadata={"unskew": to_json(model, indent=None)})
+        write_whole(self.path / "model.json", to_json(model))
         write_whole(self.path / "model.safetensors", content)
         if result.owners is not None and len(result.sites) > record.MOST_SITES:
             lines = (to_json(site_record(site), indent=None) + "\n" for site in result.sites)
@@ -386,8 +386,8 @@ def time_of(clock: Clock) -> record.Time:
 
 def _timeless(line: record.RoundRecord | record.ProbeRecord) -> dict[str, Any]:
     """A line as its file has it, without its seconds."""
-    told: dict[str, Any] = json.loads(to_json(line))
-    return {key: value for key, value in told.items() if key != "seconds"}
+    values: dict[str, Any] = json.loads(to_json(line))
+    return {key: value for key, value in values.items() if key != "seconds"}
 
 
 def probe_record(round: int, found: Findings) -> record.ProbeRecord:
@@ -549,10 +549,10 @@ def differing_keys(one: Mapping[str, object], other: Mapping[str, object]) -> li
 
 
 def _briefly(experiment: Experiment) -> dict[str, Any]:
-    told = experiment.told()
+    settings = experiment.result_settings()
     with contextlib.suppress(UserError):  # of another version
-        told["skew"]["recipe"] = brief_skew(told["skew"]["recipe"])
-    return told
+        settings["skew"]["recipe"] = brief_skew(settings["skew"]["recipe"])
+    return settings
 
 
 def _short(value: object) -> str:

@@ -51,10 +51,10 @@ def describe_skew(
     parts = [labels, *sizes, *_tail(counts, samples)]
     if cohort is not None and cohort < total == known and (lacked := lacked_in_round(counts, cohort)) >= 0.05:
         parts.append(f"the {cohort} clients of a round together lack {_decimal(lacked)}")
-    told = ("no skew: " if even and each and " to " not in each and len(parts) == 1 else "") + "; ".join(
+    text = ("no skew: " if even and each and " to " not in each and len(parts) == 1 else "") + "; ".join(
         parts
     )
-    return told if known == total else f"of the first {known:,} of {total:,} {who}s: {told}"
+    return text if known == total else f"of the first {known:,} of {total:,} {who}s: {text}"
 
 
 def _labels(counts: Counts, who: str, samples: str) -> tuple[bool, str]:
@@ -80,8 +80,8 @@ def _labels(counts: Counts, who: str, samples: str) -> tuple[bool, str]:
         return True, f"{every} in much the same shares"
     largest = shares.max(axis=1)
     low, high = (f"{100 * end:.0f}" for end in (largest.min(), largest.max()))
-    told = low if low == high else f"{low} to {high}"
-    return False, f"{every}, its largest is {told} % of its {samples}"
+    share = low if low == high else f"{low} to {high}"
+    return False, f"{every}, its largest is {share} % of its {samples}"
 
 
 def _sizes(counts: Counts, who: str, samples: str, names: Sequence[str]) -> tuple[str, list[str]]:
@@ -111,12 +111,12 @@ def _tail(counts: Counts, samples: str) -> list[str]:
     """What is skewed of all clients' samples together."""
     whole = counts.sum(axis=0)
     nobody = int((whole == 0).sum())
-    told = [f"nobody holds {'one' if nobody == 1 else nobody} of them"] * bool(nobody)
+    parts = [f"nobody holds {'one' if nobody == 1 else nobody} of them"] * bool(nobody)
     there = whole[whole > 0]
     if len(there) > 1 and there.max() >= LONG_TAIL * there.min():
         ratio = _number(int(_two_digits(there.max() / there.min())))
-        told.append(f"the largest class has {ratio} times the {samples} of the smallest")
-    return told
+        parts.append(f"the largest class has {ratio} times the {samples} of the smallest")
+    return parts
 
 
 def lacked_in_round(counts: Counts, cohort: int) -> float:

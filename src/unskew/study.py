@@ -53,8 +53,8 @@ class ConditionResult:
     """The finished ones, by method."""
     answer: Answer | None
     """None where no run has finished."""
-    told: Mapping[str, Any]
-    """The same for programs."""
+    json: Mapping[str, Any]
+    """The whole result as compare.json holds it."""
 
 
 @dataclass(frozen=True)
@@ -132,22 +132,22 @@ class Study:
                 failed[cell.condition].append(where)
             else:
                 of_method[seed] = named[end.path]
-        told = []
+        results = []
         for condition, methods in finished.items():
             mine = [cell for cell in self.cells if cell.condition == condition]
             seeds = tuple(dict.fromkeys(cell.experiment.seed for cell in mine))
             whole, answer = comparison(mine[0].experiment, seeds, methods, failed[condition], self.reference)
             known = {method: list(each.values()) for method, each in methods.items() if each}
-            told.append(ConditionResult(condition, mine[0].experiment, seeds, known, answer, whole))
-        return told, [each for some in failed.values() for each in some]
+            results.append(ConditionResult(condition, mine[0].experiment, seeds, known, answer, whole))
+        return results, [each for some in failed.values() for each in some]
 
 
-def compare_json(told: Sequence[ConditionResult]) -> dict[str, Any]:
+def compare_json(results: Sequence[ConditionResult]) -> dict[str, Any]:
     """What compare.json holds: of one setting its comparison, of several each of them by name, and the runs
     of all."""
-    if len(told) == 1:
-        return dict(told[0].told)
-    whole = {each.condition: dict(each.told) for each in told}
+    if len(results) == 1:
+        return dict(results[0].json)
+    whole = {each.condition: dict(each.json) for each in results}
     runs = [run for each in whole.values() for run in each.pop("runs")]
     failed = [run for each in whole.values() for run in each.pop("failed")]
     return {"conditions": whole, "methods": {}, "runs": runs, "failed": failed}

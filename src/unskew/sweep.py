@@ -237,17 +237,17 @@ def _train_in(
     request: StopRequest | None,
 ) -> None:
     """Train and write everything down; `signals` comes to hold those that asked to stop."""
-    path, told = folder.path, 0
+    path, done = folder.path, 0
     trial, kept = _checkpoints_in(path, prepared, lambda sentence: watch.say([sentence]))
 
     def on_round(round: Round) -> None:
-        nonlocal told
-        told = round.number
+        nonlocal done
+        done = round.number
         _tell(folder, loggers, watch, round)
         _mark_round(clock)
 
     def stopped() -> Interrupted:
-        so_far = f" after round {told} of {trial.budget.rounds}" if told else ""
+        so_far = f" after round {done} of {trial.budget.rounds}" if done else ""
         return Interrupted(f"stopped{so_far}; {how_to_resume(path, [prepared.experiment], loggers.names)}")
 
     with closing(kept) as checkpoints:
@@ -334,8 +334,8 @@ def how_to_resume(path: Path, experiments: Iterable[Experiment], log: Sequence[s
 def resume_command(path: Path, experiments: Iterable[Experiment], log: Sequence[str] = ()) -> str:
     """The command that resumes these experiments in a folder, and tells these loggers of them."""
     code = dict.fromkeys(flag for each in experiments for flag in each.code())
-    told = [f"--log {','.join(log)}"] if log else []
-    return " ".join(["unskew resume", shlex.quote(str(path)), *code, *told])
+    loggers = [f"--log {','.join(log)}"] if log else []
+    return " ".join(["unskew resume", shlex.quote(str(path)), *code, *loggers])
 
 
 def _mark_round(clock: Clock) -> None:

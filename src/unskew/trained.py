@@ -38,19 +38,19 @@ class Core(nn.Module):
     """The part of a model that is all tensors: samples as a dataset holds them, normalised, and through the
     network."""
 
-    def __init__(self, network: nn.Module, told: record.ModelFile, *, by_batch: bool) -> None:
+    def __init__(self, network: nn.Module, file: record.ModelFile, *, by_batch: bool) -> None:
         super().__init__()
         self.network = network
         self.by_batch = by_batch
         """Whether a batch is normalised by its own statistics, so that its samples are not independent."""
-        self.bf16 = told.network.precision == "bf16"
-        self.is_image = told.inputs.kind == "image"
-        m, s = (torch.tensor(each, dtype=torch.float64).view(-1, 1, 1) for each in (told.mean, told.std))
+        self.bf16 = file.network.precision == "bf16"
+        self.is_image = file.inputs.kind == "image"
+        m, s = (torch.tensor(each, dtype=torch.float64).view(-1, 1, 1) for each in (file.mean, file.std))
         one, none = torch.tensor(1 / 255), torch.tensor(0.0)
         self.scale: Tensor
         self.offset: Tensor
-        self.register_buffer("scale", (1 / (255 * s)).float() if told.mean else one, persistent=False)
-        self.register_buffer("offset", (-m / s).float() if told.mean else none, persistent=False)
+        self.register_buffer("scale", (1 / (255 * s)).float() if file.mean else one, persistent=False)
+        self.register_buffer("offset", (-m / s).float() if file.mean else none, persistent=False)
 
     def forward(self, samples: Tensor) -> Out:
         x = samples.float() * self.scale + self.offset if self.is_image else samples
@@ -75,7 +75,7 @@ class TrainedModel(nn.Module):
     def __init__(
         self,
         core: Core,
-        told: record.ModelFile,
+        file: record.ModelFile,
         columns: Columns | None,
         words: Words | None,
         client: record.ClientModel | None = None,
@@ -83,41 +83,41 @@ class TrainedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.core = core
-        self.told, self.columns, self.words, self.client = told, columns, words, client
+        self.model_file, self.columns, self.words, self.client = file, columns, words, client
         self.site = site
         """Whose rows it reads, where each site has a scale of its own; None: they say it themselves."""
-        self.classes = tuple(told.classes)
+        self.classes = tuple(file.classes)
         self.eval()
 
     @property
     def method(self) -> str:
         """By which it was trained, as it can be typed."""
-        return self.told.method
+        return self.model_file.method
 
     @property
     def round(self) -> int:
         """After which round it was this, counted from 1."""
-        return self.told.round
+        return self.model_file.round
 
     def __repr__(self) -> str:
         """What it is, in one line."""
-        told, whose = self.told, "" if self.client is None else f", client {self.client.client}"
-        shape = "x".join(map(str, told.inputs.shape))
+        file, whose = self.model_file, "" if self.client is None else f", client {self.client.client}"
+        shape = "x".join(map(str, file.inputs.shape))
         return (
-            f"TrainedModel({told.network.name!r} of {told.method!r}{whose}, round {told.round}, reads "
-            f"{told.inputs.kind} {shape}, {len(self.classes)} classes)"
+            f"TrainedModel({file.network.name!r} of {file.method!r}{whose}, round {file.round}, reads "
+            f"{file.inputs.kind} {shape}, {len(self.classes)} classes)"
         )
 
     def _repr_html_(self) -> str:
         """What it is, for a notebook."""
-        told = self.told
-        seed = "" if told.seed is None else f", seed {told.seed}"
+        file = self.model_file
+        seed = "" if file.seed is None else f", seed {file.seed}"
         return notebook.facts(
-            f"TrainedModel {told.network.name}",
+            f"TrainedModel {file.network.name}",
             {
-                "trained by": f"{told.method} on {told.dataset}{seed}, round {told.round}",
+                "trained by": f"{file.method} on {file.dataset}{seed}, round {file.round}",
                 "client": "" if self.client is None else str(self.client.client),
-                "reads": f"{told.inputs.kind} {'x'.join(map(str, told.inputs.shape))}",
+                "reads": f"{file.inputs.kind} {'x'.join(map(str, file.inputs.shape))}",
                 "parameters": f"{sum(each.numel() for each in self.parameters()):,}",
                 f"{len(self.classes):,} classes": notebook.some(self.classes),
             },
@@ -151,7 +151,7 @@ class TrainedModel(nn.Module):
         `model.columns.names`, NaN where a value is missing; scaled, filled and turned into features here. A
         model that was trained on arrays takes its features as they are.
         texts: a list of texts, or token ids [n, tokens]."""
-        match self.told.inputs.kind:
+        match self.model_file.inputs.kind:
             case "image":
                 return self._images(raw)
             case "table":
@@ -160,7 +160,7 @@ class TrainedModel(nn.Module):
                 return self._texts(raw)
 
     def _images(self, raw: Raw) -> Tensor:
-        shape = tuple(self.told.inputs.shape)
+        shape = tuple(self.model_file.inputs.shape)
         if isinstance(raw, Tensor) and raw.dtype == torch.uint8 and tuple(raw.shape[1:]) == shape:
             return raw
         array = _numbers(raw)
@@ -179,7 +179,7 @@ class TrainedModel(nn.Module):
         return torch.from_numpy(np.ascontiguousarray(to_bytes(array, "images")))
 
     def _rows(self, raw: Raw) -> Tensor:
-        features = self.told.inputs.shape[0]
+        features = self.model_file.inputs.shape[0]
         if self.columns is None:
             array = _numbers(raw)
             if array.shape[1:] != (features,):
@@ -227,7 +227,7 @@ class TrainedModel(nn.Module):
             return torch.from_numpy(self.columns.apply(rows).astype(np.float32))
 
     def _texts(self, raw: Raw) -> Tensor:
-        length = self.told.inputs.shape[0]
+        length = self.model_file.inputs.shape[0]
         if isinstance(raw, str):
             raise UserError("the input is one text: give a list of texts.")
         if not isinstance(raw, Tensor | np.ndarray) and all(isinstance(each, str) for each in raw):
@@ -235,7 +235,7 @@ class TrainedModel(nn.Module):
                 raise UserError("the model was trained on token ids, whose words are not known: give such.")
             return self.words.encode([tokenise(str(text)) for text in raw])
         array = _numbers(raw)
-        most = self.told.inputs.vocabulary
+        most = self.model_file.inputs.vocabulary
         if array.shape[1:] != (length,) or array.dtype.kind not in "iu":
             raise UserError(
                 f"the inputs are {array.dtype} of shape {list(array.shape)}: give texts, or token ids "
@@ -277,26 +277,26 @@ def load_model(
     column that named the site says it, and rows of a new site are scaled by themselves.
     model: for a network of one's own code, that code: a module, or a function or class that makes one. A run
     folder never chooses it."""
-    told, tensors, path = read_model(Path(run))
-    columns = None if told.columns is None else _inside(path, Columns.from_json, told.columns)
-    words = None if told.words is None else _inside(path, Words.from_json, told.words)
-    inputs = Inputs(told.inputs.kind, tuple(told.inputs.shape), told.inputs.vocabulary)
-    _check(told, columns, words, path)
+    file, tensors, path = read_model(Path(run))
+    columns = None if file.columns is None else _inside(path, Columns.from_json, file.columns)
+    words = None if file.words is None else _inside(path, Words.from_json, file.words)
+    inputs = Inputs(file.inputs.kind, tuple(file.inputs.shape), file.inputs.vocabulary)
+    _check(file, columns, words, path)
     if site is not None and (columns is None or site not in columns.sites):
         known = [] if columns is None else list(columns.sites)
         if not known:
             raise UserError(f"{path} has no scale for each site: leave site out.")
         raise unknown("site", site, known)
     whose = None
-    if told.network.clients is not None or client is not None:
-        at, whose = _choose(told.network.clients or [], client, path)
-        tensors = _of_client(at, tensors, told, path)
-    network = _own(told, inputs, model, path) if told.network.own else _named(told, inputs, tensors, path)
-    norms = [] if told.network.statistics == "average" else models.moving_norms(network)
-    _fill(network, tensors, told, path)
+    if file.network.clients is not None or client is not None:
+        at, whose = _choose(file.network.clients or [], client, path)
+        tensors = _of_client(at, tensors, file, path)
+    network = _own(file, inputs, model, path) if file.network.own else _named(file, inputs, tensors, path)
+    norms = [] if file.network.statistics == "average" else models.moving_norms(network)
+    _fill(network, tensors, file, path)
     for norm in norms:
         models.forget_statistics(norm)
-    return TrainedModel(Core(network, told, by_batch=bool(norms)), told, columns, words, whose, site)
+    return TrainedModel(Core(network, file, by_batch=bool(norms)), file, columns, words, whose, site)
 
 
 def read_model(run: Path) -> tuple[record.ModelFile, Tensors, Path]:
@@ -318,16 +318,16 @@ def read_model(run: Path) -> tuple[record.ModelFile, Tensors, Path]:
     text = header.get("__metadata__", {}).get("unskew")
     if text is None:
         raise UserError(f"{path} tells nothing of its model, as those of older versions: run it again.")
-    told = _parse(text, path)
+    file = _parse(text, path)
     beside = run / DESCRIPTION
     if run.is_dir():
         try:
             other = beside.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise _damaged(beside, str(error)) from None
-        if _parse(other, beside) != told:
+        if _parse(other, beside) != file:
             raise UserError(f"{beside} and {path.name} are of two models: give another run, or run it again.")
-    return told, tensors, path
+    return file, tensors, path
 
 
 def _absent(run: Path) -> UserError:
@@ -365,12 +365,12 @@ def _damaged(path: Path, what: str) -> UserError:
     return UserError(f"{path} is damaged ({said}): give another run, or run it again.")
 
 
-def _check(told: record.ModelFile, columns: Columns | None, words: Words | None, path: Path) -> None:
+def _check(file: record.ModelFile, columns: Columns | None, words: Words | None, path: Path) -> None:
     """That the parts of a description fit each other."""
-    kind, shape = told.inputs.kind, told.inputs.shape
+    kind, shape = file.inputs.kind, file.inputs.shape
     if len(shape) != (3 if kind == "image" else 1):
         raise _damaged(path, f"inputs.shape is {shape} of {kind} data")
-    if len(told.mean) != len(told.std) or len(told.mean) not in (0, shape[0] if kind == "image" else 0):
+    if len(file.mean) != len(file.std) or len(file.mean) not in (0, shape[0] if kind == "image" else 0):
         raise _damaged(path, "mean and std do not fit the channels")
     if columns is not None and (kind != "table" or [len(columns.features)] != shape):
         raise _damaged(path, "the columns do not make the features")
@@ -378,9 +378,9 @@ def _check(told: record.ModelFile, columns: Columns | None, words: Words | None,
         same = [(each.name, each.features) for each in columns]
         if any([(each.name, each.features) for each in own] != same for own in columns.sites.values()):
             raise _damaged(path, "the columns of a site are not those of all")
-    if words is not None and (kind, [words.length], words.ids) != ("text", shape, told.inputs.vocabulary):
+    if words is not None and (kind, [words.length], words.ids) != ("text", shape, file.inputs.vocabulary):
         raise _damaged(path, "the words do not make the tokens")
-    if len(told.classes) < 2:
+    if len(file.classes) < 2:
         raise _damaged(path, "there are fewer than two classes")
 
 
@@ -411,55 +411,55 @@ def _choose(
     raise UserError(f"{path} holds no model of client '{wanted}': choose one of {names}{more}.")
 
 
-def _of_client(at: int, tensors: Tensors, told: record.ModelFile, path: Path) -> Tensors:
+def _of_client(at: int, tensors: Tensors, file: record.ModelFile, path: Path) -> Tensors:
     """One of several models. Where a tensor has one entry, all of them share it."""
-    clients = len(told.network.clients or ())
+    clients = len(file.network.clients or ())
     if any(value.ndim == 0 or len(value) not in (1, clients) for value in tensors.values()):
         raise _damaged(path, f"it should hold {clients} models")
     return {name: value[at if len(value) > 1 else 0] for name, value in tensors.items()}
 
 
-def _named(told: record.ModelFile, inputs: Inputs, tensors: Tensors, path: Path) -> nn.Module:
+def _named(file: record.ModelFile, inputs: Inputs, tensors: Tensors, path: Path) -> nn.Module:
     """The network of a name, without memory for its weights: those of the file take their places."""
-    nets = told.network.side_by_side
+    nets = file.network.side_by_side
     if nets is not None and len({name.split(".")[1] for name in tensors if name.startswith("nets.")}) != nets:
         raise _damaged(path, f"it should hold {nets} networks side by side")
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            return rebuild(told.network, inputs, len(told.classes))
+            return rebuild(file.network, inputs, len(file.classes))
     except UserError as error:
         raise _damaged(path, str(error).removesuffix(".")) from None
     except Exception as error:  # whatever a network makes of options that it does not have
-        raise _damaged(path, f"no {told.network.name} is made so: {error}") from None
+        raise _damaged(path, f"no {file.network.name} is made so: {error}") from None
 
 
 def _own(
-    told: record.ModelFile, inputs: Inputs, model: str | MakeModule | nn.Module | None, path: Path
+    file: record.ModelFile, inputs: Inputs, model: str | MakeModule | nn.Module | None, path: Path
 ) -> nn.Module:
     if model is None:
         raise UserError(
-            f"the network of {path} is made by code of your own ({told.network.name}), which no run folder "
+            f"the network of {path} is made by code of your own ({file.network.name}), which no run folder "
             "chooses: give it yourself, with --model, or model= in Python."
         )
-    options, make = told.network.options, cast(MakeModule, model)
+    options, make = file.network.options, cast(MakeModule, model)
     if isinstance(model, nn.Module):
         make = partial(copy.deepcopy, model)
     elif isinstance(model, str):
-        make = models.own_model(model, inputs, len(told.classes), options)
-    elif is_code(told.network.name):  # made of a file, and given here as what it names
-        make = models.own_model(told.network.name, inputs, len(told.classes), options, model)
+        make = models.own_model(model, inputs, len(file.classes), options)
+    elif is_code(file.network.name):  # made of a file, and given here as what it names
+        make = models.own_model(file.network.name, inputs, len(file.classes), options, model)
     elif options:
         make = partial(model, **options)
     try:
         with torch.random.fork_rng(devices=[]):
-            return rebuild(told.network, inputs, len(told.classes), make)
+            return rebuild(file.network, inputs, len(file.classes), make)
     except UserError:
         raise
     except Exception as error:
         raise UserError(f"the model cannot be made ({type(error).__name__}: {error}): fix it.") from error
 
 
-def _fill(network: nn.Module, tensors: Tensors, told: record.ModelFile, path: Path) -> None:
+def _fill(network: nn.Module, tensors: Tensors, file: record.ModelFile, path: Path) -> None:
     wanted, found = (
         {name: (tuple(value.shape), value.dtype) for name, value in each.items()}
         for each in (network.state_dict(), tensors)
@@ -467,7 +467,7 @@ def _fill(network: nn.Module, tensors: Tensors, told: record.ModelFile, path: Pa
     if wanted != found:
         name = next(each for each in dict.fromkeys([*wanted, *found]) if wanted.get(each) != found.get(each))
         raise UserError(
-            f"{path} does not hold the weights of a {told.network.name} ('{name}' differs): give the network "
+            f"{path} does not hold the weights of a {file.network.name} ('{name}' differs): give the network "
             "that it was trained with, or another run."
         )
     network.load_state_dict(tensors, assign=True)

@@ -24,7 +24,7 @@ from unskew.data.augment import Augment
 from unskew.data.federation import Federation
 from unskew.errors import UserError, unknown, whole_number
 from unskew.notation import items
-from unskew.parts.architecture import Told
+from unskew.parts.architecture import DescribedModel
 from unskew.parts.optimizers import OptimizerChoice
 from unskew.parts.schedules import Schedule
 from unskew.randomness import Purpose, draw_seed, seed_torch
@@ -188,8 +188,8 @@ class Stop(Spec):
     def __str__(self) -> str:
         if self == Stop():
             return "none"
-        told = self.model_dump(exclude_none=True)
-        return ",".join(f"{key}={value}" for key, value in told.items())
+        options = self.model_dump(exclude_none=True)
+        return ",".join(f"{key}={value}" for key, value in options.items())
 
     def score(self, confusion: metrics.Counts, loss: float) -> float:
         """How good a model is by the metric, from its confusion matrix and its loss: more is better."""
@@ -396,14 +396,14 @@ class Trial:
         if isinstance(self.model, str):
             known = models.MODELS[self.model]
             options = {name: options.get(name, value) for name, value in known.defaults.items()}
-            told = NetworkRecord(name=self.model, norm=self.norm or known.norms[0], options=options)
-        elif isinstance(self.model, Told):
-            told = self.model.network
+            network = NetworkRecord(name=self.model, norm=self.norm or known.norms[0], options=options)
+        elif isinstance(self.model, DescribedModel):
+            network = self.model.network
         else:
-            told = _own_network(self.model, options)
+            network = _own_network(self.model, options)
         if self.tuning:
-            told = replace(told, tuning=record.TuningRecord(**asdict(self.tuning)))
-        return replace(told, statistics=self.statistics, precision=self.pick_precision())
+            network = replace(network, tuning=record.TuningRecord(**asdict(self.tuning)))
+        return replace(network, statistics=self.statistics, precision=self.pick_precision())
 
     def build(self, *, adapted: bool = True) -> nn.Module:
         """The model with its initial weights: the same for every method under this trial. `adapted` says that
@@ -491,7 +491,7 @@ def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, 
     """A network that is made by the user's own code."""
     if isinstance(model, models.OwnModel):
         file, name = split_name(model.name)
-        return NetworkRecord(name=f"{file.name}:{name}", own=True, options=models.told_options(model))
+        return NetworkRecord(name=f"{file.name}:{name}", own=True, options=models.stated_options(model))
     maker = type(model) if isinstance(model, nn.Module) else model
     return NetworkRecord(
         name=getattr(maker, "__qualname__", type(maker).__qualname__), own=True, options=options

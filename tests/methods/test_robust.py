@@ -419,7 +419,7 @@ def test_a_private_model_does_not_tell_the_seed_that_its_noise_comes_from(unskew
         words = f"run --method {method} --rounds 1 --epochs 1 --seed {seed} --out {method.replace(':', '-')}"
         assert unskew(*words.split(), "--quiet").code == 0
         model = load_model(method.replace(":", "-"))
-        assert (model.told.seed == seed, model.told.identity is not None) == (told, told)
+        assert (model.model_file.seed == seed, model.model_file.identity is not None) == (told, told)
         files = [Path(method.replace(":", "-")) / name for name in ("model.json", "model.safetensors")]
         assert [str(seed).encode() in path.read_bytes() for path in files] == [told, told]
         assert (f"seed {seed}" in model._repr_html_()) == told

@@ -88,7 +88,7 @@ def test_a_method_looks_the_same_in_any_list():
         assert all(found[name] == alone[name] for name in names if name in METHODS)
     assert looks(OTHERS[::-1]) == looks(OTHERS)
     assert not set(looks(OTHERS).values()) & set(looks(METHODS).values())
-    assert alone["fedvls"].told() == {
+    assert alone["fedvls"].page_json() == {
         "light": "#0b55ec", "dark": "#4968fc", "dash": [4, 1.3, 1, 1.3, 1, 1.3], "symbol": "cross",
     }  # fmt: skip
 

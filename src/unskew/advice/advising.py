@@ -28,8 +28,8 @@ OTHER_DATA = 0.5
 POINTS = {"accuracy": "of accuracy", "worst": "on the worst class", "vacant": "on vacant classes"}
 MOST = 3
 """Settings that are shown beside the nearest, and differences and methods that a sentence names."""
-TOLD = 0.3
-"""From this distance on a difference is told."""
+NOTABLE = 0.3
+"""The distance from which a difference is shown."""
 FACTS = (
     "classes", "clients", "cohort", "vacant", "effective", "lacked", "per_client", "largest", "tail",
 )  # fmt: skip
@@ -68,7 +68,7 @@ class Match:
     @property
     def differs(self) -> list[str]:
         """In what they differ much, in words; first what makes them not alike."""
-        return [each.words for each in self.contrasts if each.distance > (TOLD if self.near else 1)]
+        return [each.words for each in self.contrasts if each.distance > (NOTABLE if self.near else 1)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,10 +138,10 @@ class Advice:
             return "Nothing was measured yet that could be asked."
         nearest = self.others[0]
         more = len(nearest.differs) - MOST
-        told = [*nearest.differs[:MOST], *([f"and {more} more"] if more > 0 else [])]
+        differences = [*nearest.differs[:MOST], *([f"and {more} more"] if more > 0 else [])]
         return (
             f"None of the measured settings is like this one: in the nearest ({nearest.setting.title}) "
-            f"{'; '.join(told)}."
+            f"{'; '.join(differences)}."
         )
 
     @property
@@ -234,13 +234,13 @@ def _brief(choice: ChosenCandidate) -> str:
 
 def _about(choice: ChosenCandidate) -> list[str]:
     """A candidate by every measure, what it costs, and what is as good."""
-    told, name, plain = choice.verdict, choice.candidate.name, choice.verdict.reference
+    verdict, name, plain = choice.verdict, choice.candidate.name, choice.verdict.reference
     lines = []
     for goal in GOALS:
         value, theirs, found = (
-            told.value(name, goal),
-            told.value(plain.name, goal),
-            told.difference(name, goal),
+            verdict.value(name, goal),
+            verdict.value(plain.name, goal),
+            verdict.difference(name, goal),
         )
         if value is None:
             continue

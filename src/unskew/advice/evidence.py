@@ -115,6 +115,6 @@ def evidence() -> tuple[Setting, ...]:
     return tuple(read((files("unskew.advice") / "evidence.jsonl").read_text(encoding="utf-8")))
 
 
-def told(changed: Mapping[str, Any]) -> str:
+def in_words(changed: Mapping[str, Any]) -> str:
     """Settings in words, such as "norm group+ws, features unit"."""
     return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in changed.items())

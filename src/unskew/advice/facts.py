@@ -141,7 +141,7 @@ def _shares(name: str, there: SkewFacts, here: SkewFacts) -> Contrast:
         "lacked": "the clients of a round together lack {} of the classes",
     }[name]
     return Contrast(
-        abs(theirs - ours) / ALIKE_SHARE, _told(words, f"{100 * theirs:.0f} %", f"{100 * ours:.0f} %")
+        abs(theirs - ours) / ALIKE_SHARE, _both(words, f"{100 * theirs:.0f} %", f"{100 * ours:.0f} %")
     )
 
 
@@ -156,11 +156,11 @@ def _times(name: str, there: SkewFacts, here: SkewFacts) -> Contrast:
         "tail": ("the largest class has {} times the samples of the smallest", "{:,.1f}"),
     }[name]
     if name == "participation":
-        told = _told(words, *("all" if each == 1 else f"{100 * each:.2g} %" for each in (theirs, ours)))
+        sentence = _both(words, *("all" if each == 1 else f"{100 * each:.2g} %" for each in (theirs, ours)))
     else:
-        told = _told(words, shown.format(theirs), shown.format(ours))
-    return Contrast(abs(math.log(theirs / ours)) / math.log(ALIKE_TIMES[name]), told)
+        sentence = _both(words, shown.format(theirs), shown.format(ours))
+    return Contrast(abs(math.log(theirs / ours)) / math.log(ALIKE_TIMES[name]), sentence)
 
 
-def _told(words: str, theirs: str, ours: str) -> str:
+def _both(words: str, theirs: str, ours: str) -> str:
     return f"{words.format(theirs)}, here {ours}"

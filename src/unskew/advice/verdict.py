@@ -128,8 +128,8 @@ class ChosenCandidate:
     @property
     def best(self) -> bool:
         """Whether it is above every other candidate beyond chance."""
-        told = self.verdict.answer
-        return told is not None and told.best.get(self.measure) == self.candidate.name
+        answer = self.verdict.answer
+        return answer is not None and answer.best.get(self.measure) == self.candidate.name
 
     @cached_property
     def alike(self) -> list[Candidate]:
@@ -142,8 +142,8 @@ class ChosenCandidate:
         against = metrics.against_reference(values, self.candidate.name)
         return [
             ranked[name]
-            for name, told in against.items()
-            if not ((pair := told[self.measure]) and pair.settled and pair.difference < 0)
+            for name, differences in against.items()
+            if not ((pair := differences[self.measure]) and pair.settled and pair.difference < 0)
         ]
 
     @property

@@ -72,20 +72,20 @@ def measure(names: Sequence[str], settings: Settings, tell: Tell = lambda _: Non
 def conditions() -> dict[str, Json]:
     """Where the times were taken."""
     cpu = machine(torch.device("cpu"))
-    told: dict[str, Json] = {"date": cpu.started, "cpu": cpu.device_name, "cores": cpu.cores}
+    found: dict[str, Json] = {"date": cpu.started, "cpu": cpu.device_name, "cores": cpu.cores}
     if torch.cuda.is_available():
-        told |= {
+        found |= {
             "gpu": torch.cuda.get_device_name(),
             "driver": _driver(),
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         }
     versions: dict[str, Json] = {**cpu.versions}
-    told |= {"platform": cpu.platform, "python": cpu.python, "versions": versions}
-    told |= {"unskew_commit": cpu.unskew_commit}
+    found |= {"platform": cpu.platform, "python": cpu.python, "versions": versions}
+    found |= {"unskew_commit": cpu.unskew_commit}
     program = Path(sys.argv[0]).stem.replace("__main__", "unskew")  # python -m unskew
     command = shlex.join([program, *sys.argv[1:]])
-    return told | {"command": command, "threads": "1 per process, unless a line says else"}
+    return found | {"command": command, "threads": "1 per process, unless a line says else"}
 
 
 def _driver() -> str | None:

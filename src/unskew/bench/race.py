@@ -212,8 +212,13 @@ def command(cell: BenchCell, entry: Entry, rounds: int, settings: Settings) -> t
         began = time.perf_counter()
         child("-m", "unskew", "run", str(file), "--quiet", "--out", str(out))
         seconds = time.perf_counter() - began
-        told = SUMMARY.parse((out / "summary.json").read_text(encoding="utf-8")).time
-    parts = {**told.start, "first round": told.first_round, "rounds": told.rounds, "end": told.end}
+        time_record = SUMMARY.parse((out / "summary.json").read_text(encoding="utf-8")).time
+    parts = {
+        **time_record.start,
+        "first round": time_record.first_round,
+        "rounds": time_record.rounds,
+        "end": time_record.end,
+    }
     return seconds, parts
 
 

@@ -148,9 +148,9 @@ class Report:
         return {"conditions": self.conditions, "cells": [section.json() for section in self.sections]}
 
     def markdown(self) -> str:
-        told = "\n".join(f"- {name}: {_plain(value)}" for name, value in self.conditions.items())
+        conditions = "\n".join(f"- {name}: {_plain(value)}" for name, value in self.conditions.items())
         body = "\n".join(section.markdown() for section in self.sections)
-        return f"# unskew bench\n\n{told}\n\n{body}\n{LEGEND}\n"
+        return f"# unskew bench\n\n{conditions}\n\n{body}\n{LEGEND}\n"
 
     def save(self, folder: Path) -> list[Path]:
         """As .json and .md, named after the time and the cells; what is there already stays."""

@@ -219,7 +219,7 @@ def _conditions(experiment: Experiment) -> dict[str, object]:
     """What has to be the same for methods that are compared, by the names of settings."""
     return {
         key: value
-        for key, value in flatten(experiment.told())
+        for key, value in flatten(experiment.result_settings())
         if key.partition(".")[0] not in ("method", "model") and not is_tunable(key)
     }
 
@@ -269,19 +269,19 @@ def _conclude(
     json: bool,
     quiet: bool,
 ) -> None:
-    told, failed = study.conclude(planned, ends)
+    results, failed = study.conclude(planned, ends)
     clock.mark("end")
     time = _time(clock)
-    whole = compare_json(told) | {"run_dir": str(folder), "time": time}
+    whole = compare_json(results) | {"run_dir": str(folder), "time": time}
     write_whole(folder / "compare.json", to_json(whole))
-    runs = [run for each in told for some in each.runs.values() for run in some]
+    runs = [run for each in results for some in each.runs.values() for run in some]
     if json:
         print(to_json(whole, indent=None))
     else:
-        for each in told:
+        for each in results:
             if each.answer:
                 _show(each)
-        if len(told) > 1 and runs:
+        if len(results) > 1 and runs:
             console().print()
             show_table(tabulate(runs, columns=CONDITION, reference=study.reference))
         console().print(f"\nrun folders: {folder}", soft_wrap=True)
@@ -297,24 +297,24 @@ def _conclude(
 
 
 def _show(compared: ConditionResult) -> None:
-    told, rows = compared.answer, list(compared.runs.items())
-    assert told is not None
+    answer, rows = compared.answer, list(compared.runs.items())
+    assert answer is not None
     screen = console()
     seeds = compared.seeds
     if compared.condition:
         screen.print()
     screen.print(f"{compared.experiment.title()}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}")
-    screen.print(told.skew)
+    screen.print(answer.skew)
     grids = [result_grid(rows), score_grid(rows), *compared_sites(rows), cost_grid(rows)]
-    settles = told.reference is not None and len(told.seeds) >= metrics.FEWEST
-    if told.reference is not None:
-        grids.insert(1, difference_grid(told))
-    for grid in [*grids, *([forest_grid(told)] if settles else [])]:
+    settles = answer.reference is not None and len(answer.seeds) >= metrics.FEWEST
+    if answer.reference is not None:
+        grids.insert(1, difference_grid(answer))
+    for grid in [*grids, *([forest_grid(answer)] if settles else [])]:
         screen.print()
         screen.print(grid)
-    screen.print(f"\n{told.sentence}")
+    screen.print(f"\n{answer.sentence}")
     failed = (note for _, runs in rows for run in runs for note in summary_of(run).notes)
-    for note in dict.fromkeys((*told.notes, *failed)):
+    for note in dict.fromkeys((*answer.notes, *failed)):
         screen.print(f"note: {note}")
 
 

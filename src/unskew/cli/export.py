@@ -50,11 +50,11 @@ def export(
         out.parent.mkdir(parents=True, exist_ok=True)
         done = write_model(trained, to, out, samples[:CHECKED])
     if json:
-        told = {"out": str(out), "to": to, "reads": done.inputs, "outputs": ["logits", "probabilities"]}
+        about = {"out": str(out), "to": to, "reads": done.inputs, "outputs": ["logits", "probabilities"]}
         print(
             to_json(
                 {
-                    **told,
+                    **about,
                     "classes": list(trained.classes),
                     "checked": done.samples,
                     "difference": done.difference,
@@ -82,7 +82,7 @@ def _own_samples(model: TrainedModel, run: Path, data: Path | None) -> Tensor:
         raise UserError(
             f"the run's own data cannot be read ({str(error).removesuffix('.')}): {how}."
         ) from None
-    if list(samples.shape[1:]) != model.told.inputs.shape:
+    if list(samples.shape[1:]) != model.model_file.inputs.shape:
         raise UserError(f"the run's own data are not what they were: {how}.")
     return samples
 

@@ -97,10 +97,10 @@ def init(
         schedule=schedule,
         seed=seed,
     )
-    told = dict(flatten(Experiment(**given).model_dump(mode="json", exclude_none=True)))
+    values = dict(flatten(Experiment(**given).model_dump(mode="json", exclude_none=True)))
     shown = ("seed", "data.name", "skew.recipe", "skew.clients", "model.name")
-    chosen = [*shown, *(key for key in told if key.startswith("budget.")), *dict(flatten(given))]
-    settings = {"method": method, **{key: told[key] for key in chosen if key in told}}
+    chosen = [*shown, *(key for key in values if key.startswith("budget.")), *dict(flatten(given))]
+    settings = {"method": method, **{key: values[key] for key in chosen if key in values}}
     files = write_app(folder, settings, like=like, nodes=number)
     screen = console()
     for file in files:

@@ -42,7 +42,7 @@ def methods(
 
 def show(name: str, screen: Console) -> None:
     card = find(name)
-    told, known = (card, "") if card.stated else _observe(card)
+    costs, known = (card, "") if card.stated else _observe(card)
     screen.print(Text(card.page or card.idea))
     screen.print()
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -50,10 +50,10 @@ def show(name: str, screen: Console) -> None:
     table.add_column()
     options = ", ".join(f"{key}={value}" for key, value in card.options.items())
     table.add_row("hyperparameters", options or "none")
-    table.add_row("extra forward passes", told.passes)
-    table.add_row("extra memory at a client", told.memory)
-    table.add_row("extra traffic", told.traffic)
-    more = {"nothing": "nothing else", NOT_STATED: "what is not stated"}.get(told.sends, told.sends)
+    table.add_row("extra forward passes", costs.passes)
+    table.add_row("extra memory at a client", costs.memory)
+    table.add_row("extra traffic", costs.traffic)
+    more = {"nothing": "nothing else", NOT_STATED: "what is not stated"}.get(costs.sends, costs.sends)
     table.add_row("leaves the client", f"weights, number of samples, and {more}")
     if card.needs_sgd:
         table.add_row("optimiser", f"sgd alone, because {card.needs_sgd}")

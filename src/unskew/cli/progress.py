@@ -153,11 +153,11 @@ class ProgressDisplay:
         run = f"{self._name}: " * self._side_by_side
         for fault in line.faults or ():
             self._faults[self._name] += 1
-            told = self._faults[self._name]
-            if told <= FAULTS_TOLD:
+            count = self._faults[self._name]
+            if count <= FAULTS_TOLD:
                 where = f"round {line.round} continues without client {fault.client}, stage '{fault.stage}'"
                 self.say([f"{run}{where}: {fault.reason}."])
-            elif told == FAULTS_TOLD + 1:
+            elif count == FAULTS_TOLD + 1:
                 self.say([f"{run}there are more such faults: the run's rounds.jsonl has them all."])
 
     def _print(self, line: str) -> None:

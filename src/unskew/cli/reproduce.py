@@ -137,13 +137,13 @@ def reproduce(
             raise UserError(f"none of these cells can be run here: {next(iter(left_out.values()))}.")
         jobs = _jobs([each for each in wanted if each[0].id not in left_out], numbers, out, version, flags)
         failed = _run(jobs, out / version.folder, clock, options.loggers(log), quiet=quiet)
-    told = outcomes.outcomes(found, wanted, out, version)
+    results = outcomes.outcomes(found, wanted, out, version)
     _keep(found, out, version)
     if json:
-        whole = outcomes.to_json(found, told, version)
+        whole = outcomes.to_json(found, results, version)
         print(to_json({**whole, "left_out": _plain(left_out), "failed": _failures(failed)}, indent=None))
     else:
-        _show(found, told, version, left_out)
+        _show(found, results, version, left_out)
         if not quiet:
             console().print(f"\nruns and tables: {out / version.folder}", soft_wrap=True)
     if failed:
@@ -277,19 +277,19 @@ class _Estimating(ProgressDisplay):
     ) -> None:
         super().__init__(rounds, cells=len(settings), quiet=quiet, side_by_side=processes > 1)
         self._settings, self._folder, self._processes = settings, folder, processes
-        self._told = Pace.of(folder).estimate(settings) is not None
+        self._estimated = Pace.of(folder).estimate(settings) is not None
 
     def label(self, text: str) -> None:
         before = len(self._begun)
         super().label(text)
-        if self._told or not before or len(self._begun) == before:
+        if self._estimated or not before or len(self._begun) == before:
             return
         left = self._settings[before:]
         seconds = Pace.of(self._folder).estimate(left)
         if seconds is not None:
-            self._told = True
-            told = outcomes.duration(seconds / self._processes)
-            self.say([f"about {told} for the {len(left)} runs that are left."])
+            self._estimated = True
+            remaining = outcomes.duration(seconds / self._processes)
+            self.say([f"about {remaining} for the {len(left)} runs that are left."])
 
 
 def _write(
@@ -318,31 +318,31 @@ def _write(
         return
     for name in paths:
         console().print(name, soft_wrap=True)
-    told = "1 experiment file; run it" if len(paths) == 1 else f"{len(paths)} experiment files; run one"
-    say(f"{told} with: unskew run {shlex.quote(paths[0])}")
+    written = "1 experiment file; run it" if len(paths) == 1 else f"{len(paths)} experiment files; run one"
+    say(f"{written} with: unskew run {shlex.quote(paths[0])}")
 
 
 def _keep(table: PublishedTable, out: Path, version: Version) -> None:
     """Write down all that is known of a table, beside its runs."""
     everything = [(cell, reading) for cell in table.cells for reading in table.readings]
-    told = [each for each in outcomes.outcomes(table, everything, out, version) if each.runs]
-    if told:
+    kept = [each for each in outcomes.outcomes(table, everything, out, version) if each.runs]
+    if kept:
         stem = out / version.folder / table.id.replace(":", "-")
-        write_whole(stem.with_suffix(".json"), to_json(outcomes.to_json(table, told, version)))
-        write_whole(stem.with_suffix(".md"), outcomes.to_markdown(table, told, version))
+        write_whole(stem.with_suffix(".json"), to_json(outcomes.to_json(table, kept, version)))
+        write_whole(stem.with_suffix(".md"), outcomes.to_markdown(table, kept, version))
 
 
 def _show(
-    table: PublishedTable, told: Sequence[CellOutcome], version: Version, left_out: Mapping[str, str]
+    table: PublishedTable, results: Sequence[CellOutcome], version: Version, left_out: Mapping[str, str]
 ) -> None:
     screen = console()
     for line in outcomes.caption(table, version):
         screen.print(line, soft_wrap=True)
-    heads, rows = outcomes.rows_of(table, told, version)
+    heads, rows = outcomes.rows_of(table, results, version)
     screen.print()
     screen.print(Grid(heads, rows, words=1))
     screen.print()
-    for note in (*table.notes, *(f"assumed: {each}" for each in outcomes.assumptions(told))):
+    for note in (*table.notes, *(f"assumed: {each}" for each in outcomes.assumptions(results))):
         screen.print(f"note: {note}", soft_wrap=True)
     for why in dict.fromkeys(left_out.values()):
         names = [name for name, each in left_out.items() if each == why]

@@ -78,13 +78,13 @@ def sweep_time_line(
     time: SweepTime, summaries: Sequence[Summary], runs: int, *, side_by_side: bool = False
 ) -> str:
     """Where the time of several runs went, from the command to its answer."""
-    told = f"{runs} run{'s' * (runs > 1)}" + " side by side" * side_by_side
+    what = f"{runs} run{'s' * (runs > 1)}" + " side by side" * side_by_side
     if not side_by_side:
         first = round(sum(each.time.first_round for each in summaries), 1)
         rest = round(sum(each.time.rounds for each in summaries), 1)
         overhead = max(0.0, round(time.runs, 1) - first - rest)
-        told += f" (first rounds {first:.1f}, other rounds {rest:.1f}, overhead {overhead:.1f})"
-    return _sum(time.start, {told: time.runs, "end": time.end})
+        what += f" (first rounds {first:.1f}, other rounds {rest:.1f}, overhead {overhead:.1f})"
+    return _sum(time.start, {what: time.runs, "end": time.end})
 
 
 def _sum(start: Mapping[str, float], later: Mapping[str, float]) -> str:
@@ -290,8 +290,8 @@ def spread_line(summary: Summary) -> str:
 
 def compared_sites(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> list[Grid]:
     """Methods against sites, over the seeds; of many sites the spread alone. Empty without sites."""
-    told = {name: site_statistics([summary_of(run) for run in runs]) for name, runs in rows}
-    known = {name: sites for name, sites in told.items() if sites}
+    by_method = {name: site_statistics([summary_of(run) for run in runs]) for name, runs in rows}
+    known = {name: sites for name, sites in by_method.items() if sites}
 
     def named(sites: Mapping[str, Json], key: str) -> Mapping[str, Json]:
         by_site = sites[key]
@@ -367,10 +367,10 @@ def validation_line(summary: Summary) -> str:
         f"{found.value:.3f}" if found.metric == "loss" and found.value is not None else percent(found.value)
     )
     unit = "" if found.metric == "loss" else " %"
-    told = (
+    line = (
         f"chosen by validation: round {found.round} ({found.metric} {value}{unit} on {found.samples} samples)"
     )
-    return told + ("" if found.stopped is None else f"; stopped after round {found.stopped}")
+    return line + ("" if found.stopped is None else f"; stopped after round {found.stopped}")
 
 
 def cost_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
@@ -400,33 +400,33 @@ def mean(values: Sequence[float | None], form: str) -> str:
     return format(np.mean(known), form) if known else "-"
 
 
-def difference_grid(told: Answer) -> Grid:
+def difference_grid(answer: Answer) -> Grid:
     """Each method against the reference on the same seeds."""
 
     def cell(found: Difference | None) -> str:
         return "-" if found is None else points(found) + "*" * found.settled
 
-    rows = [[each.name, *(cell(each.differences[key]) for key in told.measures)] for each in told.others]
-    interval = " (95 % interval); * significant after Holm's correction" if len(told.seeds) > 2 else ""
-    title = f"against {told.reference} on the same seeds, in points{interval}"
-    return Grid(["method", *(TITLES[key] for key in told.measures)], rows, title)
+    rows = [[each.name, *(cell(each.differences[key]) for key in answer.measures)] for each in answer.others]
+    interval = " (95 % interval); * significant after Holm's correction" if len(answer.seeds) > 2 else ""
+    title = f"against {answer.reference} on the same seeds, in points{interval}"
+    return Grid(["method", *(TITLES[key] for key in answer.measures)], rows, title)
 
 
 FOREST = 25
 """Characters of a forest plot in the terminal."""
 
 
-def forest_grid(told: Answer) -> Grid:
+def forest_grid(answer: Answer) -> Grid:
     """The closing lines of a comparison: a forest plot of the first measure, with its verdicts."""
-    main = told.main[0]
-    found = {each.name: each.differences[main] for each in told.others}
+    main = answer.main[0]
+    found = {each.name: each.differences[main] for each in answer.others}
     ends = [end for one in found.values() if one and one.interval for end in one.interval]
     low, high = min([0.0, *ends]), max([0.0, *ends])
     rows: list[list[str | Text]] = []
     for name, one in found.items():
         drawn = "" if one is None else forest_line(one, low, high)
         rows.append([name, "-" if one is None else points(one), Text(drawn), Text(verdict(one))])
-    title = f"{TITLES[main]} against {told.reference}, over {len(told.seeds)} seeds"
+    title = f"{TITLES[main]} against {answer.reference}, over {len(answer.seeds)} seeds"
     return Grid(["method", "points (95 % interval)", "", ""], rows, title, words=2)
 
 

@@ -109,7 +109,7 @@ def show_table(made: MethodTable) -> None:
     screen = console()
     screen.print(f"{made.title}\n")
     for title, members in made.sections:
-        body: list[list[str | Text]] = [[row.name, *map(_told, row.cells)] for row in members]
+        body: list[list[str | Text]] = [[row.name, *map(_cell_text, row.cells)] for row in members]
         screen.print(Grid([made.heads[-1], *(head.line for head in made.columns)], body, title))
         screen.print()
     for note in (*made.footnotes, *made.notes):
@@ -117,7 +117,7 @@ def show_table(made: MethodTable) -> None:
         screen.print(f"note: {shown}", soft_wrap=True)
 
 
-def _told(cell: TableCell) -> Text:
+def _cell_text(cell: TableCell) -> Text:
     """Bold is not seen everywhere: a dagger stands for it."""
     return Text(f"{cell.text}†", "bold") if cell.is_best else Text(starred(cell))
 

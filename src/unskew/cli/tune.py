@@ -247,10 +247,10 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
                 raise Interrupted(f"stopped; {how_to_resume(folder, tried)}") from None
         clock.mark("trials")
         won = winners(folder, search, methods, done)
-        told = _told(search, won, done, folder)
-        write_whole(folder / "tune.json", to_json(told))
+        result = _tune_json(search, won, done, folder)
+        write_whole(folder / "tune.json", to_json(result))
     if json:
-        print(to_json(told, indent=None))
+        print(to_json(result, indent=None))
     else:
         _show(search, won, done, folder)
     if not quiet:
@@ -269,13 +269,13 @@ def _table(method: str) -> dict[str, Any]:
 
 def _portable(settings: dict[str, Any], resolved: Experiment) -> dict[str, Any]:
     """Settings that mean the same in every folder and on every machine."""
-    told, whole = resolved.model_dump(), copy.deepcopy(settings)
+    absolute, whole = resolved.model_dump(), copy.deepcopy(settings)
     for table, key in (
         ("data", "name"), ("data", "folder"), ("skew", "recipe"), ("model", "name"), ("model", "init"),
     ):  # fmt: skip
         if whole.get(table, {}).get(key):
-            whole[table][key] = told[table][key]
-    return whole | {"validation": told["validation"], "precision": told["precision"]}
+            whole[table][key] = absolute[table][key]
+    return whole | {"validation": absolute["validation"], "precision": absolute["precision"]}
 
 
 def _digest(federation: Federation) -> str:
@@ -324,7 +324,7 @@ def _agree(folder: Path, found: str, search: Search) -> None:
         raise UserError(f"the output folder {folder} holds no search: choose another with --out.")
     there, asked = (record.plain(each) for each in (read_search(folder), search))
     for each in (there, asked):
-        each["experiment"] = Experiment(**each["experiment"]).told()
+        each["experiment"] = Experiment(**each["experiment"]).result_settings()
     more = asked["trials"] > there["trials"]
     there["trials"] = asked["trials"] if more else there["trials"]
     if differing := [key for key in asked if asked[key] != there[key]]:
@@ -336,7 +336,7 @@ def _agree(folder: Path, found: str, search: Search) -> None:
         write_whole(folder / "search.json", to_json(search))
 
 
-def _told(
+def _tune_json(
     search: Search, won: list[Winner], done: dict[str, list[TrialLine]], folder: Path
 ) -> dict[str, Any]:
     """What tune.json holds."""

@@ -82,7 +82,7 @@ class Federation:
     def _repr_html_(self) -> str:
         """The same for a notebook, with who holds what where that fits."""
         counts, classes = self.partition.counts, self.dataset.classes
-        told = {
+        facts = {
             "data": f"{self.dataset.short_name}, {self.population.samples:,} {self.dataset.samples} of "
             f"{len(classes):,} classes",
             "clients": f"{self.clients:,}",
@@ -92,14 +92,14 @@ class Federation:
             "notes": " ".join(self.partition.notes),
         }
         if self.clients > notebook.MOST_ROWS or len(classes) > notebook.MOST_COLUMNS:
-            return notebook.facts("Federation", told)
+            return notebook.facts("Federation", facts)
         most = max(int(counts.max()), 1)
         names = self.names or tuple(str(client) for client in range(self.clients))
         rows: list[list[str | notebook.HtmlCell]] = [
             [name, *(notebook.HtmlCell(f"{n:,}" if n else "", n / most) for n in row), f"{sum(row):,}"]
             for name, row in zip(names, counts.tolist(), strict=True)
         ]
-        return notebook.facts("Federation", told, notebook.table(["client", *classes, "all"], rows))
+        return notebook.facts("Federation", facts, notebook.table(["client", *classes, "all"], rows))
 
     @cached_property
     def skew(self) -> str:

@@ -171,13 +171,13 @@ def _flbench(path: Path, dataset: Dataset) -> list[tuple[Ints, Ints]]:
         )
     total = len(dataset.train) + len(dataset.test)
 
-    told = 0
+    named = 0
 
     def indices(values: npt.ArrayLike, client: int) -> Ints:
-        nonlocal told
+        nonlocal named
         array = integers(values, f"flbench:{path}", client)
-        told += len(array)
-        if told > total:
+        named += len(array)
+        if named > total:
             raise UserError(f"{path} names more than the {total} samples of '{dataset.name}': make it again.")
         if array.size and (array.min() < 0 or array.max() >= total):
             raise UserError(

@@ -60,12 +60,12 @@ def join(
             first + (torch.zeros_like(part.labels) if part.owners is None else part.owners)
             for first, part in zip(first_owner, parts, strict=True)
         ]
-        told = all(p.owners is not None or not _owners(d) for d, p in zip(datasets, parts, strict=True))
+        owned = all(p.owners is not None or not _owners(d) for d, p in zip(datasets, parts, strict=True))
         splits.append(
             Split(
                 torch.cat([part.inputs if tables else _resize(part.inputs, shape) for part in parts]),
                 torch.cat(labels),
-                torch.cat(held) if told else None,
+                torch.cat(held) if owned else None,
                 domains=torch.repeat_interleave(
                     torch.arange(len(parts)), torch.tensor([len(part) for part in parts])
                 ),

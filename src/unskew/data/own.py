@@ -262,9 +262,9 @@ def from_folder(
     found = site_folders(parts[0])
     if sites or (sites is None and found.sites):
         groups = site_splits(parts)
-        told = f"{len(groups[0])} site{'s' * (len(groups[0]) > 1)} ({shortened(groups[0])})"
+        first = f"{len(groups[0])} site{'s' * (len(groups[0]) > 1)} ({shortened(groups[0])})"
         notes = (
-            f"{path} was read as SITE/CLASS/image: {told}; sites=false takes the first folders as classes.",
+            f"{path} was read as SITE/CLASS/image: {first}; sites=false takes the first folders as classes.",
         )
     elif sites is None and found.deeper:
         notes = (

@@ -234,12 +234,12 @@ def _notes(columns: Columns, train: Rows, test: Rows, missing: Missing, sites: i
         }
     )
     if any(gaps.values()):
-        told = shortened([f"{name} {n}" for name, n in gaps.most_common() if n], 12)
+        listed = shortened([f"{name} {n}" for name, n in gaps.most_common() if n], 12)
         whose = "the site's training rows" if columns.scale == "site" else "the training rows"
         how = f"mean or the most frequent category of {whose}"
         if missing == "column":
             how = f"mean of {whose}, or for no category, and a feature of its own says so"
-        yield f"Of {len(train) + len(test)} rows values are missing ({told}): they are taken for the {how}."
+        yield f"Of {len(train) + len(test)} rows values are missing ({listed}): they are taken for the {how}."
     for column in columns:
         if strange := column.unseen(test):
             yield (
@@ -259,10 +259,10 @@ def _what_leaves(columns: Columns, missing: Missing) -> Iterable[str]:
     if columns.scale == "site":
         sent = ["which categories it has"] * text
         sent += ["in which columns it lacks values"] * (missing == "column")
-        told = (
+        leaves = (
             f"each would have to send {' and '.join(sent)}, and no number" if sent else "none sends anything"
         )
-        yield f"Columns are scaled and filled by each site's own training rows: {told}."
+        yield f"Columns are scaled and filled by each site's own training rows: {leaves}."
         return
     sent = list[str]()
     if numbers and (columns.scale == "all" or missing != "refuse"):

@@ -178,14 +178,14 @@ def from_dataset(other: Dataset, dataset: Dataset, parts: int = 2) -> Split:
 
 def refuse_test_samples(validation: Split, dataset: Dataset) -> None:
     """Refuse to choose by what a model is tested on. A few rows of a small table may be alike by chance."""
-    told = [
+    hashes = [
         {
             (hash(x.numpy().tobytes()), label)
             for x, label in zip(each.inputs, each.labels.tolist(), strict=True)
         }
         for each in (validation, dataset.test)
     ]
-    if len(told[1] & told[0]) > 0.5 * len(told[1]):
+    if len(hashes[1] & hashes[0]) > 0.5 * len(hashes[1]):
         raise UserError(
             "most samples of the test set are also in the validation set, so that it would choose the model "
             "that it tests: validate on others, or on a share of the clients' samples."

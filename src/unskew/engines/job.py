@@ -135,8 +135,8 @@ def _kind(error: Exception) -> FaultKind:
         return "lost"
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "memory"
-    told = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
-    return "memory" if told else "error"
+    out_of_memory = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+    return "memory" if out_of_memory else "error"
 
 
 def portable(error: E) -> E | RuntimeError:

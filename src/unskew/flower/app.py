@@ -142,9 +142,13 @@ def site_in(experiment: Experiment, config: Config, folder: Path | None, node: i
             "this node's config names no data: start it with --node-config 'data=\"csv:PATH,label=COLUMN\"', "
             "or with a partition-id of the experiment's dataset."
         )
-    clients, told, skew = _numbers(config["partition-id"]), config.get("num-partitions"), experiment.skew
-    if skew.clients == "auto" and told is not None:
-        skew = skew.model_copy(update={"clients": int(told)})
+    clients, partitions, skew = (
+        _numbers(config["partition-id"]),
+        config.get("num-partitions"),
+        experiment.skew,
+    )
+    if skew.clients == "auto" and partitions is not None:
+        skew = skew.model_copy(update={"clients": int(partitions)})
     return _part(experiment.model_copy(update={"skew": skew}).model_dump_json(), tuple(clients))
 
 

@@ -116,7 +116,7 @@ class _Node:
             raise UserError("this node keeps its label counts (label_counts=never in its config).")
         shared = [*(f"{kind} by class" for kind in self.order.share), "the form of the data"]
         log.info("unskew: the server is told how many samples there are, and %s", ", ".join(shared))
-        told: dict[str, Any] = {
+        about: dict[str, Any] = {
             "names": list(site.names),
             "numbers": list(site.numbers),
             "of": site.of,
@@ -129,7 +129,7 @@ class _Node:
         for kind, splits in (("test", site.tests), ("validation", site.validations)):
             if kind in self.order.share:
                 counts[kind] = torch.stack([_counted(split, C) for split in splits])
-        content = RecordDict({"site": ConfigRecord(told)})
+        content = RecordDict({"site": ConfigRecord(about)})
         if counts:
             content["counts"] = to_record(counts)
         return content
@@ -148,10 +148,10 @@ class _Node:
                     jobs.append(replace(job, memory=memory))
             outcomes = engine.fit(reached.method, self._sent(), order.shared, jobs)
         for job, outcome in zip(jobs, outcomes, strict=True):
-            content.update(self._told(reached.trial, job, outcome))
+            content.update(self._fit_content(reached.trial, job, outcome))
         return content
 
-    def _told(self, trial: Trial, job: Job, outcome: Fit | Failed) -> dict[str, Any]:
+    def _fit_content(self, trial: Trial, job: Job, outcome: Fit | Failed) -> dict[str, Any]:
         """What the server is told of a client's training. What the client keeps stays here."""
         client = job.task.client
         if isinstance(outcome, Failed):
@@ -239,11 +239,11 @@ class _Node:
         assert isinstance(engine, Loop | Pool | Graphs)
         if self.order.frozen:
             name = INITIAL.format(self.order.engine)
-            told = self._find(name)
-            if told is None:
+            initial = self._find(name)
+            if initial is None:
                 raise MissingError(name)
-            engine.initial = unpacked(told)
-            engine.local.network.load_frozen(within(FROZEN, told))
+            engine.initial = unpacked(initial)
+            engine.local.network.load_frozen(within(FROZEN, initial))
         return engine
 
     def _sent(self) -> Weights:
@@ -345,8 +345,8 @@ def _tested_for_strategy(engine: Loop, sent: Weights, site: Site) -> RecordDict:
     C, (split,) = len(site.federation.dataset.classes), site.tests
     confusion, loss = _test(engine, sent, split, C)
     samples = int(confusion.sum())
-    told = {"num-examples": samples, "confusion": confusion.flatten().tolist()}
-    return RecordDict({"metrics": MetricRecord({**told, "loss": float(loss) / max(samples, 1)})})
+    numbers = {"num-examples": samples, "confusion": confusion.flatten().tolist()}
+    return RecordDict({"metrics": MetricRecord({**numbers, "loss": float(loss) / max(samples, 1)})})
 
 
 # What an app calls

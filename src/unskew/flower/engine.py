@@ -75,11 +75,11 @@ class FederatedRun(Run):
         self.results[name], self.digests[name] = tensors, digest_of(tensors)
 
     def result(self, *arguments: Any, notes: Sequence[str] = (), **options: Any) -> Result:
-        told = [
+        untested = [
             f"{times} test{'s' * (times > 1)} went without '{name}', because {why}."
             for name, (times, why) in self.untested.items()
         ]
-        return super().result(*arguments, notes=[*notes, *told], **options)
+        return super().result(*arguments, notes=[*notes, *untested], **options)
 
     def _stage(self, name: str, *arguments: Any) -> Stage:
         self.stage = name
@@ -181,16 +181,16 @@ class FlowerEngine(Base):
         total, losses, each = np.zeros((C, C), np.int64), 0.0, list[np.ndarray]()
         for client in range(federation.clients):
             answer = answers[client]
-            told = answer.reason if isinstance(answer, Trouble) else read_totals(answer, client, C)
-            if not isinstance(told, str) and not np.array_equal(told[0].sum(axis=1), held[client]):
-                told = "it was tested on other samples than it said it has"
-            if isinstance(told, str):
+            totals = answer.reason if isinstance(answer, Trouble) else read_totals(answer, client, C)
+            if not isinstance(totals, str) and not np.array_equal(totals[0].sum(axis=1), held[client]):
+                totals = "it was tested on other samples than it said it has"
+            if isinstance(totals, str):
                 name = self._link.names[client]
-                self._link.say(f"'{name}' is left out of the test, because {told}")
-                self._run.untested[name] = self._run.untested.get(name, (0, ""))[0] + 1, told
+                self._link.say(f"'{name}' is left out of the test, because {totals}")
+                self._run.untested[name] = self._run.untested.get(name, (0, ""))[0] + 1, totals
                 each.append(np.full(int(held[client].sum()), C))
                 continue
-            confusion, loss = told
+            confusion, loss = totals
             total, losses = total + confusion, losses + loss
             each.append(np.repeat(np.tile(np.arange(C), C), confusion.ravel()))
         if not total.any():

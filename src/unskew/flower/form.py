@@ -39,25 +39,25 @@ def form_of(dataset: Dataset) -> str:
 def dataset_of_form(text: str, name: str) -> Dataset:
     """A dataset of this form and name, with one sample of zeros in the place of all."""
     try:
-        told: dict[str, Any] = json.loads(text)
-        if told["version"] != VERSION:
+        form: dict[str, Any] = json.loads(text)
+        if form["version"] != VERSION:
             raise UserError(
-                f"the form of the data is of version {told['version']!r}, and this unskew reads {VERSION}: "
+                f"the form of the data is of version {form['version']!r}, and this unskew reads {VERSION}: "
                 "use the same unskew at the server and at every site."
             )
-        inputs = Inputs(told["kind"], tuple(told["shape"]), told["vocabulary"])
+        inputs = Inputs(form["kind"], tuple(form["shape"]), form["vocabulary"])
         kind = {"image": torch.uint8, "table": torch.float32, "text": torch.int32}[inputs.kind]
         one = Split(torch.zeros(1, *inputs.shape, dtype=kind), torch.zeros(1, dtype=torch.int64))
         return Dataset(
             name=name,
             train=one,
             test=one,
-            classes=tuple(told["classes"]),
-            mean=tuple(told["mean"]),
-            std=tuple(told["std"]),
+            classes=tuple(form["classes"]),
+            mean=tuple(form["mean"]),
+            std=tuple(form["std"]),
             vocabulary=inputs.vocabulary,
-            columns=None if told["columns"] is None else Columns.from_json(told["columns"]),
-            words=None if told["words"] is None else Words.from_json(told["words"]),
+            columns=None if form["columns"] is None else Columns.from_json(form["columns"]),
+            words=None if form["words"] is None else Words.from_json(form["words"]),
         )
     except UserError:
         raise

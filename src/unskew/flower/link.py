@@ -97,8 +97,8 @@ class Link:
                 self._unknown(self._there(), AGAIN), min(DESCRIBE, max(1.0, end - time.monotonic()))
             )
             known = list(self._nodes.values())
-            held = {number for told in known for number in told.numbers}
-            wanted = max((told.of for told in known), default=0)
+            held = {number for description in known for number in description.numbers}
+            wanted = max((description.of for description in known), default=0)
             there = len(held) >= wanted if wanted else len(known) >= max(nodes, 1)
             if known and there and len(known) >= nodes:
                 break
@@ -117,7 +117,9 @@ class Link:
     def _number(self) -> tuple[str, list[RemoteClient]]:
         known = self._nodes
         places = [
-            (name, node, place) for node, told in known.items() for place, name in enumerate(told.names)
+            (name, node, place)
+            for node, description in known.items()
+            for place, name in enumerate(description.names)
         ]
         for name, times in Counter(name for name, _, _ in places).items():
             if times > 1:
@@ -126,10 +128,10 @@ class Link:
                     "config, site=NAME."
                 )
         number = {
-            name: told.numbers[place]
-            for told in known.values()
-            for place, name in enumerate(told.names)
-            if told.numbers
+            name: description.numbers[place]
+            for description in known.values()
+            for place, name in enumerate(description.names)
+            if description.numbers
         }
         names = [name for name, _, _ in places]
         if sorted(number.values()) == list(range(len(names))):
@@ -144,10 +146,10 @@ class Link:
         self.names, self.numbered = names, bool(number)
         self._home = {name: (node, place) for name, node, place in places}
         self._where = dict(self._home)
-        forms = Counter(told.form for told in known.values())
+        forms = Counter(description.form for description in known.values())
         form = forms.most_common(1)[0][0]
         if len(forms) > 1:
-            odd = next(told.names[0] for told in known.values() if told.form != form)
+            odd = next(description.names[0] for description in known.values() if description.form != form)
             raise UserError(
                 f"the data of '{odd}' have other classes or inputs than those of others: give all sites data "
                 "of one form."
@@ -156,11 +158,11 @@ class Link:
 
     def _client(self, name: str) -> RemoteClient:
         node, place = self._where[name]
-        told = self._nodes[node]
-        tables = {kind: table[place] for kind, table in told.counts.items()}
+        description = self._nodes[node]
+        tables = {kind: table[place] for kind, table in description.counts.items()}
         return RemoteClient(
             name,
-            told.samples[place],
+            description.samples[place],
             test=tables.get("test"),
             counts=tables.get("counts"),
             validation=tables.get("validation"),
@@ -175,11 +177,11 @@ class Link:
     def _describe(self, nodes: set[int], timeout: float) -> None:
         """Ask nodes who they are."""
         order = Order(action="describe", run=self.run, share=self._share)
-        for node, told in self._exchange(dict.fromkeys(nodes, order), timeout).items():
-            reason = told.reason if isinstance(told, Trouble) else ""
-            if not isinstance(told, Trouble):
+        for node, answer in self._exchange(dict.fromkeys(nodes, order), timeout).items():
+            reason = answer.reason if isinstance(answer, Trouble) else ""
+            if not isinstance(answer, Trouble):
                 try:
-                    self._nodes[node] = _description(told, self._share)
+                    self._nodes[node] = _description(answer, self._share)
                     self._troubled.pop(node, None)
                     continue
                 except (KeyError, TypeError, ValueError, UserError) as error:
@@ -204,8 +206,8 @@ class Link:
             self._rejoin(node, self._nodes[node], there)
         return there
 
-    def _rejoin(self, node: int, told: Description, there: set[int]) -> None:
-        for place, name in enumerate(told.names):
+    def _rejoin(self, node: int, description: Description, there: set[int]) -> None:
+        for place, name in enumerate(description.names):
             if name not in self._where:
                 self.say(f"'{name}' has come after the run began: it takes no part in it")
                 continue
@@ -213,7 +215,7 @@ class Link:
             had = self._nodes[before]
             if before in there:
                 self.say(f"another node calls a client '{name}', whose own node is there: it is left alone")
-            elif had.samples[old_place] != told.samples[place]:
+            elif had.samples[old_place] != description.samples[place]:
                 self.say(f"'{name}' has come back with another number of samples: it is left alone")
             else:
                 self._where[name] = node, place
@@ -320,18 +322,18 @@ def _content(reply: Message) -> RecordDict | Trouble:
 
 def _missing(content: RecordDict) -> str | None:
     """The stage whose result a node lacks."""
-    told = content.config_records.get(MISSING)
-    return None if told is None else str(told.get("stage", ""))
+    missing = content.config_records.get(MISSING)
+    return None if missing is None else str(missing.get("stage", ""))
 
 
 def _description(content: RecordDict, share: Sequence[str]) -> Description:
-    told = content.config_records["site"]
-    names, numbers, samples = (tuple(told[name]) for name in ("names", "numbers", "samples"))
+    site = content.config_records["site"]
+    names, numbers, samples = (tuple(site[name]) for name in ("names", "numbers", "samples"))
     if not names or len(names) != len(samples) or (numbers and len(numbers) != len(names)):
         raise ValueError("its clients have not one name and one number each")
     if not all(type(each) is int and 0 <= each <= MOST_SAMPLES for each in (*samples, *numbers)):
         raise ValueError("its numbers are none")
-    form, of = told["form"], told["of"]
+    form, of = site["form"], site["of"]
     if not isinstance(form, str) or type(of) is not int:
         raise ValueError("its data have no form")
     records = content.array_records

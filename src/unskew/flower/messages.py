@@ -141,8 +141,8 @@ def fit_content(
 
 def failed_content(failed: Failed) -> dict[str, ConfigRecord]:
     """That training a client came to nothing."""
-    told = {"stage": failed.stage, "kind": failed.kind, "reason": failed.reason()}
-    return {f"failed/{failed.client}": ConfigRecord(told)}
+    failure = {"stage": failed.stage, "kind": failed.kind, "reason": failed.reason()}
+    return {f"failed/{failed.client}": ConfigRecord(failure)}
 
 
 def remote_failure(job: Job, kind: FaultKind, reason: str, stage: ClientStage = "train") -> Failed:
@@ -158,7 +158,7 @@ def read_fit(
     those of every engine are; here it is whether there are any, and the numbers it counts by."""
     client = job.task.client
     if (failure := content.config_records.get(f"failed/{client}")) is not None:
-        return _told_failure(job, failure)
+        return _reported_failure(job, failure)
     try:
         tensors = from_record(content.array_records[f"fit/{client}"])
         numbers = dict(content.metric_records[f"numbers/{client}"])
@@ -195,7 +195,7 @@ def read_fit(
     )
 
 
-def _told_failure(job: Job, failure: ConfigRecord) -> Failed:
+def _reported_failure(job: Job, failure: ConfigRecord) -> Failed:
     stage, kind, reason = (failure.get(name) for name in ("stage", "kind", "reason"))
     if stage not in get_args(ClientStage) or kind not in get_args(FaultKind) or not isinstance(reason, str):
         return remote_failure(job, "form", "its answer cannot be read", "update")
@@ -214,8 +214,8 @@ def read_totals(content: RecordDict, client: int, classes: int) -> tuple[np.ndar
     """The confusion matrix [C, C] and the sum of the losses that a node tells; a reason where they cannot be
     used."""
     try:
-        told = from_record(content.array_records[f"totals/{client}"])
-        confusion, loss = told["confusion"], told[LOSS]
+        totals = from_record(content.array_records[f"totals/{client}"])
+        confusion, loss = totals["confusion"], totals[LOSS]
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         return f"its answer cannot be read ({error})"
     if confusion.dtype != torch.int64 or confusion.shape != (classes, classes) or bool((confusion < 0).any()):

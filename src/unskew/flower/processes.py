@@ -69,13 +69,13 @@ def end(mark: str, first: Collection[int] = ()) -> set[int]:
     killed when they do not. Returns the numbers of all that were there."""
     seen: set[int] = set()
     for sign, some in ((signal.SIGTERM, first), (signal.SIGTERM, None), (signal.SIGKILL, None)):
-        told: set[int] = set()
+        signalled: set[int] = set()
         until = time.monotonic() + PATIENCE
         while left := {pid for pid in running(mark) if some is None or pid in some}:
-            for pid in left - told:
+            for pid in left - signalled:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, sign)
-            told |= left
+            signalled |= left
             seen |= left
             if time.monotonic() > until:
                 break

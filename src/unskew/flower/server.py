@@ -69,18 +69,20 @@ def log(sentence: str) -> None:
 
 def what_leaves(settings: FlowerSettings, spec: FederationSpec, *, test_at_sites: bool) -> list[str]:
     """What of a client's data its server comes to know, one sentence each."""
-    told = ["what leaves a client: its model after training, how many samples it has and its mean loss."]
+    sentences = ["what leaves a client: its model after training, how many samples it has and its mean loss."]
     for name in settings.method.made:
         card = METHODS.get(name)
         if card is not None and card.sends != "nothing":
-            told.append(f"{name} also sends {card.sends}.")
+            sentences.append(f"{name} also sends {card.sends}.")
     if test_at_sites:
-        told.append("each site also sends how its own test samples of each class are answered, as counts.")
+        sentences.append(
+            "each site also sends how its own test samples of each class are answered, as counts."
+        )
     if any(name not in METHODS for name in settings.method.made) or not settings.method.made:
-        told.append("the method is your own: what its clients report is sent too.")
+        sentences.append("the method is your own: what its clients report is sent too.")
     if spec.label_counts == "share":
-        told.append("label counts are shared, as federation.label_counts asks.")
-    return told
+        sentences.append("label counts are shared, as federation.label_counts asks.")
+    return sentences
 
 
 def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: FlowerSettings) -> FinishedRun:
@@ -108,8 +110,8 @@ def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: Fl
     for sentence in what_leaves(settings, spec, test_at_sites=test_at_sites):
         log(sentence)
     folder = Path(spec.out).expanduser() if spec.out else free_folder("-".join(prepared.experiment.words()))
-    told = f"{folder.resolve()} {prepared.experiment.identity()} {federation.partition.index_sha256}"
-    link.run = hashlib.sha256(told.encode()).hexdigest()[:32]
+    words = f"{folder.resolve()} {prepared.experiment.identity()} {federation.partition.index_sha256}"
+    link.run = hashlib.sha256(words.encode()).hexdigest()[:32]
     make_run = partial(FederatedRun, link=link, settings=settings, test_at_sites=test_at_sites)
     try:
         finished = execute(prepared, folder, LogWatch(prepared.experiment.budget.rounds), make_run=make_run)
@@ -127,11 +129,11 @@ def _outcome(run: FinishedRun) -> list[str]:
     summary = run.summary
     assert summary is not None
     by_class = zip(run.classes, summary.class_accuracy, strict=True)
-    told = ["accuracy by class: " + ", ".join(f"{name} {_percent(value)}" for name, value in by_class)]
+    lines = ["accuracy by class: " + ", ".join(f"{name} {_percent(value)}" for name, value in by_class)]
     if summary.sites is not None:
         each = ", ".join(f"{site.name} {_percent(site.accuracy)}" for site in summary.sites.each)
-        told.append(f"accuracy by site: {each}")
-    return told + [f"note: {note}" for note in summary.notes]
+        lines.append(f"accuracy by site: {each}")
+    return lines + [f"note: {note}" for note in summary.notes]
 
 
 def _percent(value: float | None) -> str:
@@ -155,12 +157,12 @@ class LogWatch:
         pass
 
     def __call__(self, line: record.RoundRecord, probe: record.ProbeRecord | None) -> None:
-        told = [f"round {line.round} of {self._rounds}: {len(line.trained)} of {len(line.cohort)} clients"]
+        parts = [f"round {line.round} of {self._rounds}: {len(line.trained)} of {len(line.cohort)} clients"]
         if line.train_loss is not None:
-            told.append(f"loss {line.train_loss:.4f}")
+            parts.append(f"loss {line.train_loss:.4f}")
         if isinstance(line, record.TestedRound) and line.accuracy is not None and line.min_class is not None:
-            told.append(f"accuracy {_percent(line.accuracy)}, worst class {_percent(line.min_class)}")
-        log(", ".join([*told, f"{line.seconds:.1f} s"]))
+            parts.append(f"accuracy {_percent(line.accuracy)}, worst class {_percent(line.min_class)}")
+        log(", ".join([*parts, f"{line.seconds:.1f} s"]))
         for fault in line.faults or ():
             log(left_out(fault, line.round))
 
@@ -241,8 +243,12 @@ class _Tells:
     """The run's own model: experts and the like have rounds too."""
 
     def on_round(self, round: Round) -> None:
-        told = {"train-loss": round.train_loss, "clients": len(round.trained), "left-out": len(round.faults)}
-        self.found.train_metrics_clientapp[round.number] = MetricRecord(told)
+        numbers = {
+            "train-loss": round.train_loss,
+            "clients": len(round.trained),
+            "left-out": len(round.faults),
+        }
+        self.found.train_metrics_clientapp[round.number] = MetricRecord(numbers)
         if round.test is not None:
             self.found.evaluate_metrics_clientapp[round.number] = MetricRecord(
                 class_metrics(round.test.confusion)

@@ -65,7 +65,7 @@ class FlowerSettings:
     def agreement(self, trial: Trial) -> str:
         """What server and nodes have to agree on, as JSON."""
         dataset = trial.federation.dataset
-        told: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "method": self.name,
             "model": asdict(replace(trial.network, name=Path(trial.network.name).name)),
             "seed": trial.seed,
@@ -77,7 +77,7 @@ class FlowerSettings:
             "mean": list(dataset.mean),
             "std": list(dataset.std),
         }
-        return json.dumps(told, sort_keys=True)
+        return json.dumps(settings, sort_keys=True)
 
     def check_agreement(self, theirs: str, trial: Trial) -> None:
         """Refuse to train for a server that has other settings than this node, and name the first that
@@ -86,13 +86,13 @@ class FlowerSettings:
         if mine == theirs:
             return
         try:
-            told = json.loads(theirs)
+            other = json.loads(theirs)
         except ValueError:
-            told = {}
+            other = {}
         for name, value in json.loads(mine).items():
-            if told.get(name) != value:
+            if other.get(name) != value:
                 raise UserError(
-                    f"the server trains with {name} {_short(told.get(name))} and this node with "
+                    f"the server trains with {name} {_short(other.get(name))} and this node with "
                     f"{_short(value)}: give both the same settings."
                 )
         raise UserError("the server has other settings than this node: use the same unskew at both.")

@@ -185,7 +185,7 @@ def _train_alone(run: Run, clients: Sequence[int], model: Callable[[Stage], Weig
                 validation = mean_assessment(tried)
         seconds = stop_timer().result()
         everyone = list(range(federation.clients))
-        told = Round(
+        round = Round(
             number=t + 1,
             lr=budget.lr_at(t),
             cohort=everyone,
@@ -202,7 +202,7 @@ def _train_alone(run: Run, clients: Sequence[int], model: Callable[[Stage], Weig
         return replace(
             stage,
             states=tuple(states.values()),
-            rounds=(*stage.rounds, told),
+            rounds=(*stage.rounds, round),
             cost=None if cost is None else cost * everybody,
         )
 

@@ -120,17 +120,17 @@ def fedconcat(
         )
         encoders = train_encoders(run, whole, kinds, last)
         weights = encoders.best or concatenated(run, whole, encoders)
-        told = list(encoders.rounds)
+        all_rounds = list(encoders.rounds)
         if last < rounds:
             if head == "random":
                 weights = replace(weights, params=run.engine(whole).initial.params)
             heads = train_head(run, whole, for_head, weights, last, batches)
             weights = heads.best or with_head(for_head, weights, heads)
-            told += heads.rounds
-        state = State(ServerState(weights, {}, told[-1].number))
+            all_rounds += heads.rounds
+        state = State(ServerState(weights, {}, all_rounds[-1].number))
         scores = run.engine(whole).probability_scores(weights)
         notes = list(_notes(kinds, clusters, last))
-        return run.result(weights, state, told, trial=whole, notes=notes, scores=scores)
+        return run.result(weights, state, all_rounds, trial=whole, notes=notes, scores=scores)
 
     why = "its last layer is trained on features that all clients' data are turned into in one place"
     return Program(run, one_place=why)
@@ -229,9 +229,9 @@ def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int
             test = run.engine(whole).evaluate(model).result()
             if trial.federation.validation is not None:
                 validation = run.engine(whole).evaluate(model, "validation").result()
-        told = _one_round([round for _, round in steps], trial.federation, test, validation)
-        require_enough(trial.faults, done - 1, len(told.trained), told.faults)
-        return replace(stage, rounds=(*stage.rounds, told), cost=rounds_cost(trial, method, done))
+        one = _one_round([round for _, round in steps], trial.federation, test, validation)
+        require_enough(trial.faults, done - 1, len(one.trained), one.faults)
+        return replace(stage, rounds=(*stage.rounds, one), cost=rounds_cost(trial, method, done))
 
     only_stage = rounds == trial.budget.rounds
     model = partial(concatenated, run, whole) if only_stage else None

@@ -44,9 +44,9 @@ from unskew.trial import weights_of
 from unskew.types import End, Look, Memory, Scope, Server, ServerState, Tensors, Updates, View, Weights
 
 COUNTS = "logit-adjustment/counts"
-"""At a client: what it has told of its counts. At the server: the sum over the clients that have."""
+"""At a client: the counts that it has reported. At the server: the sum over the clients that have."""
 CHANGE = "logit-adjustment/change"
-"""Reported: how a client's counts differ from what it has told."""
+"""Reported: how a client's counts differ from those that it has reported before."""
 TOTAL = "logit-adjustment/total"
 """Broadcast: the sum over clients. At the client: what its prior is taken from."""
 
@@ -70,7 +70,7 @@ def logit_adjustment(
 
     if prior == "client":
         return Method(loss=loss, work=Work())
-    memory, server = Memory(_nothing_told, _total, _tell), Server(note=_note, share=_share)
+    memory, server = Memory(_zero_counts, _total, _report_counts), Server(note=_note, share=_share)
     return Method(loss=loss, memory=memory, server=server, work=Work())
 
 
@@ -95,7 +95,9 @@ def logit_adjustment_post_hoc(*, tau: float = 1.0) -> Program:
             shift = tau * (counts / counts.sum()).log()
             return Weights({**weights.params, bias: weights.params[bias] - shift}, weights.buffers)
 
-        counting = Method(memory=Memory(_nothing_told, update=_tell), server=Server(note=_note), work=Work())
+        counting = Method(
+            memory=Memory(_zero_counts, update=_report_counts), server=Server(note=_note), work=Work()
+        )
         method = base + counting
         return run.train_all(replace(method, server=replace(method.server, serve=serve)))
 
@@ -106,11 +108,11 @@ def _total(scope: Scope, look: Look) -> Tensors:
     return {TOTAL: torch.maximum(scope.shared.get(TOTAL, scope.counts), scope.counts)}
 
 
-def _nothing_told(weights: Weights, counts: Tensor) -> Tensors:
+def _zero_counts(weights: Weights, counts: Tensor) -> Tensors:
     return {COUNTS: torch.zeros_like(counts)}
 
 
-def _tell(scope: Scope, end: End) -> tuple[Tensors, Tensors]:
+def _report_counts(scope: Scope, end: End) -> tuple[Tensors, Tensors]:
     return {COUNTS: scope.counts}, {CHANGE: scope.counts - scope.memory[COUNTS]}
 
 

@@ -156,14 +156,14 @@ def pkd(
             sizes = run.ask("samples of the groups", partial(_group_sizes, given)) if given else ()
 
             def find() -> Tensors:
-                return told_groups(given or choose(*rates(summed(statistics))), C)
+                return groups_to_tensor(given or choose(*rates(summed(statistics))), C)
 
             def count() -> Tensors:
                 if given:
                     return {"samples": torch.stack([each["samples"].cpu() for each in sizes])}
                 return {"samples": group_samples(statistics[-1], found)}
 
-            found = groups_told(run.value("weak groups", find))
+            found = groups_from_tensor(run.value("weak groups", find))
             # What each client holds is for the server alone.
             samples = run.value("samples of the weak groups", count, shared=False).get("samples", samples)
         body = warm.served if expert_start == "body" else None
@@ -254,7 +254,7 @@ def class_statistics(views: Iterable[View], classes: int) -> Tensor:
     return total
 
 
-def told_groups(groups: Sequence[Group], classes: int) -> Tensors:
+def groups_to_tensor(groups: Sequence[Group], classes: int) -> Tensors:
     """Groups of classes as a tensor."""
     members = torch.zeros(len(groups), classes, dtype=torch.bool)
     for place, group in enumerate(groups):
@@ -262,9 +262,9 @@ def told_groups(groups: Sequence[Group], classes: int) -> Tensors:
     return {"members": members}
 
 
-def groups_told(told: Tensors) -> list[Group]:
-    """The groups that `told_groups` made a tensor of."""
-    return [tuple(row.nonzero().flatten().tolist()) for row in told["members"]]
+def groups_from_tensor(tensors: Tensors) -> list[Group]:
+    """The groups that `groups_to_tensor` made a tensor of."""
+    return [tuple(row.nonzero().flatten().tolist()) for row in tensors["members"]]
 
 
 def summed(statistics: Sequence[Sequence[Tensors]]) -> Tensor:

@@ -99,28 +99,30 @@ def against_reference(
         for method in others
         for measure in values[reference]
     }
-    told: dict[str, dict[str, Difference | None]] = {method: {} for method in others}
+    differences_of: dict[str, dict[str, Difference | None]] = {method: {} for method in others}
     for family in families or [[measure] for measure in values[reference]]:
         keys = [(method, measure) for method in others for measure in family]
         differences = corrected({key: one for key in keys if (one := found[key]) is not None})
         for method, measure in keys:
-            told[method][measure] = differences.get((method, measure))
-    return told
+            differences_of[method][measure] = differences.get((method, measure))
+    return differences_of
 
 
 def corrected(family: Mapping[Key, Comparison]) -> dict[Key, Difference]:
     """The comparisons of a family, with p corrected for all of them by Holm's procedure."""
     p = [one.t_test for one in family.values()]
     tested = sorted(value for value in p if value is not None)
-    told = {}
+    differences = {}
     for (key, one), value, adjusted in zip(family.items(), p, holm(p), strict=True):
         needed = None
         if one.std and value is not None and adjusted is not None and adjusted > LEVEL:
             left = len(tested) - tested.index(value)  # of the family, at its turn
             needed = seeds_needed(one.difference, one.std, level=LEVEL / left)
             needed = needed and max(needed, len(one.seeds) + 1)  # those at hand do not settle it
-        told[key] = Difference(one.seeds, one.difference, one.std, one.interval, value, adjusted, needed)
-    return told
+        differences[key] = Difference(
+            one.seeds, one.difference, one.std, one.interval, value, adjusted, needed
+        )
+    return differences
 
 
 def best_of(values: Mapping[str, Seeds]) -> str | None:

@@ -25,7 +25,7 @@ from unskew.models.net import (
     set_length,
     set_scale,
 )
-from unskew.models.own import OwnModel, own_model, told_options
+from unskew.models.own import OwnModel, own_model, stated_options
 from unskew.models.pretrained import Matched, TrainedWeights, weights_file
 from unskew.models.tuning import Tuning, patterns
 from unskew.types import Inputs
@@ -51,7 +51,7 @@ __all__ = [
     "own_model",
     "patterns",
     "seen_levels",
-    "told_options",
+    "stated_options",
     "weights_file",
 ]
 

@@ -100,7 +100,7 @@ def own_model(
     return OwnModel(name, make, (), options)
 
 
-def told_options(model: OwnModel) -> dict[str, Any]:
+def stated_options(model: OwnModel) -> dict[str, Any]:
     """The options that an experiment file can say, beside those that follow from the data."""
     return {key: value for key, value in model.options.items() if key not in SHAPE and key not in CLASSES}
 

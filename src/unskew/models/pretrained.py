@@ -42,7 +42,7 @@ class Matched:
         model = len(self.taken) + len(self.other_shape) + len(self.missing)
         if len(self.taken) == model and not self.unexpected:
             return f"started from {self.source}: all {model} tensors of the model are taken."
-        told = [
+        parts = [
             f"{words} {_listed(names)}"
             for words, names in (
                 ("of another shape, left at their initial values:", self.other_shape),
@@ -52,7 +52,7 @@ class Matched:
             if names
         ]
         return (
-            f"started from {self.source}: {len(self.taken)} of {model} tensors are taken; {'; '.join(told)}."
+            f"started from {self.source}: {len(self.taken)} of {model} tensors are taken; {'; '.join(parts)}."
         )
 
 

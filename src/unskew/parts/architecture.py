@@ -20,7 +20,7 @@ MakeModule = Callable[[], nn.Module]
 
 
 @runtime_checkable
-class Told(Protocol):
+class DescribedModel(Protocol):
     """A function that makes a model, and tells what that is made of."""
 
     @property

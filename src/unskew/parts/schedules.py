@@ -72,13 +72,13 @@ class Schedule:
         return cls(kind, **read_options(f"schedule {kind}", items(rest), options, unnamed))
 
     def __str__(self) -> str:
-        told = {name: getattr(self, name) for name in OPTIONS[self.kind]}
-        told |= {"warmup": self.warmup} if self.warmup else {}
+        options = {name: getattr(self, name) for name in OPTIONS[self.kind]}
+        options |= {"warmup": self.warmup} if self.warmup else {}
         each = (
             f"{name}={'/'.join(map(str, value)) if isinstance(value, tuple) else value}"
-            for name, value in told.items()
+            for name, value in options.items()
         )
-        return f"{self.kind}:{','.join(each)}" if told else self.kind
+        return f"{self.kind}:{','.join(each)}" if options else self.kind
 
     def lr_at(self, round: int, lr: float, rounds: int) -> float:
         """The learning rate of a round, counted from 0, in a training of so many rounds."""

@@ -136,13 +136,13 @@ def moment(runs: Sequence[SavedRun]) -> Moment | None:
     return Moment(max(common)) if common else None
 
 
-def told_of(methods: RunsByMethod, told: Answer) -> tuple[Moment | None, dict[str, list[SavedRun]]]:
+def runs_at_moment(methods: RunsByMethod, answer: Answer) -> tuple[Moment | None, dict[str, list[SavedRun]]]:
     """When the runs of an answer are compared, and all that have come so far: also of seeds and methods that
     it leaves out. Where it compares nothing, all that were tested, at a time that they have in common; None
     where there is none."""
     begun = _begun(methods)
     runs = [run for seeds in begun.values() for run in seeds]
-    when = Moment(told.round) if told.standings else moment(runs) if runs else None
+    when = Moment(answer.round) if answer.standings else moment(runs) if runs else None
     return when, {
         name: [run for run in begun.get(name, []) if when is None or when.reached(run)] for name in methods
     }
@@ -190,20 +190,20 @@ def answer(methods: RunsByMethod, *, reference: str | None = None) -> Answer:
     against = reference if reference in compared else choose_reference(compared)
     if reference in methods and reference not in compared:
         notes.append(f"{reference} has too few seeds to compare with, so {against} takes its place.")
-    told = replace(_compare(compared, against, when), skew=skew)
+    found = replace(_compare(compared, against, when), skew=skew)
     if len(compared) == 1:
-        alone = f"{where}, {_alone(told, when)}."
+        alone = f"{where}, {_alone(found, when)}."
         return replace(
-            told,
+            found,
             sentence=_unbroken(alone),
-            notes=(*_about_seeds(told), *_none_other(methods), *notes),
+            notes=(*_about_seeds(found), *_none_other(methods), *notes),
             reference=None,
         )
-    sentence = f"{where}, {_few_seeds(told, when) or _claims(told, when)}."
+    sentence = f"{where}, {_few_seeds(found, when) or _claims(found, when)}."
     return replace(
-        told,
+        found,
         sentence=_unbroken(sentence),
-        notes=tuple(_unbroken(note) for note in (*_about_seeds(told), *_other_claims(told), *notes)),
+        notes=tuple(_unbroken(note) for note in (*_about_seeds(found), *_other_claims(found), *notes)),
     )
 
 
@@ -302,11 +302,11 @@ def compare_values(
     return Answer("", "", (), reference, None, seeds, measures, standings, best)
 
 
-def claims(told: Answer) -> tuple[str, list[str]]:
+def claims(answer: Answer) -> tuple[str, list[str]]:
     """What the seeds back of methods that have ended, as what follows "On these data,", and sentences on
     single classes and clients' classes."""
-    sentence = _few_seeds(told, Moment(None)) or _claims(told, Moment(None))
-    return _unbroken(sentence), [_unbroken(note) for note in _other_claims(told)]
+    sentence = _few_seeds(answer, Moment(None)) or _claims(answer, Moment(None))
+    return _unbroken(sentence), [_unbroken(note) for note in _other_claims(answer)]
 
 
 def best_backed(
@@ -389,59 +389,58 @@ def _percent(value: metrics.SeedsSummary | None) -> str:
     return "" if value is None else f"{metrics.plus_minus(value, scale=100)} %"
 
 
-def _alone(told: Answer, when: Moment) -> str:
-    (one,) = told.standings
+def _alone(answer: Answer, when: Moment) -> str:
+    (one,) = answer.standings
     parts = []
-    for measure in told.measures[1:]:
+    for measure in answer.measures[1:]:
         if known := _percent(one.values[measure]):
             whose = "its" if measure not in GROUPS else "clients'"
             parts.append(f"{whose} {TITLES[measure]} at {known}")
-    return (
-        f"{one.name} {when.verb} at {_percent(one.values[told.main[0]])}{_at_sites(told)}: {', '.join(parts)}"
-    )
+    where = f"{_percent(one.values[answer.main[0]])}{_at_sites(answer)}"
+    return f"{one.name} {when.verb} at {where}: {', '.join(parts)}"
 
 
-def _at_sites(told: Answer) -> str:
-    return " on the mean over sites" if told.main[0] == "site-mean" else ""
+def _at_sites(answer: Answer) -> str:
+    return " on the mean over sites" if answer.main[0] == "site-mean" else ""
 
 
-def _about_seeds(told: Answer) -> list[str]:
-    number = len(told.seeds)
-    if len(told.standings) == 1:
+def _about_seeds(answer: Answer) -> list[str]:
+    number = len(answer.seeds)
+    if len(answer.standings) == 1:
         return [f"± is the standard deviation over {number} seeds."] if number > 1 else []
     if number == 1:
         return ["One seed: results may differ with another; three or more can back a claim."]
     spread = f"± is the standard deviation over {number} seeds"
     if number < metrics.FEWEST:
         return [f"{spread}; intervals and tests need three seeds or more."]
-    others = len(told.standings) - 1
+    others = len(answer.standings) - 1
     family = f"Holm's correction for {others} methods" if others > 1 else "no correction: one difference"
-    more = "worst site, worst class" if "worst-site" in told.measures else "worst class"
+    more = "worst site, worst class" if "worst-site" in answer.measures else "worst class"
     return [
         f"{spread}; differences are taken seed by seed, with 95 % intervals of each alone; a sign is claimed "
         f"by paired t-tests at 5 % ({family}; {more} and clients' classes are corrected together)."
     ]
 
 
-def _few_seeds(told: Answer, when: Moment) -> str:
+def _few_seeds(answer: Answer, when: Moment) -> str:
     """Numbers without a claim, where there are too few seeds for one."""
-    number = len(told.seeds)
+    number = len(answer.seeds)
     if number >= metrics.FEWEST:
         return ""
-    main, seeds = told.main[0], "one seed" if number == 1 else f"{number} seeds"
-    ranked = sorted(told.standings, key=lambda each: -_mean(each, main))
+    main, seeds = answer.main[0], "one seed" if number == 1 else f"{number} seeds"
+    ranked = sorted(answer.standings, key=lambda each: -_mean(each, main))
     shown = [_percent(each.values[main]) for each in ranked]
     level = [each.name for each, text in zip(ranked, shown, strict=True) if text == shown[0]]
     if len(level) > 1:
         end = when.verb.removesuffix("s")
         high = " highest" if len(level) < len(ranked) else ""
-        return f"in {seeds} {join(level)} {end}{high} alike at {shown[0]}{_at_sites(told)}"
-    other = next((each for each in ranked[1:] if each.name == told.reference), ranked[1])
+        return f"in {seeds} {join(level)} {end}{high} alike at {shown[0]}{_at_sites(answer)}"
+    other = next((each for each in ranked[1:] if each.name == answer.reference), ranked[1])
     among = f" highest of {len(ranked)} methods" if len(ranked) > 2 else ""
     back = "backs" if number == 1 else "back"
     return (
         f"in {seeds} {ranked[0].name} {when.verb}{among} at {shown[0]}, {other.name} at "
-        f"{_percent(other.values[main])}{_at_sites(told)}; {seeds} {back} no claim"
+        f"{_percent(other.values[main])}{_at_sites(answer)}; {seeds} {back} no claim"
     )
 
 
@@ -450,27 +449,28 @@ def _mean(standing: Standing, measure: str) -> float:
     return float("-inf") if value is None else value.mean
 
 
-def _claims(told: Answer, when: Moment) -> str:
+def _claims(answer: Answer, when: Moment) -> str:
     """What the seeds back."""
-    main, number, ends = told.main[0], len(told.seeds), when.verb
+    main, number, ends = answer.main[0], len(answer.seeds), when.verb
     end = ends.removesuffix("s")
-    by_name = {each.name: each for each in told.standings}
+    by_name = {each.name: each for each in answer.standings}
     at = {name: _percent(each.values[main]) for name, each in by_name.items()}
-    assert told.reference is not None
-    reference = f"{told.reference}'s {at[told.reference]}{_at_sites(told)}"
-    if all(_same(each.differences[main]) for each in told.others):
-        return f"{join(list(by_name))} {end} the same in every seed, at {at[told.reference]}{_at_sites(told)}"
-    if len(told.others) == 1:
-        (one,) = told.others
+    assert answer.reference is not None
+    reference = f"{answer.reference}'s {at[answer.reference]}{_at_sites(answer)}"
+    if all(_same(each.differences[main]) for each in answer.others):
+        level = f"{at[answer.reference]}{_at_sites(answer)}"
+        return f"{join(list(by_name))} {end} the same in every seed, at {level}"
+    if len(answer.others) == 1:
+        (one,) = answer.others
         found = one.differences[main]
         if found is None or found.interval is None:
             return f"{one.name} {ends} at {at[one.name]} against {reference}, which are not compared"
         change = _interval(found)
         doubt = "" if found.settled else f", which is not significant with {number} seeds"
         return f"{one.name} {ends} at {at[one.name]} against {reference}{doubt} ({change}){_gains(one)}"
-    best, above_all = told.best[main], f"above each of the {len(by_name) - 1} other methods"
-    if best == told.reference:
-        return f"{best} {ends} {above_all}, at {at[best]}{_at_sites(told)}"
+    best, above_all = answer.best[main], f"above each of the {len(by_name) - 1} other methods"
+    if best == answer.reference:
+        return f"{best} {ends} {above_all}, at {at[best]}{_at_sites(answer)}"
     if best is not None:
         found = by_name[best].differences[main]
         assert found is not None
@@ -478,7 +478,7 @@ def _claims(told: Answer, when: Moment) -> str:
         return (
             f"{best} {ends} {above_all}, at {at[best]} against {reference} ({change}){_gains(by_name[best])}"
         )
-    above, below = _settled(told, main)
+    above, below = _settled(answer, main)
     lower = f"{join(below)} {_agree(below, end)} below it" if below else ""
     if above:
         open_ = f"{number} seeds do not show which method is best"
@@ -487,13 +487,13 @@ def _claims(told: Answer, when: Moment) -> str:
         )
     if below:
         return f"no method {ends} significantly above {reference}; {lower}"
-    first = max(told.others, key=lambda each: _mean(each, main))
+    first = max(answer.others, key=lambda each: _mean(each, main))
     found = first.differences[main]
-    none = f"with {number} seeds none of {len(told.others)} methods differs significantly from {reference}"
+    none = f"with {number} seeds none of {len(answer.others)} methods differs significantly from {reference}"
     if found is None or abs(found.difference) < SHOWN:
         return none
     alone = found.interval is not None and (found.interval[0] > 0 or found.interval[1] < 0)
-    doubt = f"; significant alone, but not after correction for {len(told.others)} methods" if alone else ""
+    doubt = f"; significant alone, but not after correction for {len(answer.others)} methods" if alone else ""
     return f"{none}; {first.name} has the highest mean, {at[first.name]} ({_interval(found)}{doubt})"
 
 
@@ -510,9 +510,9 @@ def _agree(names: Sequence[str], verb: str) -> str:
     return f"{verb}s" if len(names) == 1 else verb
 
 
-def _settled(told: Answer, measure: str) -> tuple[list[str], list[str]]:
+def _settled(answer: Answer, measure: str) -> tuple[list[str], list[str]]:
     """The methods that are above the reference and those below, beyond chance, each with its difference."""
-    found = [(each.name, each.differences[measure]) for each in told.others]
+    found = [(each.name, each.differences[measure]) for each in answer.others]
     claims = sorted(
         ((one.difference, name) for name, one in found if one is not None and one.settled), reverse=True
     )
@@ -523,26 +523,26 @@ def _settled(told: Answer, measure: str) -> tuple[list[str], list[str]]:
 def _gains(one: Standing) -> str:
     """Which of the clients' classes gain and which lose, where the seeds back it."""
     claims = [(group, one.differences.get(group)) for group in GROUPS]
-    told = sorted(
+    gains = sorted(
         ((found.difference, group) for group, found in claims if found is not None and found.settled),
         reverse=True,
     )
-    if not told:
+    if not gains:
         return "; no group of clients' classes gains or loses significantly"
     words = [
         f"{group} classes {'gain' if change > 0 else 'lose'} {100 * abs(change):.1f}"
-        for change, group in told
+        for change, group in gains
     ]
     return f"; with it clients' {words[0]} points" + "".join(f", {word}" for word in words[1:])
 
 
-def _other_claims(told: Answer) -> list[str]:
+def _other_claims(answer: Answer) -> list[str]:
     """What the seeds back of single classes and of clients' classes, where there are several methods."""
     notes = []
-    for measure in told.measures[1:] if len(told.others) > 1 else ():
-        above, below = _settled(told, measure)
+    for measure in answer.measures[1:] if len(answer.others) > 1 else ():
+        above, below = _settled(answer, measure)
         parts = [
-            f"{way} {told.reference}'s with {join(names)}"
+            f"{way} {answer.reference}'s with {join(names)}"
             for way, names in (("above", above), ("below", below))
             if names
         ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unskew.record import is_tunable
 from unskew.report.read import SavedRun, by_method, settings
 
-TOLD = ("data.name", "skew.recipe", "skew.clients", "budget.cohort", "model.name")
+CONDITION_KEYS = ("data.name", "skew.recipe", "skew.clients", "budget.cohort", "model.name")
 """Settings that `SavedRun.conditions` tells."""
 
 
@@ -42,16 +42,18 @@ def by_condition(runs: Sequence[SavedRun]) -> list[Condition]:
     """The runs under each condition, in order of appearance."""
     blocks = [
         part
-        for block in _grouped(runs, lambda run: _told(run, with_tuned=False))
+        for block in _grouped(runs, lambda run: _settings_as_text(run, with_tuned=False))
         for part in (
-            [block] if not _twice(block) else _grouped(block, lambda run: _told(run, with_tuned=True))
+            [block]
+            if not _twice(block)
+            else _grouped(block, lambda run: _settings_as_text(run, with_tuned=True))
         )
     ]
     firsts = [block[0] for block in blocks]
     if len(firsts) == 1:
         return [Condition("", firsts[0].conditions, {}, by_method(blocks[0]))]
     parts = [_parts(run) for run in firsts]
-    varying = [key for key in TOLD if len({each[key] for each in parts}) > 1]
+    varying = [key for key in CONDITION_KEYS if len({each[key] for each in parts}) > 1]
     conditions = []
     for number, (run, block, more) in enumerate(zip(firsts, blocks, _further(firsts), strict=True)):
         mark = letter(number)
@@ -64,7 +66,7 @@ def by_condition(runs: Sequence[SavedRun]) -> list[Condition]:
 def in_common(runs: Sequence[SavedRun]) -> str:
     """The parts of `SavedRun.conditions` that are the same for all runs, in one line."""
     parts = [_parts(run) for run in runs]
-    return ", ".join(parts[0][key] for key in TOLD if len({each[key] for each in parts}) == 1)
+    return ", ".join(parts[0][key] for key in CONDITION_KEYS if len({each[key] for each in parts}) == 1)
 
 
 def tuned(run: SavedRun) -> dict[str, str]:
@@ -81,7 +83,9 @@ def _parts(run: SavedRun) -> dict[str, str]:
     """What `SavedRun.conditions` tells, by setting."""
     cohort = run.experiment["budget"]["cohort"]
     some = "all in a round" if cohort == "all" else f"{cohort} per round"
-    return dict(zip(TOLD, (run.data, run.skew, f"{run.clients} clients", some, run.model), strict=True))
+    return dict(
+        zip(CONDITION_KEYS, (run.data, run.skew, f"{run.clients} clients", some, run.model), strict=True)
+    )
 
 
 def _further(firsts: Sequence[SavedRun]) -> list[dict[str, str]]:
@@ -97,7 +101,7 @@ def _further(firsts: Sequence[SavedRun]) -> list[dict[str, str]]:
         values = [str(one.get(key)) for one in each]
         by_model = set(zip(models, values, strict=True))
         with_model = key.startswith("model.") and len(by_model) == len(set(models))
-        return key not in TOLD and len(set(values)) > 1 and not with_model
+        return key not in CONDITION_KEYS and len(set(values)) > 1 and not with_model
 
     keys = [key for key in dict.fromkeys(key for one in each for key in one) if differs(key)]
     return [{key: f"{key.rpartition('.')[2]} {one[key]}" for key in keys if key in one} for one in each]
@@ -110,7 +114,7 @@ def _grouped(runs: Sequence[SavedRun], key: Callable[[SavedRun], dict[str, str]]
     return list(groups.values())
 
 
-def _told(run: SavedRun, *, with_tuned: bool) -> dict[str, str]:
+def _settings_as_text(run: SavedRun, *, with_tuned: bool) -> dict[str, str]:
     """The settings of a run as texts, with or without those that may be tuned for each method."""
     return {name: str(value) for name, value in settings(run).items() if with_tuned or not is_tunable(name)}
 

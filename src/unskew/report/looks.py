@@ -109,7 +109,7 @@ class PlotStyle:
         """The marker as Matplotlib calls it."""
         return MARKERS[self.symbol][0]
 
-    def told(self) -> dict[str, Json]:
+    def page_json(self) -> dict[str, Json]:
         """What the page is sent: both colours, the dash in widths of the line, Plotly's name of a marker."""
         return {
             "light": self.light,

@@ -170,8 +170,8 @@ def mean_title(runs: Sequence[SavedRun]) -> str:
 
 def mean_of(rounds: Sequence[int]) -> str:
     """The same for runs with so many tested rounds."""
-    told = {min(each, 10) for each in rounds} or {10}
-    return f"mean last {told.pop()}" if len(told) == 1 else "mean last ≤ 10"
+    lengths = {min(each, 10) for each in rounds} or {10}
+    return f"mean last {lengths.pop()}" if len(lengths) == 1 else "mean last ≤ 10"
 
 
 def no_probe(run: SavedRun, what: str) -> UserError:

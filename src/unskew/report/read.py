@@ -197,12 +197,12 @@ def by_method(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
     runs = list(runs)
     names = tell_apart([run.label for run in runs], [settings(run) for run in runs])
     order = {label: place for place, label in reversed(list(enumerate(run.label for run in runs)))}
-    told: dict[str, list[SavedRun]] = {}
+    found: dict[str, list[SavedRun]] = {}
     for run, name in sorted(zip(runs, names, strict=True), key=lambda each: order[each[0].label]):
-        if any(run.seed == other.seed for other in told.get(name, [])):
+        if any(run.seed == other.seed for other in found.get(name, [])):
             name = f"{name} [{run.path.name}]"
-        told.setdefault(name, []).append(run)
-    return told
+        found.setdefault(name, []).append(run)
+    return found
 
 
 def tell_apart(labels: Sequence[str], asked: Sequence[Mapping[str, object]]) -> list[str]:

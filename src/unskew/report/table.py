@@ -13,7 +13,7 @@ from unskew import metrics
 from unskew.errors import UserError, unknown
 from unskew.metrics import Difference, SeedsSummary
 from unskew.notation import span, write_value
-from unskew.report.answer import Answer, Moment, answer, best_backed, choose_reference, told_of
+from unskew.report.answer import Answer, Moment, answer, best_backed, choose_reference, runs_at_moment
 from unskew.report.conditions import Condition, by_condition, in_common
 from unskew.report.measures import MEASURES, Measure, find, mean_of, series
 from unskew.report.read import SavedRun, hyperparameters, settings
@@ -134,7 +134,7 @@ class _Filled:
     condition: Condition
     cells: Mapping[str, Sequence[TableCell]]
     """By method, one for each measure."""
-    told: Answer
+    answer: Answer
     reference: str
     when: Moment | None
     """None where no round was tested in all runs: each is then at its own end, and nothing is marked."""
@@ -222,9 +222,9 @@ def _fill(
     reference: str | None,
 ) -> _Filled:
     wanted = reference if reference is not None and _has(condition, reference) else None
-    told = answer(condition.methods, reference=choose_reference(condition.methods, wanted))
-    against = told.reference or choose_reference(condition.methods, wanted)
-    when, methods = told_of(condition.methods, told)
+    found = answer(condition.methods, reference=choose_reference(condition.methods, wanted))
+    against = found.reference or choose_reference(condition.methods, wanted)
+    when, methods = runs_at_moment(condition.methods, found)
     first = {run.seed: _series(run, measure, when) for run in methods[against]}
     values = {
         name: {
@@ -233,7 +233,7 @@ def _fill(
         }
         for name, members in methods.items()
     }
-    marks = {} if when is None else _marks(columns, values, told, measure, methods)
+    marks = {} if when is None else _marks(columns, values, found, measure, methods)
     cells = {
         name: [
             _cell(column, list(each[column.name].values()), marks.get((name, column.name), ""))
@@ -241,7 +241,7 @@ def _fill(
         ]
         for name, each in values.items()
     }
-    return _Filled(condition, cells, told, against, when, methods)
+    return _Filled(condition, cells, found, against, when, methods)
 
 
 def _series(run: SavedRun, measure: Measure, when: Moment | None) -> dict[int, float]:
@@ -323,7 +323,7 @@ Values = Mapping[str, Mapping[str, Mapping[int, float | None]]]
 def _marks(
     columns: Sequence[Column],
     values: Values,
-    told: Answer,
+    answer: Answer,
     measure: Measure,
     methods: Mapping[str, Sequence[SavedRun]],
 ) -> dict[tuple[str, str], Mark]:
@@ -331,16 +331,16 @@ def _marks(
     are tested likewise, all of them as one family. Other columns have no mark: best by test was chosen on the
     test set, and what accuracy tells is not to be claimed twice."""
     chose = any(run.summary and run.summary.validation for runs in methods.values() for run in runs)
-    final = BY_VALIDATION.name if chose and told.round is None else "last"
-    compared = {name: name for name in told.measures} | COMPARED
+    final = BY_VALIDATION.name if chose and answer.round is None else "last"
+    compared = {name: name for name in answer.measures} | COMPARED
     compared |= {final: "accuracy"} if measure is MEASURES["accuracy"] else {}
     claims: dict[str, tuple[str | None, Mapping[str, Difference | None]]] = {
-        column: (told.best[key], {each.name: each.differences[key] for each in told.others})
+        column: (answer.best[key], {each.name: each.differences[key] for each in answer.others})
         for column, key in compared.items()
-        if key in told.measures
+        if key in answer.measures
     }
     own = [column for column in columns if column not in (BY_VALIDATION, *COLUMNS) or column.name == final]
-    claims |= _tested([column for column in own if column.name not in claims], values, told)
+    claims |= _tested([column for column in own if column.name not in claims], values, answer)
     claims |= {column.name: (_lowest(values, column.name), {}) for column in columns if column.exact}
     marks: dict[tuple[str, str], Mark] = {}
     for column in columns:
@@ -365,16 +365,16 @@ def _lowest(values: Values, column: str) -> str | None:
 
 
 def _tested(
-    columns: Sequence[Column], values: Values, told: Answer
+    columns: Sequence[Column], values: Values, answer: Answer
 ) -> dict[str, tuple[str | None, Mapping[str, Difference | None]]]:
     """Of each column the method that is better than every other one, and all against the reference, corrected
     together by Holm's procedure: of the methods and seeds that the answer compares."""
-    reference, family = told.reference, [column.name for column in columns]
+    reference, family = answer.reference, [column.name for column in columns]
     if reference is None or not family:
         return {}
     own = {
-        each.name: {key: {seed: values[each.name][key][seed] for seed in told.seeds} for key in family}
-        for each in told.standings
+        each.name: {key: {seed: values[each.name][key][seed] for seed in answer.seeds} for key in family}
+        for each in answer.standings
     }
     found = metrics.against_reference(own, reference, families=[family])
     claims: dict[str, tuple[str | None, Mapping[str, Difference | None]]] = {}
@@ -431,11 +431,11 @@ def _lay_out(
     def head(place: _PlacedCell) -> ColumnHeader:
         if beside == MEASURE:
             return ColumnHeader("", place.column.title, place.column.name)
-        told = of(beside, place)
+        text = of(beside, place)
         return (
-            ColumnHeader(told, place.column.title, f"{told} {place.column.name}")
+            ColumnHeader(text, place.column.title, f"{text} {place.column.name}")
             if several
-            else ColumnHeader("", told, told)
+            else ColumnHeader("", text, text)
         )
 
     # Of what the groups have in common, measures stand side by side.
@@ -460,10 +460,10 @@ def _places(
         rest = ", ".join(text for key, text in condition.differs.items() if key not in axes)
         for name, cells in each.cells.items():
             asked = _asked(condition.methods[name][0])
-            told = {axis: write_value(asked.get(axis, NONE)) for axis in axes}
+            values = {axis: write_value(asked.get(axis, NONE)) for axis in axes}
             method = _without(name, [axis for axis in axes if axis.startswith("method.")])
             for column, cell in zip(columns, cells, strict=True):
-                yield _PlacedCell(method, condition.short or condition.title, rest, told, column, cell)
+                yield _PlacedCell(method, condition.short or condition.title, rest, values, column, cell)
 
 
 def _asked(run: SavedRun) -> dict[str, object]:
@@ -565,7 +565,7 @@ def _about_marks(filled: Sequence[_Filled], columns: Sequence[Column]) -> Iterab
         for column, cell in zip(columns, cells, strict=True)
         if cell.mark
     ]
-    if any(each.when and len(each.told.seeds) >= metrics.FEWEST for each in several):
+    if any(each.when and len(each.answer.seeds) >= metrics.FEWEST for each in several):
         within, who = " of its condition" if len(filled) > 1 else "", _references(several)
         nothing = (
             "" if any(not column.exact for column, _ in marked) else "; no difference here is significant"
@@ -621,7 +621,9 @@ def _seeds_differ(each: _Filled) -> bool:
 
 
 def _about_seeds(each: _Filled, where: str) -> str:
-    told = "; ".join(f"{name} {', '.join(map(str, own)) or 'none'}" for name, own in _seeds(each).items())
-    number = len(each.told.seeds)
-    marks = f"; marks are of seeds {', '.join(map(str, each.told.seeds))}" if number >= metrics.FEWEST else ""
-    return f"{where}the methods have different seeds: {told}{marks}."
+    seeds = "; ".join(f"{name} {', '.join(map(str, own)) or 'none'}" for name, own in _seeds(each).items())
+    number = len(each.answer.seeds)
+    marks = (
+        f"; marks are of seeds {', '.join(map(str, each.answer.seeds))}" if number >= metrics.FEWEST else ""
+    )
+    return f"{where}the methods have different seeds: {seeds}{marks}."

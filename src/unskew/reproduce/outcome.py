@@ -154,7 +154,7 @@ def outcomes(
     table: PublishedTable, wanted: Iterable[tuple[Cell, Reading]], out: Path, version: Version
 ) -> list[CellOutcome]:
     """What the finished runs in a folder came to, of every seed there is."""
-    told, seen = [], set()
+    found, seen = [], set()
     first = {(cell.column, cell.row): cell for cell in table.cells}
     asked = [pair for pair in wanted if not pair[0].not_runnable]
     for cell, reading in asked:
@@ -182,8 +182,8 @@ def outcomes(
             )
             for name in table.measures
         }
-        told.append(CellOutcome(cell, ", ".join(readings), runs, values, version.smaller))
-    return told
+        found.append(CellOutcome(cell, ", ".join(readings), runs, values, version.smaller))
+    return found
 
 
 def _finished(settings: ExperimentSettings, out: Path, version: Version) -> tuple[SavedRun, ...]:
@@ -294,7 +294,7 @@ def costs_by_round(run: SavedRun) -> dict[int, float] | None:
     return costs
 
 
-def to_json(table: PublishedTable, told: Sequence[CellOutcome], version: Version) -> dict[str, Json]:
+def to_json(table: PublishedTable, cells: Sequence[CellOutcome], version: Version) -> dict[str, Json]:
     """For programs. Numbers are in the published unit."""
     return {
         "table": table.id,
@@ -311,24 +311,26 @@ def to_json(table: PublishedTable, told: Sequence[CellOutcome], version: Version
         },
         "notes": list(table.notes),
         "differences": list(table.differences),
-        "cells": [_cell_json(table, each) for each in told],
+        "cells": [_cell_json(table, each) for each in cells],
     }
 
 
-def _cell_json(table: PublishedTable, told: CellOutcome) -> dict[str, Json]:
-    summaries = [run.summary for run in told.runs if run.summary is not None]
+def _cell_json(table: PublishedTable, outcome: CellOutcome) -> dict[str, Json]:
+    summaries = [run.summary for run in outcome.runs if run.summary is not None]
     return {
-        "cell": told.cell.id,
-        "reading": told.reading,
-        "assumed": list(told.cell.assumed),
-        "seeds": [run.seed for run in told.runs],
+        "cell": outcome.cell.id,
+        "reading": outcome.reading,
+        "assumed": list(outcome.cell.assumed),
+        "seeds": [run.seed for run in outcome.runs],
         "measures": {
             name: {
-                "published": published_json(told.cell.published.get(name)),
-                "mean": found.mean if (found := told.over_seeds(name)) else None,
+                "published": published_json(outcome.cell.published.get(name)),
+                "mean": found.mean if (found := outcome.over_seeds(name)) else None,
                 "std": found.std if found else None,
-                "values": [value if math.isfinite(value) else None for value in told.measured.get(name, ())],
-                "difference": told.difference(name),
+                "values": [
+                    value if math.isfinite(value) else None for value in outcome.measured.get(name, ())
+                ],
+                "difference": outcome.difference(name),
             }
             for name in table.measures
         },
@@ -338,11 +340,11 @@ def _cell_json(table: PublishedTable, told: CellOutcome) -> dict[str, Json]:
                 for name in ("best_by_test", "last", "mean_last_10")
             },
             "worst_class": [_percent(each.worst_class_accuracy) for each in summaries],
-            "drift.received": [run.probes[-1].drift.received if run.probes else None for run in told.runs],
+            "drift.received": [run.probes[-1].drift.received if run.probes else None for run in outcome.runs],
         },
         "seconds": [each.seconds for each in summaries],
-        "devices": [str(run.experiment.get("device", "")) for run in told.runs],
-        "runs": [str(run.path) for run in told.runs],
+        "devices": [str(run.experiment.get("device", "")) for run in outcome.runs],
+        "runs": [str(run.path) for run in outcome.runs],
     }
 
 
@@ -356,7 +358,7 @@ def _percent(value: float | None) -> float | None:
 
 
 def rows_of(
-    table: PublishedTable, told: Sequence[CellOutcome], version: Version
+    table: PublishedTable, cells: Sequence[CellOutcome], version: Version
 ) -> tuple[list[str], list[list[str]]]:
     """The heads and the rows of the table that is shown: published, ours, difference, reading. Where a best
     round is reported, which was chosen on the test set, the mean of the last ten stands beside it."""
@@ -366,7 +368,7 @@ def rows_of(
     heads = ["cell", *["measure"] * several, "published", ours, "difference"]
     heads += [*["mean of last 10"] * best, "reading"]
     rows = []
-    for each in told:
+    for each in cells:
         for name in table.measures:
             published = each.cell.published.get(name)
             if several and published is None and not each.measured.get(name):
@@ -397,22 +399,22 @@ def caption(table: PublishedTable, version: Version) -> list[str]:
     return lines
 
 
-def to_markdown(table: PublishedTable, told: Sequence[CellOutcome], version: Version) -> str:
+def to_markdown(table: PublishedTable, cells: Sequence[CellOutcome], version: Version) -> str:
     """As a page that can be kept beside the runs."""
-    heads, rows = rows_of(table, told, version)
+    heads, rows = rows_of(table, cells, version)
     first, *rest = caption(table, version)
     lines = [f"# {first}", "", *(f"{line}.  " for line in rest), ""]
     lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    about = [*table.notes, *(f"assumed: {each}" for each in assumptions(told)), *table.differences]
+    about = [*table.notes, *(f"assumed: {each}" for each in assumptions(cells)), *table.differences]
     if about:
         lines += ["", *(f"- {each}" for each in about)]
     return "\n".join(lines) + "\n"
 
 
-def assumptions(told: Iterable[CellOutcome]) -> list[str]:
+def assumptions(cells: Iterable[CellOutcome]) -> list[str]:
     """What had to be chosen for these cells, each once."""
-    return list(dict.fromkeys(each for one in told for each in one.cell.assumed))
+    return list(dict.fromkeys(each for one in cells for each in one.cell.assumed))
 
 
 @dataclass(frozen=True)
@@ -447,10 +449,10 @@ class Pace:
 def _alike(experiment: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """What tells how long a round takes: with the method, and without it where none of its runs is known."""
     budget = experiment["budget"]
-    told = [experiment["device"], experiment["data"]["name"], experiment["model"]["name"]]
-    told += [experiment["skew"]["clients"], budget["cohort"], budget.get("epochs"), budget.get("steps")]
-    told += [budget["batch_size"], experiment["probe"]["every"]]
-    same = tuple(map(str, told))
+    parts = [experiment["device"], experiment["data"]["name"], experiment["model"]["name"]]
+    parts += [experiment["skew"]["clients"], budget["cohort"], budget.get("epochs"), budget.get("steps")]
+    parts += [budget["batch_size"], experiment["probe"]["every"]]
+    same = tuple(map(str, parts))
     return [(*same, experiment["method"]["name"]), same]
 
 

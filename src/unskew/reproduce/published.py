@@ -290,7 +290,7 @@ SCALED = {("dirichlet", "min_size"), ("quantity", "variant")}
 def _scaled(recipe: str, fraction: float) -> str:
     """A skew that a part of the data can be divided by: the least number of samples is a part too, and where
     a published code has one of its own that cannot be changed, the clean form is taken."""
-    told = []
+    parts = []
     for rule in joined(recipe):
         name, rest = named(rule)
         given = {item.key or item.value: item for item in items(rest)}
@@ -298,8 +298,8 @@ def _scaled(recipe: str, fraction: float) -> str:
         if name == "dirichlet":
             least = int(given["min_size"].value) if "min_size" in given else 10
             texts.append(f"min_size={max(1, int(fraction * least))}")
-        told.append(f"{name}:{','.join(texts)}" if texts else name)
-    return "+".join(told)
+        parts.append(f"{name}:{','.join(texts)}" if texts else name)
+    return "+".join(parts)
 
 
 def _method(table: Mapping[str, Any]) -> ExperimentSettings:
@@ -327,11 +327,11 @@ def _paper(name: str) -> Paper:
     whole = _file(name)
     base = _file(whole.base) if whole.base else whole
     columns, rows = base.column | whole.column, base.row | whole.row
-    told = tuple(
+    published = tuple(
         _table(name, table, whole, base.settings, columns | table.column, rows | table.row)
         for table in whole.table
     )
-    return Paper(name, whole.title, whole.reference, told)
+    return Paper(name, whole.title, whole.reference, published)
 
 
 def _table(

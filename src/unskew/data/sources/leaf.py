@@ -123,13 +123,13 @@ def numbers_of(path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArr
     wrong = "does not hold LEAF's users, num_samples and user_data with x and y"
     if not isinstance(content, dict) or not isinstance(content.get("users"), list):
         raise _other_than_leaf(path, wrong)
-    data, told = content.get("user_data"), content.get("num_samples")
-    if not isinstance(data, dict) or not isinstance(told, list) or len(told) != len(content["users"]):
+    data, sizes = content.get("user_data"), content.get("num_samples")
+    if not isinstance(data, dict) or not isinstance(sizes, list) or len(sizes) != len(content["users"]):
         raise _other_than_leaf(path, wrong)
     found = []
     if len(set(map(str, content["users"]))) < len(content["users"]):
         raise _other_than_leaf(path, "names a user twice")
-    for user, number in zip(content["users"], told, strict=True):
+    for user, number in zip(content["users"], sizes, strict=True):
         mine = data.get(user) if isinstance(user, str) else None
         if not isinstance(mine, dict) or not all(isinstance(mine.get(key), list) for key in "xy"):
             raise _other_than_leaf(path, f"has no lists x and y for user {str(user)[:40]!r}")

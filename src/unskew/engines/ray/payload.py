@@ -217,8 +217,8 @@ def _own_modules_by_value() -> Iterator[None]:
 
 def _installed() -> tuple[str, ...]:
     """What the path of a module has in it that is installed, so that another machine has it too."""
-    told = (folder for folder in sys.path if folder and any(Path(folder).glob("*.dist-info")))
-    return "site-packages", "dist-packages", STANDARD_LIBRARY, *told
+    folders = (folder for folder in sys.path if folder and any(Path(folder).glob("*.dist-info")))
+    return "site-packages", "dist-packages", STANDARD_LIBRARY, *folders
 
 
 def _is_own(name: str, module: ModuleType, installed: tuple[str, ...]) -> bool:

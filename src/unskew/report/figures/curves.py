@@ -84,8 +84,8 @@ def experts(runs: Sequence[SavedRun], *, width: float | None = None, title: str 
     for condition in by_condition(runs):
         lines = found.setdefault(condition.short, {})
         for name, members in condition.methods.items():
-            for tally, told in _tallies(members[0]).items():
-                words[tally] = told
+            for tally, tally_title in _tallies(members[0]).items():
+                words[tally] = tally_title
                 each = [_shares(run, tally) for run in members]
                 rounds = sorted(set.intersection(*(set(values) for values in each)))
                 lines[name, tally] = {round: [values[round] for values in each] for round in rounds}

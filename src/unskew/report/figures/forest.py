@@ -53,21 +53,21 @@ def forest(
     runs under several conditions, those of each stand together."""
     conditions = by_condition(runs)
     compared = ((part, _answer(part, reference)) for part in conditions)
-    parts = [(part, told) for part, told in compared if told.others]
+    parts = [(part, found) for part, found in compared if found.others]
     if not parts:
         raise UserError(
             "no two methods have tested seeds in common: give runs of at least two methods on the same seeds."
         )
-    references = {told.reference for _, told in parts}
+    references = {found.reference for _, found in parts}
     total = width or PAGE
-    names = list(dict.fromkeys(each.name for _, told in parts for each in told.others))
+    names = list(dict.fromkeys(each.name for _, found in parts for each in found.others))
     short = dict(zip(names, distinct(names, 1.3 if total > 5 else 0.85), strict=True))
     rows: list[ForestRow] = []
-    for part, told in parts:
+    for part, found in parts:
         if part.short:
-            against = f", against {told.reference}" if len(references) > 1 else ""
+            against = f", against {found.reference}" if len(references) > 1 else ""
             rows.append(ForestRow(f"{part.short}{against}"))
-        rows += [ForestRow(short[each.name], each.name, each.differences) for each in told.others]
+        rows += [ForestRow(short[each.name], each.name, each.differences) for each in found.others]
     pitch = min(ROW, (TALLEST - 1.4) / len(rows))
     if pitch < PITCH:
         raise UserError(f"{len(rows)} rows do not fit on a page: give fewer runs.")
@@ -116,12 +116,12 @@ def _heading(parts: Sequence[tuple[Condition, Answer]], title: str | None) -> st
     """The conditions, the seeds that are compared, and where not all runs have ended, the round."""
     used = [
         run
-        for part, told in parts
-        for each in told.standings
+        for part, answer in parts
+        for each in answer.standings
         for run in part.methods[each.name]
-        if run.seed in told.seeds
+        if run.seed in answer.seeds
     ]
-    rounds = {told.round for _, told in parts} - {None}
+    rounds = {answer.round for _, answer in parts} - {None}
     words = heading(used, title)
     if title is None and rounds:
         words += f", after round {' and '.join(str(round) for round in rounds)}"
@@ -161,7 +161,9 @@ def _explain(figure: Figure, parts: Sequence[tuple[Condition, Answer]]) -> None:
     """What markers and lines mean, as far as they are there."""
     from matplotlib.lines import Line2D
 
-    shown = [each.differences[measure] for _, told in parts for each in told.others for measure in told.main]
+    shown = [
+        each.differences[measure] for _, answer in parts for each in answer.others for measure in answer.main
+    ]
     known = [found for found in shown if found is not None]
     keys = {}
     dot: dict[str, Any] = {"marker": "o", "markersize": 5, "linestyle": "", "color": GREY}

@@ -71,12 +71,12 @@ def heatmap(
     foot = max(text_width(name, SMALL) for each in below for name in each)
     foot = 0.2 if foot + 0.06 <= wide else foot + 0.1
     same = all(each == below[0] for each in below)  # then names stand under the last of a column alone
-    told = wide >= NARROWEST
+    readable = wide >= NARROWEST
     feet = foot if same else rows * foot
     tall = min(LINE + 0.05, (TALLEST - 0.8 - rows * 0.3 - feet) / rows / len(classes))
     if tall <= 0.01:
         raise UserError(f"{len(parts)} conditions do not fit on a page: give fewer runs.")
-    written = told and tall >= LINE - 0.01
+    written = readable and tall >= LINE - 0.01
     figure = blank(total, rows * (tall * len(classes) + 0.3) + feet + 0.25, heading(runs, title))
     axes, spare = panels(figure, len(parts), columns)
     above = panel_titles([part.short for part in parts], wide * methods + (0.1 if columns > 1 else margin))

@@ -231,8 +231,8 @@ def predictions(runs: Sequence[SavedRun], *, width: float | None = None, title: 
     for name, members in groups.items():
         run, labels = members[0], held[name]
         shares = np.array([line.prediction_share for line in run.tested], dtype=np.float64)
-        told = any(labels is not None and np.array_equal(labels[1], values) for _, values in shown.values())
-        if labels is not None and not told:
+        known = any(labels is not None and np.array_equal(labels[1], values) for _, values in shown.values())
+        if labels is not None and not known:
             whose = f"labels of {name}" if several else "clients' labels"
             shown[f"{whose}, seed {run.seed}"] = labels
         whose = f"answers of {name}" if shown and alike else f"answers of {name}, seed {run.seed}"

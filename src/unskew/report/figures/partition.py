@@ -60,8 +60,8 @@ def partition(runs: Sequence[SavedRun], *, width: float | None = None, title: st
     shown = sorted(distinct_.values(), key=runs.index)
     if len(shown) == 1:
         (run,) = shown
-        told = "" if title is None else f"seed {run.seed}"
-        return _draw([(told, run.counts, run.classes, run.names)], heading([run], title), width)
+        label = "" if title is None else f"seed {run.seed}"
+        return _draw([(label, run.counts, run.classes, run.names)], heading([run], title), width)
     shorts = {run.path: part.short for part in by_condition(runs) for run in part.runs}
     several = [
         (", ".join(filter(None, (shorts[run.path], f"seed {run.seed}"))), run.counts, run.classes, run.names)

@@ -74,24 +74,24 @@ def updates(
     body = min((TALLEST - 0.6 - foot) / len(groups) - 0.4, 1.4)
     if body < 0.5:
         raise UserError(f"{len(groups)} methods do not fit on a page: give fewer runs.")
-    told = {
+    places = {
         name: f"client {found[name].client}, round {probes[name].round}, seed {members[0].seed}"
         for name, members in groups.items()
     }
-    once = total < 5 and len(groups) > 1 and len(set(told.values())) == 1  # then below the last row
+    once = total < 5 and len(groups) > 1 and len(set(places.values())) == 1  # then below the last row
     figure = blank(total, len(groups) * (body + 0.4) + foot + 0.15 * once, heading(runs, title))
     every = figure.subplots(len(groups), 2, squeeze=False, sharey=True, width_ratios=[total - right, right])
     for row, (name, members) in enumerate(groups.items()):
         left, means = every[row]
         _classes(left, found[name], held[row], orders[row], names if named[row] else None, cell)
-        whose = name if once else f"{name}: {told[name]}" if len(groups) > 1 else told[name]
+        whose = name if once else f"{name}: {places[name]}" if len(groups) > 1 else places[name]
         left.set_title(fit(whose, total - right - 0.6, NORMAL), pad=12)
         left.set_ylabel("accuracy (%)")
         seeds = [_probe(run, probes[name].round) for run in members]
         _groups(means, seeds, named[row], (right - 0.15) / len(GROUPS))
         means.set_title("mean of the round's clients" if total > 5 else "round's clients", pad=12)
     if once:
-        every[-1][0].set_xlabel(next(iter(told.values())), fontsize=SMALL)
+        every[-1][0].set_xlabel(next(iter(places.values())), fontsize=SMALL)
     handles = list(every[0][0].containers or every[0][0].lines[: len(STAGES)])
     add_legend(figure, handles, [label for label, *_ in STAGES.values()])
     return figure

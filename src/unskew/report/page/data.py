@@ -18,7 +18,7 @@ from unskew.report.answer import (
     answer,
     choose_reference,
     points,
-    told_of,
+    runs_at_moment,
     verdict,
 )
 from unskew.report.conditions import Condition, by_condition, tuned
@@ -98,12 +98,12 @@ def page_data(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str,
     keep_sites = thin(sum(site_values(run) for run in runs), MOST_SITE_VALUES)
     keep_probes = thin(sum(probe_values(run) for run in runs), MOST_PROBE_VALUES)
     cells = site_cells = 0
-    told: list[Json] = []
+    shown: list[Json] = []
     for run in runs:
         block, name = owner[run.path]
         cells += len(run.classes) ** 2
         site_cells += _site_cells(run)
-        told.append(
+        shown.append(
             {
                 "path": str(run.path),
                 "method": methods.index((block, name)),
@@ -143,13 +143,13 @@ def page_data(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str,
                 "name": name,
                 "title": f"{name} ({block.letter})" if block.letter else name,
                 "block": blocks.index(block),
-                "look": look[name].told(),
+                "look": look[name].page_json(),
             }
             for block, name in methods
         ],
         "measures": _measures(),
         "federations": [_federation(run) for run in federations.values()],
-        "runs": told,
+        "runs": shown,
         "notes": _notes(runs, coming),
         "progress": progress(runs, coming),
     }
@@ -157,10 +157,10 @@ def page_data(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str,
 
 def _notes(runs: Sequence[SavedRun], coming: Sequence[int]) -> list[Json]:
     """What the runs themselves say about their numbers, and how many are missing."""
-    told = {note: None for run in runs for note in (run.summary.notes if run.summary else _faults(run))}
+    own = {note: None for run in runs for note in (run.summary.notes if run.summary else _faults(run))}
     failed = [f"{run.label} seed {run.seed} failed: {run.failure.sentence}" for run in runs if run.failure]
     missing = [f"Of {len(runs) + len(coming)} runs {len(coming)} have not begun."] if coming else []
-    return [*missing, *failed, *told]
+    return [*missing, *failed, *own]
 
 
 def _faults(run: SavedRun) -> list[str]:
@@ -171,19 +171,19 @@ def _faults(run: SavedRun) -> list[str]:
 def _tuning_notes(seeds: Mapping[str, Sequence[SavedRun]]) -> list[Json]:
     """What was tuned for each method, where that differs."""
     each = {name: tuned(runs[0]) for name, runs in seeds.items()}
-    names = dict.fromkeys(name for told in each.values() for name in told)
+    names = dict.fromkeys(name for values_of in each.values() for name in values_of)
     notes: list[Json] = []
     for name in names:
-        if len({told.get(name) for told in each.values()}) > 1:
-            values = ", ".join(f"{told.get(name)} for {who}" for who, told in each.items())
+        if len({values_of.get(name) for values_of in each.values()}) > 1:
+            values = ", ".join(f"{values_of.get(name)} for {who}" for who, values_of in each.items())
             notes.append(f"{name} was chosen for each method: {values}.")
     return notes
 
 
 def _block(condition: Condition, methods: Sequence[int]) -> dict[str, Json]:
     seeds = condition.methods
-    told = answer(seeds)
-    reference = told.reference or choose_reference(seeds)
+    found = answer(seeds)
+    reference = found.reference or choose_reference(seeds)
     tested = _tested(seeds, reference)
     made = tabulate(tested) if tested else None
     titles = {each.name: each.title for each in made.columns} if made else {}
@@ -195,17 +195,17 @@ def _block(condition: Condition, methods: Sequence[int]) -> dict[str, Json]:
     return {
         "title": condition.title,
         "short": f"{condition.letter}: {condition.short}" if condition.letter else "",
-        "sentence": told.sentence,
-        "skew": told.skew,
-        "notes": [*told.notes, *_tuning_notes(seeds)],
+        "sentence": found.sentence,
+        "skew": found.skew,
+        "notes": [*found.notes, *_tuning_notes(seeds)],
         "reference": reference if len(seeds) > 1 else None,
         "heads": heads[:-COSTS],
         "costs": heads[-COSTS:],
-        "rows": _rows(seeds, told, reference, methods, made),
-        "compared": TITLES[told.main[0]] if told.main else "accuracy",
-        "forest": _forest(told),
+        "rows": _rows(seeds, found, reference, methods, made),
+        "compared": TITLES[found.main[0]] if found.main else "accuracy",
+        "forest": _forest(found),
         "csv": to_csv(made) if made else "",
-        "classes": _class_table(seeds, told),
+        "classes": _class_table(seeds, found),
         "sites": site_table(seeds),
     }
 
@@ -214,10 +214,10 @@ def _head(column: Column, title: str) -> Json:
     return {"key": column.name, "title": title, "help": HELP[column.name], "lower": column.lower}
 
 
-def _class_table(seeds: Mapping[str, Sequence[SavedRun]], told: Answer) -> dict[str, Json] | None:
+def _class_table(seeds: Mapping[str, Sequence[SavedRun]], answer: Answer) -> dict[str, Json] | None:
     """The accuracy of each class by each method, over seeds: of the final models, or where not all runs have
     ended, in the last round that all have reached."""
-    when, come = told_of(seeds, told)
+    when, come = runs_at_moment(seeds, answer)
     tested = {name: runs for name, runs in come.items() if runs}
     if when is None or not tested:
         return None
@@ -250,15 +250,15 @@ def _tested(seeds: Mapping[str, Sequence[SavedRun]], reference: str) -> list[Sav
     return [run for name in names for run in seeds[name] if run.tested]
 
 
-def _forest(told: Answer) -> dict[str, Json] | None:
+def _forest(answer: Answer) -> dict[str, Json] | None:
     """The difference of each method to the reference by the main measures, with its interval and whether it
     is settled; None where nothing is compared."""
-    if told.reference is None or not told.others:
+    if answer.reference is None or not answer.others:
         return None
     rows: list[Json] = []
-    for each in told.others:
+    for each in answer.others:
         cells: list[Json] = []
-        for measure in told.main:
+        for measure in answer.main:
             found = each.differences[measure]
             interval = found.interval if found else None
             cells.append(
@@ -272,22 +272,22 @@ def _forest(told: Answer) -> dict[str, Json] | None:
             )
         rows.append({"name": each.name, "cells": cells})
     return {
-        "measures": [TITLES[measure] for measure in told.main],
-        "seeds": len(told.seeds),
-        "round": told.round,
+        "measures": [TITLES[measure] for measure in answer.main],
+        "seeds": len(answer.seeds),
+        "round": answer.round,
         "rows": rows,
     }
 
 
 def _rows(
     seeds: Mapping[str, Sequence[SavedRun]],
-    told: Answer,
+    answer: Answer,
     reference: str,
     methods: Sequence[int],
     made: MethodTable | None,
 ) -> list[Json]:
     """The comparison, with the cells of `unskew table`."""
-    _, come = told_of(seeds, told)
+    _, come = runs_at_moment(seeds, answer)
     rows = zip(made.rows, by_method(_tested(seeds, reference)).values(), strict=True) if made else ()
     cells = {run.path: row.cells for row, members in rows for run in members}
     return [
@@ -300,7 +300,7 @@ def _rows(
                 [starred(cell), cell.is_best, None if cell.value is None else number(cell.value.mean)]
                 for cell in next((cells[run.path] for run in runs if run.path in cells), ())
             ],
-            "against": None if name == reference else _against(told, name),
+            "against": None if name == reference else _against(answer, name),
             "seconds": number(sum(map(seconds, runs)) / len(runs)),
         }
         for (name, runs), method in zip(seeds.items(), methods, strict=True)
@@ -309,15 +309,15 @@ def _rows(
 
 def _rounds(runs: Sequence[SavedRun]) -> str:
     """How far the runs are."""
-    told = span([run.done for run in runs])
+    done = span([run.done for run in runs])
     stopped = all(run.finished for run in runs)
-    return told if stopped else f"{told} of {runs[0].total_rounds}"
+    return done if stopped else f"{done} of {runs[0].total_rounds}"
 
 
-def _against(told: Answer, name: str) -> Json:
+def _against(answer: Answer, name: str) -> Json:
     """The paired difference in points with its 95 % interval, as text and as a number; a star where its sign
     is settled."""
-    change = next((each.differences[told.main[0]] for each in told.others if each.name == name), None)
+    change = next((each.differences[answer.main[0]] for each in answer.others if each.name == name), None)
     if change is None:
         return [NONE, None]
     return [points(change) + "*" * change.settled, number(change.difference)]

@@ -98,7 +98,7 @@ def spent(run: SavedRun, of_method: Sequence[SavedRun]) -> dict[str, Json]:
     took = [line.seconds + probing.get(line.round, 0.0) for line in run.rounds]
     more = {"traffic": whole - sum(sent), "time": seconds(run) - _counted_seconds(run)}
     cost = _cost_of_round(run, of_method)
-    told: dict[str, Json] = {
+    series: dict[str, Json] = {
         "traffic": _so_far([value / 1e6 for value in sent], more["traffic"] / 1e6),
         "time": _so_far(took, more["time"]),
     }
@@ -106,11 +106,11 @@ def spent(run: SavedRun, of_method: Sequence[SavedRun]) -> dict[str, Json]:
     if cost is not None:
         known = run.summary.cost if run.summary else None
         before = 0.0 if known is None else max(known - cost * run.done, 0.0)
-        told["cost"] = [_short(before + cost * n) for n in range(1, run.done + 1)]
+        series["cost"] = [_short(before + cost * n) for n in range(1, run.done + 1)]
         beside["cost"] = _short(before)
     elif run.summary and run.summary.cost is not None:  # of rounds that differ, as PKD's, the whole alone
-        told["cost"] = [*[None] * (run.done - 1), _short(run.summary.cost)]
-    return told | {"beside": beside}
+        series["cost"] = [*[None] * (run.done - 1), _short(run.summary.cost)]
+    return series | {"beside": beside}
 
 
 def _cost_of_round(run: SavedRun, of_method: Sequence[SavedRun]) -> float | None:
@@ -152,25 +152,25 @@ def probe_values(run: SavedRun) -> int:
 def _models(probe: ProbeRecord) -> Mapping[str, list[list[float | None]]]:
     """Class accuracies around the local updates: of every client, or once where all have the model in
     common."""
-    told = {}
+    stages = {}
     for name in ("before", "after", "aggregated"):
         models = [getattr(client, name) for client in probe.clients]
         same = name != "after" and all(model == models[0] for model in models)
-        told[name] = models[:1] if same else models
-    return told
+        stages[name] = models[:1] if same else models
+    return stages
 
 
 def probed(probe: ProbeRecord) -> dict[str, Json]:
     """The clients of a probed round, one value or list for each; a model that all have in common once, its
     class accuracies in hundredths of a percent."""
     clients = probe.clients
-    told: dict[str, Json] = {"round": probe.round, "clients": [client.client for client in clients]}
+    values: dict[str, Json] = {"round": probe.round, "clients": [client.client for client in clients]}
     for name, models in _models(probe).items():
-        told[name] = [[_hundredths(value) for value in model] for model in models]
-    told["groups"] = [[_stages(getattr(client.groups, group)) for group in GROUPS] for client in clients]
+        values[name] = [[_hundredths(value) for value in model] for model in models]
+    values["groups"] = [[_stages(getattr(client.groups, group)) for group in GROUPS] for client in clients]
     for key in ("in_local", "out_local", "deviation"):
-        told[key] = [number(getattr(client, key)) for client in clients]
-    return told
+        values[key] = [number(getattr(client, key)) for client in clients]
+    return values
 
 
 def _stages(stages: StagesRecord | None) -> Json:
