@@ -15,7 +15,7 @@ from unskew.data.augment import normalise
 from unskew.engines.plan import epochs
 from unskew.methods import METHODS
 from unskew.parts.optimizers import AdamSettings, adam, fused_adam
-from unskew.program import Kept
+from unskew.program import StoredStage
 from unskew.testing import hard_trial
 from unskew.types import Memory
 
@@ -130,7 +130,7 @@ def test_stages_share_one_schedule_and_experts_have_their_own(sites):
         def __init__(self):
             self.rates = {}
 
-        def find(self, name) -> Kept | None:
+        def find(self, name) -> StoredStage | None:
             return None
 
         def after_round(self, name, stage):

@@ -24,7 +24,7 @@ from unskew.client_tensors import ClientTensors
 from unskew.data.dataset import Split
 from unskew.errors import UserError
 from unskew.files import sync_folder, write_file
-from unskew.program import Kept
+from unskew.program import StoredStage
 from unskew.result import Stage
 from unskew.rounds import store_of
 from unskew.tensor_files import dump, load
@@ -118,7 +118,7 @@ class Checkpoints:
 
     # What a run asks for
 
-    def find(self, name: str) -> Kept | None:
+    def find(self, name: str) -> StoredStage | None:
         """What there is of a stage from before."""
         self._numbers.setdefault(name, max(self._numbers.values(), default=-1) + 1)
         return self._found.pop(name, None)
@@ -240,9 +240,9 @@ class Checkpoints:
 
     # Reading
 
-    def _read_all(self) -> dict[str, Kept]:
+    def _read_all(self) -> dict[str, StoredStage]:
         """The newest of every stage that is whole. What is damaged is told, and left alone."""
-        found: dict[str, Kept] = {}
+        found: dict[str, StoredStage] = {}
         for path in sorted(self.folder.glob(f"*{SUFFIX}"), reverse=True):
             try:
                 header, tensors = _read(path, self.identity)
@@ -258,7 +258,7 @@ class Checkpoints:
                 self._unread = True
                 continue
             found.setdefault(
-                name, Kept(stage, header["ended"])
+                name, StoredStage(stage, header["ended"])
             )  # the newest comes first, the whole before it
             self._numbers[name] = number
             self.seconds_before = max(self.seconds_before, float(header["seconds"]))

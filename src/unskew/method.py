@@ -132,9 +132,9 @@ class Method:
     work: Work | Callable[[Trial], Work | None] | None = None
     """What a client computes beyond plain training, for the cost of a run. A method that changes nothing at
     the client need not say it; of others None means that nobody has counted."""
-    made: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
-    """The names of the methods that it combines, each with the hyperparameters that were given;
-    empty where it has no name."""
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    """The methods that it combines: by name, the hyperparameters that were given. Empty where it has no
+    name."""
 
     def __post_init__(self) -> None:
         check_functions("Method", {"loss": self.loss, "transform": self.transform})
@@ -222,7 +222,7 @@ class Method:
             levels=self.levels or other.levels,
             tallies=self.tallies + other.tallies,
             work=_both_works(self, other),
-            made=both_made(self.made, other.made),
+            parts=combined_parts(self.parts, other.parts),
         )
 
 
@@ -230,10 +230,10 @@ OWN = "own"
 """What a method without a name is called beside others."""
 
 
-def both_made(
+def combined_parts(
     first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping[str, Any]]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """What two methods together were made of; nothing where neither has a name."""
+    """The parts of two methods that are put together; empty where neither has a name."""
     return {**(first or {OWN: {}}), **(second or {OWN: {}})} if first or second else {}
 
 

@@ -1,7 +1,7 @@
 """Methods in stages: a program trains, asks clients and trains again, by a few typed steps.
 
 Every stage has a name, and what it comes to is a value, as is what it has come to after each of its rounds:
-where a `Keeper` keeps these values, a run that was stopped resumes from there.
+a run that was stopped resumes from the values that a `StageStore` has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from unskew import engines, metrics
 from unskew.engines.job import Job, Task
 from unskew.errors import UserError
-from unskew.method import Method, Tally, Work, both_made
+from unskew.method import Method, Tally, Work, combined_parts
 from unskew.metrics import BACKWARD, Assessment, ProbabilityScores, Traffic
 from unskew.models import level_ends
 from unskew.record import ClientModel
@@ -45,8 +45,8 @@ class Program:
     base: Method = Method()
     work: Work | None = None
     """What every round computes at a client beyond the base method, where all rounds compute the same."""
-    made: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
-    """As `Method.made`."""
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    """The methods that it was put together of, as in `Method.parts`."""
     one_place: str = ""
     """Why it cannot train across machines whose data stay there, as what follows "because"; empty: it can."""
 
@@ -64,46 +64,47 @@ class Program:
         self,
         trial: Trial,
         on_round: OnRound = lambda _: None,
-        keeper: Keeper | None = None,
+        keeper: StageStore | None = None,
         make_run: MakeRun | None = None,
     ) -> Result:
-        """Train under a trial's conditions. What the keeper has of a stage is not done again, but told.
-        `make_run` makes the run, where clients are asked otherwise than by the trial's engine."""
+        """Train under a trial's conditions. Stages that the keeper has are not trained again, but their
+        rounds are reported. `make_run` makes the run where clients are asked otherwise than by the trial's
+        engine."""
         with closing((make_run or Run)(trial, self.base, on_round, keeper)) as run:
             return self.run(run)
 
     def __add__(self, other: Method) -> Program:
         if isinstance(other, Program):
             raise UserError("these methods cannot be combined: each trains in stages of its own.")
-        return replace(self, base=self.base + other, made=both_made(self.made, other.made))
+        return replace(self, base=self.base + other, parts=combined_parts(self.parts, other.parts))
 
     __radd__ = __add__
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """What there is of a stage."""
+class StoredStage:
+    """A stage as it was stored, whole or after one of its rounds."""
 
     stage: Stage
     ended: bool
-    """Whether that is all of it. If not, it is the stage after one of its rounds."""
+    """Whether the stage had ended."""
 
 
-class Keeper(Protocol):
-    """Where a run keeps its stages, so that another can continue where it stopped."""
+class StageStore(Protocol):
+    """Stores the stages of a run, so that another run can continue where it stopped."""
 
-    def find(self, name: str, /) -> Kept | None:
-        """What there is of the stage of this name from before."""
+    def find(self, name: str, /) -> StoredStage | None:
+        """Return what is stored of the stage of this name, or None."""
 
     def after_round(self, name: str, stage: Stage, /) -> None:
-        """A stage has come so far, and may be kept."""
+        """Called after each round of a stage, with the stage so far, which may be stored."""
 
     def end(self, name: str, stage: Stage, /) -> None:
-        """A stage has ended."""
+        """Called when a stage has ended."""
 
 
-class _Forgetful:
-    """Keeps nothing."""
+class _NoStore:
+    """A stage store that stores nothing."""
 
     def find(self, name: str) -> None:
         return None
@@ -141,13 +142,13 @@ class Run:
         trial: Trial,
         base: Method,
         on_round: OnRound = lambda _: None,
-        keeper: Keeper | None = None,
+        keeper: StageStore | None = None,
     ) -> None:
         check_compatible(trial, base)
         self.trial, self.base = trial, base
         self.stages: list[Stage] = []
         """What the stages so far came to, in their order."""
-        self._on_round, self._keeper = on_round, keeper or _Forgetful()
+        self._on_round, self._keeper = on_round, keeper or _NoStore()
         self._engines: dict[int, tuple[Trial, engines.Engine]] = {}
         self._names: set[str] = set()
         self._tallies: dict[Tally, None] = {}
@@ -466,7 +467,7 @@ def _samples_a_round(trial: Trial) -> float:
     return trial.epochs * held
 
 
-MakeRun = Callable[[Trial, Method, OnRound, Keeper | None], Run]
+MakeRun = Callable[[Trial, Method, OnRound, StageStore | None], Run]
 
 
 @dataclass

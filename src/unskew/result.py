@@ -178,8 +178,8 @@ class Result:
     """Who owns the test samples, where the data tell."""
     trial: Trial | None = None
     """The conditions; None where the result has come from another machine."""
-    made: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The method, as `Method.made`."""
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The methods that were put together for it, as in `Method.parts`."""
     work: Work | None = None
     """What a client computed in every round; None where rounds differ or nobody has counted."""
     hides_seed: bool = False
@@ -206,7 +206,7 @@ class Result:
     def _about(self) -> str:
         """The method, the conditions and the number of rounds."""
         done = f"{len(self.rounds)} round{'s' * (len(self.rounds) > 1)}"
-        method = write_parts(self.made) or OWN
+        method = write_parts(self.parts) or OWN
         if self.trial is None:
             return f"{method}, {done}"
         federation = self.trial.federation

@@ -27,7 +27,7 @@ def save(result: Result, path: Path, method: str) -> Path:
     if claim(path) != EMPTY:
         raise UserError(f"the folder {path} holds a run already: choose another.")
     made = {
-        method if method and name == OWN else name: each for name, each in (result.made or {OWN: {}}).items()
+        method if method and name == OWN else name: each for name, each in (result.parts or {OWN: {}}).items()
     }
     resolved = Resolved(experiment_of(result.trial, made), result.trial)
     first, *others = [round.seconds for round in result.rounds]

@@ -10,7 +10,7 @@ import torch
 
 from unskew.errors import UserError
 from unskew.method import Method
-from unskew.program import Keeper, MakeRun, Program, Run
+from unskew.program import MakeRun, Program, Run, StageStore
 from unskew.result import Result, State
 from unskew.rounds import OnRound
 from unskew.trial import Trial
@@ -25,7 +25,7 @@ def train(
     *,
     start: State | None = None,
     on_round: OnRound = lambda _: None,
-    keeper: Keeper | None = None,
+    keeper: StageStore | None = None,
     make_run: MakeRun | None = None,
 ) -> Result:
     """Train one global model under a trial's conditions. `on_round` sees every round as it ends; `start`
@@ -44,8 +44,8 @@ def train(
         raise UserError("a method in stages begins at its beginning: leave start out.")
     with _ONE_AT_A_TIME if make_run is None else nullcontext(), torch.inference_mode(False):
         result = method.train_in_stages(trial, on_round, keeper, make_run)
-    made = {"fedavg": {}} if asked == Method() else asked.made
-    return replace(result, trial=trial, made=made, work=asked.work_in(trial))
+    parts = {"fedavg": {}} if asked == Method() else asked.parts
+    return replace(result, trial=trial, parts=parts, work=asked.work_in(trial))
 
 
 def in_one_stage(method: Method, start: State | None = None) -> Program:

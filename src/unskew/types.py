@@ -209,7 +209,8 @@ class Memory:
     """To (kept, reported): what stays at the client, and what it sends to the server."""
 
 
-FORGETFUL = Memory()
+NO_MEMORY = Memory()
+"""The memory of a method whose clients keep nothing."""
 
 Query = Callable[[Scope, Look], Tensors]
 """What a client is asked outside of training: from what it received and its own data to what it answers."""

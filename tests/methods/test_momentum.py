@@ -298,7 +298,7 @@ def test_an_average_beside_fedacg_is_one_of_the_servers_models_and_not_of_those_
     path = points(trial, Method(loss=pull) + fedacg(lam=0.5, beta=0))
     assert points(trial, method) == path
     found, (one, two, three) = points(trial, method, model_to_serve), np.array(path)
-    expected = (one + 2 * two + 4 * three) / 7 if "ema" in average.made else (one + two + three) / 3
+    expected = (one + 2 * two + 4 * three) / 7 if "ema" in average.parts else (one + two + three) / 3
     np.testing.assert_allclose(found[-1], expected, rtol=1e-6)
 
 

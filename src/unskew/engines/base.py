@@ -18,7 +18,7 @@ from unskew.method_checks import named_tensors
 from unskew.metrics import Assessment, ProbabilityScores
 from unskew.transfer import download, upload
 from unskew.trial import Trial, weights_of
-from unskew.types import FORGETFUL, Query, Tensors, View, Weights
+from unskew.types import NO_MEMORY, Query, Tensors, View, Weights
 
 
 class Local:
@@ -63,7 +63,7 @@ class Base:
 
     def start_memory(self, method: Method, task: Task) -> Tensors:
         """What a client keeps before the first round that it takes part in."""
-        if method.memory.init is FORGETFUL.init:
+        if method.memory.init is NO_MEMORY.init:
             return {}
         counts = upload(self.trial.counts_of(task.client, task.holding.counts), self.device)
         return named_tensors("memory.init", method.memory.init(self.initial, counts))

@@ -21,11 +21,11 @@ from unskew.flower.records import FROZEN, from_record, packed, under
 from unskew.flower.settings import FlowerSettings
 from unskew.method import Method
 from unskew.metrics import Assessment, ProbabilityScores
-from unskew.program import Keeper, Run, Trained
+from unskew.program import Run, StageStore, Trained
 from unskew.result import Result, Stage
 from unskew.rounds import OnRound
 from unskew.trial import Trial
-from unskew.types import FORGETFUL, Query, Tensors, View, Weights
+from unskew.types import NO_MEMORY, Query, Tensors, View, Weights
 
 
 class FederatedRun(Run):
@@ -36,7 +36,7 @@ class FederatedRun(Run):
         trial: Trial,
         base: Method,
         on_round: OnRound = lambda _: None,
-        keeper: Keeper | None = None,
+        keeper: StageStore | None = None,
         *,
         link: Link,
         settings: FlowerSettings,
@@ -114,7 +114,7 @@ class FlowerEngine(Base):
         jobs = list(jobs)
         asked = [job for job in jobs if len(job.task.holding)]
         # Where the initial model does not follow from the seed, clients that begin with it are sent it.
-        begins = method.memory.init is not FORGETFUL.init and self.trial.init is not None
+        begins = method.memory.init is not NO_MEMORY.init and self.trial.init is not None
         answers = self._ask_nodes("fit", asked, anchor, shared, initial=begins)
         tallies = frozenset(tally.name for tally in method.tallies)
         outcomes: dict[int, Outcome] = {}

@@ -70,7 +70,7 @@ def log(sentence: str) -> None:
 def what_leaves(settings: FlowerSettings, spec: FederationSpec, *, test_at_sites: bool) -> list[str]:
     """What of a client's data its server comes to know, one sentence each."""
     sentences = ["what leaves a client: its model after training, how many samples it has and its mean loss."]
-    for name in settings.method.made:
+    for name in settings.method.parts:
         card = METHODS.get(name)
         if card is not None and card.sends != "nothing":
             sentences.append(f"{name} also sends {card.sends}.")
@@ -78,7 +78,7 @@ def what_leaves(settings: FlowerSettings, spec: FederationSpec, *, test_at_sites
         sentences.append(
             "each site also sends how its own test samples of each class are answered, as counts."
         )
-    if any(name not in METHODS for name in settings.method.made) or not settings.method.made:
+    if any(name not in METHODS for name in settings.method.parts) or not settings.method.parts:
         sentences.append("the method is your own: what its clients report is sent too.")
     if spec.label_counts == "share":
         sentences.append("label counts are shared, as federation.label_counts asks.")

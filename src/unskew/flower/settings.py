@@ -138,7 +138,7 @@ def named_method(method: AnyMethod | MethodSpec) -> tuple[Method | Program, str]
             f"method is of type {type(method).__name__}: give its name, such as 'fedvls', or call its "
             "function."
         )
-    parts: Mapping[str, Mapping[str, OptionValue]] = method.made or (
+    parts: Mapping[str, Mapping[str, OptionValue]] = method.parts or (
         {"fedavg": {}} if method == Method() else {OWN: {}}
     )
     return method, write_parts(parts)

@@ -90,7 +90,7 @@ def _naming(make: M, name: str) -> M:
     @wraps(make)
     def named(**options: OptionValue) -> Method | Program:
         method = make(**options)
-        return replace(method, made={name: options}) if isinstance(method, Method | Program) else method
+        return replace(method, parts={name: options}) if isinstance(method, Method | Program) else method
 
     return cast(M, named)
 

@@ -28,7 +28,7 @@ from unskew.method import Method
 from unskew.metrics import Assessment
 from unskew.randomness import seed_torch
 from unskew.trial import Trial
-from unskew.types import FORGETFUL, Tensors, Weights
+from unskew.types import NO_MEMORY, Tensors, Weights
 
 SHAPES_KEPT = 4
 """For how many methods and sets of shapes slots are kept."""
@@ -109,7 +109,7 @@ class Graphs(Base):
                 outcomes[place] = self.local.clients.without_data(job, anchor)
                 continue
             drawn = self.local.clients.seed(job.task)
-            draws = method.memory.prepare is not FORGETFUL.prepare or bool(method.corrections)
+            draws = method.memory.prepare is not NO_MEMORY.prepare or bool(method.corrections)
             try:
                 if draws:
                     seed_torch(drawn, self.device)

@@ -27,7 +27,7 @@ from unskew.engines.job import Outcome
 from unskew.engines.plan import divide
 from unskew.errors import UserError
 from unskew.method import Method
-from unskew.types import FORGETFUL, Weights
+from unskew.types import NO_MEMORY, Weights
 
 URGENT_SLOTS = 3
 STEPS_AT_ONCE = 4  # in one graph: between two graphs a GPU rests for five microseconds
@@ -189,7 +189,7 @@ class Slots:
         loss = changing["loss"]["sum"] / steps
         tallies = {name: value.clone() for name, value in changing["tallies"].items()}
         try:
-            draws = self.method.memory.update is not FORGETFUL.update
+            draws = self.method.memory.update is not NO_MEMORY.update
             with slot.stream.random_numbers() if draws else nullcontext():
                 return self.local.clients.finish(
                     self.method, start, weights, steps, loss, after.get("state", {}), tallies
