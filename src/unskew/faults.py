@@ -13,7 +13,7 @@ from unskew.engines.check import ClientAnswer, check_form, check_reports
 from unskew.engines.job import Failed, Job, Outcome
 from unskew.errors import UserError
 from unskew.method import Method, plain_loss
-from unskew.method_checks import named
+from unskew.method_checks import quoted_name
 from unskew.record import Fault
 from unskew.trial import Faults
 from unskew.types import Look, Objective, Scope, Tensors, View, Weights
@@ -104,7 +104,7 @@ def find_bad_part(
     if not bad or bad[0] == "answers":
         return None
     what, _, name = bad[0].partition(" of ")
-    return what, f"{name}{named(parts[name])}"
+    return what, f"{name}{quoted_name(parts[name])}"
 
 
 def _magnitudes_of(view: View, parts: Mapping[str, Objective]) -> Tensors:

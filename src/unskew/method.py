@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from unskew.errors import UserError
-from unskew.method_checks import check_functions, check_tuple, is_one_number, like, not_one_number
+from unskew.method_checks import check_functions, check_like_model, check_tuple, is_one_number, not_one_number
 from unskew.metrics import Passes
 from unskew.trial import Trial
 from unskew.types import (
@@ -182,7 +182,7 @@ class Method:
         """The sum of the corrections; None where there are none."""
         total: Params | None = None
         for n, correction in enumerate(self.corrections):
-            more = like(f"corrections[{n}]", correction(scope), scope.anchor.params)
+            more = check_like_model(f"corrections[{n}]", correction(scope), scope.anchor.params)
             total = more if total is None else {name: value + more[name] for name, value in total.items()}
         return total
 

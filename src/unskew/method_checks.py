@@ -1,5 +1,5 @@
-"""What the slots of a method return, in one sentence where it is not what they should. Only types, names and
-shapes are looked at, so that nothing waits for a device and nothing is traced or captured."""
+"""Checks of what the slots of a method return, which refuse it in one sentence where it is wrong. Only types,
+names and shapes are looked at, so that nothing waits for a device and nothing is traced or captured."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ def check_functions(owner: str, slots: Mapping[str, object]) -> None:
     """Refuse what is no function where a slot holds one."""
     for name, value in slots.items():
         if not callable(value):
-            raise UserError(f"{owner}.{name} is {_a(value)} but should be a function.")
+            raise UserError(f"{owner}.{name} is {with_article(value)} but should be a function.")
 
 
 def check_tuple(owner: str, name: str, value: object) -> None:
     """Refuse what is no tuple of functions where a slot holds several."""
     if not isinstance(value, tuple):
         raise UserError(
-            f"{owner}.{name} is {_a(value)} but should be a tuple: write {name}=(yours,), with the comma."
+            f"{owner}.{name} is {with_article(value)} but should be a tuple: write {name}=(yours,), with the "
+            "comma."
         )
     check_functions(owner, {f"{name}[{n}]": each for n, each in enumerate(value)})
 
@@ -35,49 +36,49 @@ def is_one_number(value: object) -> TypeGuard[Tensor]:
 
 def not_one_number(slot: str, function: Callable[..., object], value: object) -> UserError:
     """The error of a loss or a term that returns something else than a tensor of one number."""
-    what = f"has shape {list(value.shape)}" if isinstance(value, Tensor) else f"is {_a(value)}"
+    what = f"has shape {list(value.shape)}" if isinstance(value, Tensor) else f"is {with_article(value)}"
     hint = "one number" if isinstance(value, Tensor) else "a tensor of one number, which has a gradient"
-    return UserError(f"the method's {slot}{named(function)} {what}: let it return {hint}.")
+    return UserError(f"the method's {slot}{quoted_name(function)} {what}: let it return {hint}.")
 
 
 def checked_factor(value: object) -> float:
-    """What `lr_factor` returns, where it is a number of 0 or more."""
+    """Return what `lr_factor` returned if it is a number of 0 or more; else refuse it."""
     if not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise UserError(f"the method's lr_factor returns {value!r}: let it return a number of 0 or more.")
     return value
 
 
-def named(function: Callable[..., object]) -> str:
-    """The name of a function in brackets, where it has one."""
+def quoted_name(function: Callable[..., object]) -> str:
+    """The name of a function, quoted and in brackets; empty where it has none."""
     name = getattr(function, "__name__", "")
     return f" ('{name}')" if name.isidentifier() and name != "plain_loss" else ""
 
 
-def named_tensors(slot: str, value: object) -> Tensors:
-    """What a slot returns, where it is a dictionary of named tensors."""
+def check_named_tensors(slot: str, value: object) -> Tensors:
+    """Return what a slot returned if it is a dictionary of named tensors; else refuse it."""
     if not isinstance(value, dict):
         raise UserError(
-            f"the method's {slot} returns {_a(value)}: let it return a dictionary of named tensors, {{}} for "
-            "none."
+            f"the method's {slot} returns {with_article(value)}: let it return a dictionary of named "
+            "tensors, {} for none."
         )
     for name, each in value.items():
         if not isinstance(name, str):
             raise UserError(f"the method's {slot} returns a tensor named {name!r}: let names be text.")
         if not isinstance(each, Tensor):
             raise UserError(
-                f"the method's {slot} returns {_a(each)} as '{name}': let every value be a tensor, such as "
-                "torch.tensor(value)."
+                f"the method's {slot} returns {with_article(each)} as '{name}': let every value be a tensor, "
+                "such as torch.tensor(value)."
             )
     return value
 
 
-def like(slot: str, value: object, model: Tensors) -> Params:
-    """What a slot returns, where it has the names and shapes of a model's tensors."""
+def check_like_model(slot: str, value: object, model: Tensors) -> Params:
+    """Return what a slot returned if it has the names and shapes of a model's tensors; else refuse it."""
     if not isinstance(value, dict):
         raise UserError(
-            f"the method's {slot} returns {_a(value)}: let it return the model's tensors by name."
+            f"the method's {slot} returns {with_article(value)}: let it return the model's tensors by name."
         )
-    found = named_tensors(slot, value)
+    found = check_named_tensors(slot, value)
     if missing := sorted(model.keys() - found.keys()):
         raise UserError(f"the method's {slot} lacks '{missing[0]}': let it return every tensor of the model.")
     if unknown := sorted(found.keys() - model.keys()):
@@ -91,18 +92,21 @@ def like(slot: str, value: object, model: Tensors) -> Params:
     return found
 
 
-def pair(slot: str, value: object, parts: str) -> tuple[Any, Any]:
-    """What a slot returns, where it is two things."""
+def check_pair(slot: str, value: object, parts: str) -> tuple[Any, Any]:
+    """Return what a slot returned if it is a pair; else refuse it."""
     if not isinstance(value, tuple) or len(value) != 2:
-        raise UserError(f"the method's {slot} returns {_a(value)}: let it return the pair ({parts}).")
+        raise UserError(
+            f"the method's {slot} returns {with_article(value)}: let it return the pair ({parts})."
+        )
     return value
 
 
 def kept_and_reported(value: object, before: Tensors) -> tuple[Tensors, Tensors]:
     """Return what a client keeps and what it reports. What `memory.update` leaves out stays as it was, but it
     may not leave out a name and bring in another: that is a misspelt name."""
-    kept, reported = pair("memory.update", value, "kept, reported")
-    kept, reported = named_tensors("memory.update", kept), named_tensors("memory.update", reported)
+    kept, reported = check_pair("memory.update", value, "kept, reported")
+    kept = check_named_tensors("memory.update", kept)
+    reported = check_named_tensors("memory.update", reported)
     new, forgotten = sorted(kept.keys() - before.keys()), sorted(before.keys() - kept.keys())
     if new and forgotten:
         raise UserError(
@@ -112,13 +116,14 @@ def kept_and_reported(value: object, before: Tensors) -> tuple[Tensors, Tensors]
     return {**before, **kept}, reported
 
 
-def instance(slot: str, value: object, kind: type) -> None:
+def check_instance(slot: str, value: object, kind: type) -> None:
     """Refuse what is not of the type that a slot returns."""
     if not isinstance(value, kind):
-        raise UserError(f"the method's {slot} returns {_a(value)}: let it return {kind.__name__}.")
+        raise UserError(f"the method's {slot} returns {with_article(value)}: let it return {kind.__name__}.")
 
 
-def _a(value: object) -> str:
+def with_article(value: object) -> str:
+    """The name of a value's type, with its article."""
     if value is None:
         return "None"
     name = type(value).__name__

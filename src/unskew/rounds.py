@@ -17,7 +17,7 @@ from unskew.engines.plan import draw_cohort
 from unskew.errors import UserError
 from unskew.faults import DivergedError, accept, find_bad_part, require_enough, sort_out, without
 from unskew.method import Method
-from unskew.method_checks import instance, like, named_tensors, pair
+from unskew.method_checks import check_instance, check_like_model, check_named_tensors, check_pair
 from unskew.parts.optimizers import OptimizerChoice
 from unskew.probe import observe
 from unskew.record import Fault, fault_notes
@@ -127,22 +127,22 @@ def check_fits(method: Method, state: State, initial: Weights, trial: Trial) -> 
 
 def initial_state(method: Method, weights: Weights, *, round: int = 0) -> State:
     """The state before a round, with nothing remembered but the model."""
-    memory = named_tensors("server.init", method.server.init(weights))
+    memory = check_named_tensors("server.init", method.server.init(weights))
     return State(ServerState(weights, memory, round))
 
 
 def model_to_send(method: Method, state: ServerState) -> Weights:
     """The model that the clients of the next round receive."""
     model = method.server.send(state)
-    instance("server.send", model, Weights)
-    like("server.send", model.params, state.weights.params)
+    check_instance("server.send", model, Weights)
+    check_like_model("server.send", model.params, state.weights.params)
     return model
 
 
 def model_to_serve(method: Method, state: ServerState) -> Weights:
     """The model to evaluate, save and deploy after a round."""
     model = method.server.serve(state)
-    instance("server.serve", model, Weights)
+    check_instance("server.serve", model, Weights)
     return model
 
 
@@ -212,7 +212,7 @@ def fit_cohort(
         jobs = [recall(method, engine, state, task) for task in tasks]
     # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
     upcoming = sampler(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
-    shared = named_tensors("server.share", method.server.share(state.server))
+    shared = check_named_tensors("server.share", method.server.share(state.server))
     outcomes = engine.fit(method, received, shared, jobs, upcoming)
 
     answers, faults = sort_out(trial.faults, t, jobs, outcomes, received)
@@ -356,16 +356,17 @@ def aggregate(
     server = state.server
     updates = _gather(trial, received, state.round, [fit for _, fit in done])
     revised = method.server.revise(server, updates)
-    instance("server.revise", revised, Updates)
-    delta = like("server.combine", method.server.combine(server, revised), received.params)
-    params, memory = pair("server.move", method.server.move(server, delta), "parameters, memory")
-    params, memory = like("server.move", params, received.params), named_tensors("server.move", memory)
+    check_instance("server.revise", revised, Updates)
+    delta = check_like_model("server.combine", method.server.combine(server, revised), received.params)
+    params, memory = check_pair("server.move", method.server.move(server, delta), "parameters, memory")
+    params = check_like_model("server.move", params, received.params)
+    memory = check_named_tensors("server.move", memory)
     buffers = received.buffers
     if trial.statistics == "average":
         combine_buffers = method.server.buffers or average_buffers
-        buffers = like("server.buffers", combine_buffers(buffers, revised), buffers)
+        buffers = check_like_model("server.buffers", combine_buffers(buffers, revised), buffers)
     after = Weights(params, buffers)
-    noted = named_tensors("server.note", method.server.note(server, after, revised))
+    noted = check_named_tensors("server.note", method.server.note(server, after, revised))
     following = ServerState(after, {**server.memory, **memory, **noted}, server.round)
     loss = torch.stack([fit.loss for _, fit in done]).double() @ updates.weight
     tallies = {name: torch.stack([fit.tallies[name] for _, fit in done]).sum() for name in done[0][1].tallies}

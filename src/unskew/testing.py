@@ -21,7 +21,7 @@ from unskew.data.validation import hold_out, validation_split
 from unskew.engines.job import Fit, completed
 from unskew.errors import UserError
 from unskew.method import Method
-from unskew.method_checks import named
+from unskew.method_checks import quoted_name
 from unskew.program import Program
 from unskew.result import Result, Round
 from unskew.rounds import initial_state, model_to_send, run_round
@@ -102,7 +102,7 @@ def _check_terms(method: Method, trial: Trial) -> None:
     with suppress(_StoppedError):
         train(replace(trial, engine="loop"), replace(method, terms=terms))
     for n, (term, depends) in enumerate(zip(method.terms, seen, strict=True)):
-        _law(f"terms[{n}]{named(term)} depends on the model", depends)
+        _law(f"terms[{n}]{quoted_name(term)} depends on the model", depends)
 
 
 def _check_again(method: Method | Program, trial: Trial, whole: Result) -> None:

@@ -14,7 +14,7 @@ from unskew.engines.network import Network
 from unskew.engines.samples import Samples
 from unskew.errors import UserError
 from unskew.method import Method
-from unskew.method_checks import named_tensors
+from unskew.method_checks import check_named_tensors
 from unskew.metrics import Assessment, ProbabilityScores
 from unskew.transfer import download, upload
 from unskew.trial import Trial, weights_of
@@ -66,7 +66,7 @@ class Base:
         if method.memory.init is NO_MEMORY.init:
             return {}
         counts = upload(self.trial.counts_of(task.client, task.holding.counts), self.device)
-        return named_tensors("memory.init", method.memory.init(self.initial, counts))
+        return check_named_tensors("memory.init", method.memory.init(self.initial, counts))
 
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
         """Test a model on the test set, or on the validation set."""

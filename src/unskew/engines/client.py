@@ -18,7 +18,7 @@ from unskew.engines.job import Fit, Job, Task
 from unskew.engines.network import Network
 from unskew.engines.samples import Samples
 from unskew.method import Method
-from unskew.method_checks import checked_factor, kept_and_reported, named_tensors
+from unskew.method_checks import check_named_tensors, checked_factor, kept_and_reported
 from unskew.randomness import Purpose, draw_seed, seed_torch
 from unskew.transfer import upload
 from unskew.trial import Trial
@@ -53,7 +53,9 @@ class Clients:
     def prepare(self, method: Method, sent: Weights, shared: Tensors, job: Job) -> Start:
         """Let a client compute what it needs before it trains. It draws from the current random state."""
         scope = self._scope(job, sent, shared)
-        prepared = named_tensors("memory.prepare", method.memory.prepare(scope, partial(self.look, job.task)))
+        prepared = check_named_tensors(
+            "memory.prepare", method.memory.prepare(scope, partial(self.look, job.task))
+        )
         scope = replace(scope, memory={**scope.memory, **prepared})
         return Start(job, scope, method.correction(scope))
 
