@@ -48,9 +48,9 @@ class CapturedStep:
     def capture(self, slot: ClientSlot, steps: int) -> Replay:
         """Capture so many steps on full batches at once."""
         inputs = {"position": slot.position, "x": self.shared.prefetcher.x, "y": self.shared.prefetcher.y}
-        held = self._held(slot.slot), inputs
+        held = self._held(slot), inputs
         # cuDNN measures its kernels for full batches only: others are too rare for the time that takes.
-        with slot.slot.stream.activate(), self.local.fastest() if self.trial.fast else nullcontext():
+        with slot.stream.activate(), self.local.fastest() if self.trial.fast else nullcontext():
             if self.trial.fast and self._compiled is None:
                 began = time.perf_counter()
                 self._compiled = compile_step(self._fetch_and_step, *held)
@@ -62,7 +62,7 @@ class CapturedStep:
                     step(*held)
 
             slot.position.zero_()  # capturing moves it on
-            return slot.slot.stream.capture(several)
+            return slot.stream.capture(several)
 
     def _fetch_and_step(self, held: Held, inputs: Tensors) -> None:
         """Take a step on the batch at the position, and move the position to the next."""
@@ -71,14 +71,14 @@ class CapturedStep:
         self._step(held, x, y, compiled=self.trial.fast)
         inputs["position"].add_(len(rows))
 
-    def capture_partial(self, partial_slot: PartialSlot, x: Tensor, y: Tensor) -> None:
+    def capture_partial(self, slot: PartialSlot, x: Tensor, y: Tensor) -> None:
         """Capture a step on batches of the size of this one."""
-        slot, size = partial_slot.slot, len(x)
+        size = len(x)
         with slot.stream.activate():
             inputs, labels = torch.zeros_like(x), torch.zeros_like(y)
-            partial_slot.batches[size] = inputs, labels
+            slot.batches[size] = inputs, labels
             step = partial(self._partial_step(size), self._held(slot), inputs, labels)
-        partial_slot.replays[size] = slot.stream.capture(step)
+        slot.replays[size] = slot.stream.capture(step)
 
     def _partial_step(self, size: int) -> Callable[[Held, Tensor, Tensor], None]:
         if self._any_size and self._any_size.fits(size):
@@ -100,7 +100,7 @@ class CapturedStep:
         prefetcher, usual = self.shared.prefetcher, max(2, self.trial.budget.batch_size // 2)
         x, y = prefetcher.x[:usual], prefetcher.y[:usual]
         step = partial(self._step, compiled=True)
-        self._any_size = compile_step_for_any_batch(step, self._held(slots[0].slot), x, y, batch=(x, y))
+        self._any_size = compile_step_for_any_batch(step, self._held(slots[0]), x, y, batch=(x, y))
         return True
 
     def _held(self, slot: Slot) -> Held:

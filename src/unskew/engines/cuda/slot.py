@@ -58,7 +58,7 @@ class Held(NamedTuple):
     lr: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Slot:
     """Tensors at fixed addresses for one client, and the stream on which its steps run."""
 
@@ -71,10 +71,9 @@ class Slot:
 
 
 @dataclass(eq=False)
-class ClientSlot:
+class ClientSlot(Slot):
     """A slot for full batches, which the step fetches by itself from the inputs that are ready."""
 
-    slot: Slot
     number: int
     position: Tensor
     """Where the next batch begins among the inputs."""
@@ -83,10 +82,9 @@ class ClientSlot:
 
 
 @dataclass(eq=False)
-class PartialSlot:
+class PartialSlot(Slot):
     """A slot for batches of other sizes, where a client is for one step."""
 
-    slot: Slot
     batches: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     replays: dict[int, Replay] = field(default_factory=dict)
     free: Event | None = None

@@ -77,12 +77,12 @@ class Slots:
         outcomes: dict[int, Outcome] = {}
         running = [(self.shared.prefetcher.stream, prefetching)]
         for slot, queue in queues:
-            running.append((slot.slot.stream, self._through(slot, len(queues), queue, outcomes)))
-        with queues[0][0].slot.stream.activate():
+            running.append((slot.stream, self._through(slot, len(queues), queue, outcomes)))
+        with queues[0][0].stream.activate():
             while running:  # a step of each in turn, so that none of them waits for the host
                 running = [(stream, steps) for stream, steps in running if _advance(stream, steps)]
         for slot, _ in queues:
-            current_waits(self.device, slot.slot.stream.record_event())
+            current_waits(self.device, slot.stream.record_event())
         return outcomes
 
     def _queues(self, clients: list[Ready]) -> list[tuple[ClientSlot, list[Ready]]]:
@@ -96,8 +96,8 @@ class Slots:
         queues = [[clients[place] for place in part] for part in places]
         start = current_event(self.device)
         for slot, queue in zip(slots, queues, strict=True):
-            slot.slot.stream.wait_event(start)
-            slot.slot.stream.wait_event(self.shared.prefetcher.current.ready)
+            slot.stream.wait_event(start)
+            slot.stream.wait_event(self.shared.prefetcher.current.ready)
             self._capture_for(slot, queue)
         return list(zip(slots, queues, strict=True))
 
@@ -112,12 +112,12 @@ class Slots:
             except Exception as error:
                 outcomes[client.place] = client.failed("train", error)
             else:
-                outcomes[client.place] = self._finish(slot.slot, client)
+                outcomes[client.place] = self._finish(slot, client)
 
     def _train(self, slot: ClientSlot, slots: int, client: Ready) -> Iterator[None]:
         full, prefetcher = self.trial.budget.batch_size, self.shared.prefetcher
-        self._enter(slot.slot, client)
-        own_lr = slot.slot.scope["lr"].get("lr")
+        self._enter(slot, client)
+        own_lr = slot.scope["lr"].get("lr")
         lrs = iter(self._lrs_of(client) if own_lr is not None else ())
         for position, sizes in prefetcher.pieces(client.inputs, slot.number, slots):
             slot.position.fill_(position)
@@ -132,7 +132,7 @@ class Slots:
                         slot.replays[steps]()
                     else:
                         batch = slice(position, position + size)
-                        self._step_in_partial_slot(slot.slot, prefetcher.x[batch], prefetcher.y[batch])
+                        self._step_in_partial_slot(slot, prefetcher.x[batch], prefetcher.y[batch])
                         slot.position.add_(size)
                     position, left = position + steps * size, left - steps
                     yield
@@ -161,24 +161,23 @@ class Slots:
 
     def _step_in_partial_slot(self, slot: Slot, x: Tensor, y: Tensor) -> None:
         """One step of another size, in the slot where it is captured."""
-        partial_slot, size = self._partial_slot(len(x)), len(x)
-        other = partial_slot.slot
-        if partial_slot.free is not None:
-            slot.stream.wait_event(partial_slot.free)
-        if size not in partial_slot.replays:
+        other, size = self._partial_slot(len(x)), len(x)
+        if other.free is not None:
+            slot.stream.wait_event(other.free)
+        if size not in other.replays:
             other.stream.wait_event(slot.stream.record_event())
-            self.step.capture_partial(partial_slot, x, y)
+            self.step.capture_partial(other, x, y)
             slot.stream.wait_event(other.stream.record_event())
         other.changing.block.copy_(slot.changing.block)
         other.scope.block.copy_(slot.scope.block)
         other.stream.set_random_state(slot.stream.random_state())
-        inputs, labels = partial_slot.batches[size]
+        inputs, labels = other.batches[size]
         inputs.copy_(x)
         labels.copy_(y)
-        partial_slot.replays[size]()
+        other.replays[size]()
         slot.stream.set_random_state(other.stream.random_state())
         slot.changing.block.copy_(other.changing.block)
-        partial_slot.free = slot.stream.record_event()
+        other.free = slot.stream.record_event()
 
     def _finish(self, slot: Slot, client: Ready) -> Outcome:
         """Copy a client out of a slot, and let it decide what it keeps and reports."""
@@ -226,29 +225,28 @@ class Slots:
 
     def _add_captured_slot(self) -> None:
         slot = self._new_slot()
-        slot.slot.stream.wait_event(current_event(self.device))
+        slot.stream.wait_event(current_event(self.device))
         slot.replays[1] = self.step.capture(slot, 1)
         self.slots.append(slot)
 
     def _new_slot(self) -> ClientSlot:
         number = len(self.slots)  # the first get the clients that take longest: let nothing hold those up
         position = torch.zeros((), dtype=torch.int64, device=self.device)
-        return ClientSlot(self._slot(number, priority=2 if number < URGENT_SLOTS else 1), number, position)
+        stream = stream_on(self.device, number, priority=2 if number < URGENT_SLOTS else 1)
+        return ClientSlot(stream, *self._tensors(), number, position)
 
     def _partial_slot(self, size: int) -> PartialSlot:
         """The slot for batches of a size. Several sizes share one, so that these take no more memory than the
         slots of clients."""
         key = size % len(self.slots)
         if key not in self.partial_slots:
-            self.partial_slots[key] = PartialSlot(self._slot(key, priority=3))
+            stream = stream_on(self.device, key, priority=3)
+            self.partial_slots[key] = PartialSlot(stream, *self._tensors())
         return self.partial_slots[key]
 
-    def _slot(self, number: int, priority: int) -> Slot:
-        return Slot(
-            stream_on(self.device, number, priority),
-            PackedTensors(self._changing, self.device),
-            PackedTensors(self._scope, self.device),
-        )
+    def _tensors(self) -> tuple[PackedTensors, PackedTensors]:
+        """What a step changes and what it only reads, for a new slot."""
+        return PackedTensors(self._changing, self.device), PackedTensors(self._scope, self.device)
 
     def _capture_for(self, slot: ClientSlot, queue: Iterable[Ready]) -> None:
         """Capture the steps that these clients will take in a slot, where they were not captured before."""
