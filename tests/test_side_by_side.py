@@ -12,7 +12,7 @@ from benchmarks import kills
 
 from processes import alive, children, end, processes_of
 from unskew.engines.cpu import pool
-from unskew.record import FAULTS_TOLD
+from unskew.record import FAULTS_SHOWN
 
 pytestmark = pytest.mark.skipif(not pool.available(), reason="it is made of forked processes")
 
@@ -170,7 +170,7 @@ def test_faults_of_runs_side_by_side_are_told_with_their_run(unskew, tmp_path):
     assert answer.code == 0, answer.err
     for seed in (1, 2):
         notes = [line for line in answer.err.splitlines() if line.startswith(f"note: half.py seed {seed}: ")]
-        assert sum("continues without client" in note for note in notes) == FAULTS_TOLD
+        assert sum("continues without client" in note for note in notes) == FAULTS_SHOWN
         assert sum("there are more such faults" in note for note in notes) == 1
 
 

@@ -23,8 +23,8 @@ class DivergedError(UserError):
     """No client of a round has come to finite values."""
 
 
-MOST_TOLD = 5
-"""Clients that one sentence names."""
+FAULTS_IN_ERROR = 5
+"""How many faults of a round an error names; the others are counted."""
 
 
 def sort_out(
@@ -124,7 +124,7 @@ def _magnitudes_of(view: View, parts: Mapping[str, Objective]) -> Tensors:
 
 def _named(faults: Sequence[Fault]) -> str:
     each_fault = [
-        f"client {each.client}, stage '{each.stage}' ({each.reason})" for each in faults[:MOST_TOLD]
+        f"client {each.client}, stage '{each.stage}' ({each.reason})" for each in faults[:FAULTS_IN_ERROR]
     ]
-    more = [f"{len(faults) - MOST_TOLD} more"] if len(faults) > MOST_TOLD else []
+    more = [f"{len(faults) - FAULTS_IN_ERROR} more"] if len(faults) > FAULTS_IN_ERROR else []
     return "; ".join([*each_fault, *more])

@@ -764,19 +764,19 @@ def is_tunable(setting: str) -> bool:
     return table == "budget" and name not in SAME_FOR_ALL
 
 
-FAULTS_TOLD = 3
-"""How many faults a note tells one by one."""
+FAULTS_SHOWN = 3
+"""How many faults of a run are named one by one, in its note and while it runs; the others are counted."""
 
 
 def fault_notes(faults: Iterable[tuple[int, Fault]]) -> list[str]:
     """A note of the clients that were left out, each with the round, counted from 1; none where there are
-    none. Of many, the first are told."""
+    none. Of many, the first are named."""
     each = [
         f"client {fault.client} in round {round}, stage '{fault.stage}' ({fault.reason})"
         for round, fault in faults
     ]
-    more = [f"{len(each) - FAULTS_TOLD} more in rounds.jsonl"] if len(each) > FAULTS_TOLD else []
-    return [f"rounds continued without {'; '.join([*each[:FAULTS_TOLD], *more])}."] if each else []
+    more = [f"{len(each) - FAULTS_SHOWN} more in rounds.jsonl"] if len(each) > FAULTS_SHOWN else []
+    return [f"rounds continued without {'; '.join([*each[:FAULTS_SHOWN], *more])}."] if each else []
 
 
 def to_json(value: Any, indent: int | None = 2) -> str:

@@ -40,7 +40,7 @@ def save(result: Result, path: Path, method: str) -> Path:
     return path
 
 
-ELSEWHERE = {
+IN_OTHER_FORM = {
     "engine",
     "device",
     "precision",
@@ -59,7 +59,7 @@ ELSEWHERE = {
 
 def experiment_of(trial: Trial, made: dict[str, Any]) -> Experiment:
     """The experiment that a trial comes from, or would come from if its data, model and method had names."""
-    alike = {name: getattr(trial, name) for name in Experiment.model_fields if name not in ELSEWHERE}
+    alike = {name: getattr(trial, name) for name in Experiment.model_fields if name not in IN_OTHER_FORM}
     federation = trial.federation
     seed = federation.partition.seed
     return Experiment(

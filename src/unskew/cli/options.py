@@ -15,7 +15,7 @@ from unskew.errors import UserError
 from unskew.experiment import Experiment, assign, read, refuse_code
 from unskew.loggers import find
 from unskew.notation import named
-from unskew.report.read import ELSEWHERE
+from unskew.report.read import FREE_AMONG_SEEDS
 
 DEFAULT = Experiment()
 
@@ -334,7 +334,7 @@ def varied(assignments: Iterable[str]) -> dict[str, list[str]]:
         name = name.replace("-", "_") if name.replace("-", "_") in PATHS else name
         name = next((flag for flag, path in PATHS.items() if path == name), name)
         why = NOT_VARIED.get("method" if name.startswith("method.") else name)
-        if PATHS.get(name, name) in ELSEWHERE:
+        if PATHS.get(name, name) in FREE_AMONG_SEEDS:
             why = why or "runs that differ in it count as one condition"
         if why is not None:
             raise UserError(f"--vary '{assignment}' makes no other condition: {why}.")

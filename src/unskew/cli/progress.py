@@ -23,8 +23,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from unskew.cli.show import GROUPS, percent
-from unskew.record import FAULTS_TOLD, ProbeRecord, RoundRecord, TestedRound
+from unskew.cli.show import percent
+from unskew.metrics import GROUPS
+from unskew.record import FAULTS_SHOWN, ProbeRecord, RoundRecord, TestedRound
 
 PERIOD = 10
 """Seconds between two plain lines."""
@@ -154,10 +155,10 @@ class ProgressDisplay:
         for fault in line.faults or ():
             self._faults[self._name] += 1
             count = self._faults[self._name]
-            if count <= FAULTS_TOLD:
+            if count <= FAULTS_SHOWN:
                 where = f"round {line.round} continues without client {fault.client}, stage '{fault.stage}'"
                 self.say([f"{run}{where}: {fault.reason}."])
-            elif count == FAULTS_TOLD + 1:
+            elif count == FAULTS_SHOWN + 1:
                 self.say([f"{run}there are more such faults: the run's rounds.jsonl has them all."])
 
     def _print(self, line: str) -> None:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from unskew import metrics
 from unskew.comparison import SPREAD, site_statistics, summary_of
-from unskew.metrics import Difference
+from unskew.metrics import GROUPS, Difference
 from unskew.notation import span
 from unskew.record import Json, SiteRecord, Summary, SweepTime, Time
 from unskew.report.answer import TITLES, Answer, points, verdict
@@ -30,7 +30,6 @@ Record = Mapping[str, Json]
 COMMANDS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 """Characters to which a terminal does more than show them."""
 
-GROUPS = ("majority", "minority", "vacant")
 LONGEST_BAR = 20
 LONGEST_NAME = 24  # of a class, where the terminal is too narrow for all of it
 WIDE, NARROW = 51, 42  # characters of a class table beside the name and the bar; titles in one line, in two

@@ -23,6 +23,7 @@ from unskew.metrics.classes import (
     worst_class,
 )
 from unskew.metrics.clients import (
+    GROUPS,
     Deviation,
     Stages,
     deviation,
@@ -89,6 +90,7 @@ __all__ = [
     "BACKWARD",
     "DIFFERENCE",
     "FEWEST",
+    "GROUPS",
     "LEVEL",
     "SHARE",
     "Assessment",

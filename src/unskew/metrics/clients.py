@@ -15,6 +15,7 @@ from unskew.errors import require
 from unskew.metrics.classes import Counts, Floats
 
 GROUPS = ("majority", "minority", "vacant")
+"""A client's classes by how many samples of them it has: see `groups`."""
 
 
 def groups(counts: Counts) -> dict[str, NDArray[np.bool_]]:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from unskew import metrics
 from unskew.errors import unknown
-from unskew.metrics import Difference
+from unskew.metrics import GROUPS, Difference
 from unskew.report.measures import MEASURES, Measure, final_value, series
 from unskew.report.read import SavedRun
 from unskew.report.skew_words import skew_in_words
 
-GROUPS = ("majority", "minority", "vacant")
 REFERENCE = "fedavg"
 SHOWN = 5e-4
 """Less than this is 0.0 points as printed."""

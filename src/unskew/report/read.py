@@ -22,7 +22,7 @@ from unskew.notation import flatten, write_method
 
 T = TypeVar("T")
 
-ELSEWHERE = {
+FREE_AMONG_SEEDS = {
     "seed", "engine", "device", "threads", "workers", "trace", "fast", "client_memory", "checkpoint",
     "data.folder", "skew.seed", "evaluation.every", "evaluation.batch_size", "probe.every",
 }  # fmt: skip
@@ -244,7 +244,7 @@ def settings(run: SavedRun) -> dict[str, object]:
 def conditions_of(experiment: Mapping[str, Any]) -> dict[str, object]:
     """The same of an experiment's tables, with names as they are written there."""
     flat = dict(flatten({key: value for key, value in experiment.items() if key != "method"}))
-    return {key: value for key, value in flat.items() if key not in ELSEWHERE}
+    return {key: value for key, value in flat.items() if key not in FREE_AMONG_SEEDS}
 
 
 def hyperparameters(run: SavedRun) -> dict[str, object]:

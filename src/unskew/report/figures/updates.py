@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from unskew import metrics
 from unskew.errors import UserError
+from unskew.metrics import GROUPS
 from unskew.record import Client, ProbeRecord
 from unskew.report.figures.style import (
     BLUE,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 NARROW = 0.09
 """Inches for a class, below which three bars are too thin, and marks take their place."""
-GROUPS = ("majority", "minority", "vacant")
 STAGES = {
     "before": ("received model", "#bdbdbd", "", "o"),
     "after": ("after the local update", RED, "////", "v"),

@@ -9,10 +9,10 @@ import numpy as np
 import tomli_w
 
 from unskew import metrics
+from unskew.metrics import GROUPS
 from unskew.notation import span
 from unskew.record import Json, fault_notes, plain
 from unskew.report.answer import (
-    GROUPS,
     TITLES,
     Answer,
     answer,

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from unskew import metrics
+from unskew.metrics import GROUPS
 from unskew.record import Json, ProbeRecord, RoundRecord, StagesRecord
-from unskew.report.answer import GROUPS
 from unskew.report.measures import MEASURES
 from unskew.report.read import SavedRun
 
