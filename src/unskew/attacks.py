@@ -66,7 +66,7 @@ class Attack:
         return f"{self.kind}:fraction={self.fraction!r}{scale}"
 
     def notes(self, seed: int, clients: int) -> tuple[str, ...]:
-        """Who lies, for readers of a result."""
+        """Say which clients lie, for readers of a result."""
         if self.kind == "none":
             return ()
         numbers = ", ".join(map(str, sorted(self.attackers(seed, clients)))) or "none"

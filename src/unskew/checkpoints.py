@@ -84,7 +84,7 @@ class Checkpoints:
     ) -> None:
         """`method` tells the method from others in words of the caller's, since its functions cannot be
         compared: a run resumes from checkpoints of the same trial and the same words alone. `every` is how
-        often a checkpoint is due. `say` is told of checkpoints that cannot be used."""
+        often a checkpoint is due. `say` receives a sentence for each checkpoint that cannot be used."""
         self.folder, self._say = Path(folder), say
         self._trial, self._method = trial, method
         self.period = Period.parse(every) if isinstance(every, str) else every
@@ -119,7 +119,7 @@ class Checkpoints:
     # What a run asks for
 
     def find(self, name: str) -> StoredStage | None:
-        """What there is of a stage from before."""
+        """Return what is stored of a stage, or None."""
         self._numbers.setdefault(name, max(self._numbers.values(), default=-1) + 1)
         return self._found.pop(name, None)
 
@@ -230,8 +230,8 @@ class Checkpoints:
         return header | {"identity": self.identity, "seconds": seconds}, tensors
 
     def _prune(self, newest: Path) -> None:
-        """Of a stage under way the two newest stay, of one that has ended that. What is damaged stays for
-        who wants to look at it."""
+        """Remove the files of a stage but the two newest, or all but the last where it has ended. Damaged
+        files stay for whoever wants to look at them."""
         number, _, last = newest.name.removesuffix(SUFFIX).partition("-")
         others = sorted(path for path in self._files if path.name.startswith(f"{number}-") and path != newest)
         for path in others if last == "ended" else others[:-1]:
@@ -241,7 +241,7 @@ class Checkpoints:
     # Reading
 
     def _read_all(self) -> dict[str, StoredStage]:
-        """The newest of every stage that is whole. What is damaged is told, and left alone."""
+        """The newest of every stage that is whole. What is damaged is reported, and left alone."""
         found: dict[str, StoredStage] = {}
         for path in sorted(self.folder.glob(f"*{SUFFIX}"), reverse=True):
             try:

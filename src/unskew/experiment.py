@@ -95,13 +95,13 @@ class DataSpec(Spec):
 
 class SkewSpec(Spec):
     recipe: str = "dirichlet:0.1"
-    """Who holds what: see `unskew skew --help`."""
+    """How samples are divided among clients: see `unskew skew --help`."""
     clients: Literal["auto"] | int = "auto"
     """auto: as many as the data or the recipe tell, else 10."""
     seed: int | None = Field(default=None, ge=0)
     """The partition's own seed; follows the run's when not given."""
     sha256: str = ""
-    """Of the file with the recipe's function, where it is the user's own; filled in."""
+    """The hash of the file with the recipe's function, where it is the user's own; filled in."""
 
 
 class ModelSpec(Spec):
@@ -111,11 +111,11 @@ class ModelSpec(Spec):
     name: str = "auto"
     """A name of `unskew.models.MODELS`, or one's own as my_net.py:Net; auto: one that suits the data."""
     sha256: str = ""
-    """Of the file with the model, where it is the user's own; filled in."""
+    """The hash of the file with the model, where it is the user's own; filled in."""
     init: str = ""
     """Trained weights to start from: a .safetensors or .pt file, or a run's folder."""
     init_sha256: str = ""
-    """Of these weights; filled in."""
+    """The hash of these weights; filled in."""
     freeze: Patterns = ()
     """Parameters that stay as they are and are not sent: parts or patterns, such as body or *.bias."""
     train_only: Patterns = ()
@@ -123,7 +123,7 @@ class ModelSpec(Spec):
     lora: int = Field(default=0, ge=0, le=MOST_RANK)
     """The rank of LoRA adapters, which are trained and sent in the place of their layers; 0: none."""
     lora_alpha: float = Field(default=0.0, ge=0)
-    """What adapters are multiplied by, times their rank; 0: the rank."""
+    """LoRA alpha: adapters are scaled by lora_alpha / lora; 0: by 1."""
     lora_layers: Patterns = ()
     """The layers with adapters; none: every linear layer and convolution but the last layer."""
     norm: Literal["auto", "batch", "group", "none", "ws", "group+ws"] = "auto"
@@ -149,7 +149,7 @@ class MethodSpec(Spec):
         return write_parts({short.get(name, name): options for name, options in parts.items()})
 
     def changed(self) -> dict[str, dict[str, OptionValue]]:
-        """Of each part the hyperparameters that do not have their defaults."""
+        """The hyperparameters that do not have their defaults, by part."""
         return {
             name: {key: value for key, value in options.items() if value != find(name).options.get(key)}
             for name, options in self.parts().items()
@@ -313,8 +313,8 @@ def refuse_code(
     model: str | None = "",
     skew: str | None = "",
 ) -> None:
-    """That no code runs here which somebody else's experiment file chooses: its method, model and partition
-    are unskew's own, or those that are named here as trusted. None: of this kind nothing will run."""
+    """Check that no code runs here which somebody else's experiment file chooses: its method, model and
+    partition are unskew's own, or those that are named here as trusted. None: none of this kind will run."""
     if methods is not None:
         _refuse_methods(settings, path, methods)
     for what, key, trusted in (("model", "name", model), ("skew", "recipe", skew)):
@@ -608,7 +608,7 @@ def partition(experiment: Experiment, dataset: Dataset) -> Federation:
 
 
 def write_validation(text: str) -> str:
-    """As it is written in a resolved experiment: numbers in one form, paths absolute."""
+    """Write a rule of validation as in a resolved experiment: numbers in one form, paths absolute."""
     found = parse_validation(text)
     return NONE if found is None else absolute(found) if isinstance(found, str) else repr(found)
 

@@ -197,7 +197,7 @@ class Log:
         self.names = tuple(names)
         self._loggers = {each: LOGGERS[each]() for each in self.names}
         self.notes: list[str] = []
-        """Who has failed, and how."""
+        """The loggers that have failed, and how."""
         flat = flatten_settings(settings)
         self._tell(lambda logger: logger.begin(flat, folder, name))
 

@@ -44,8 +44,8 @@ def plain_transform(gradient: Gradient, scope: Scope) -> Gradient:
 
 
 LrFactor = Callable[[float], float]
-"""From the part of a client's round that is done, 0 before its first step and below 1 before its last, to
-what the learning rate of the next step is multiplied by."""
+"""Gives the factor of the learning rate of a client's next step, from the part of its round that is done: 0
+before its first step and below 1 before its last."""
 
 
 class Tally(NamedTuple):
@@ -61,15 +61,15 @@ class Work:
     """What a client computes for each of its samples, in numbers. Those of combined methods add up."""
 
     points: int = 1
-    """In a step: at how many points it takes the gradient of its objective; twice for SAM."""
+    """At how many points it takes the gradient of its objective in a step; 2 for SAM."""
     teacher: bool = False
-    """At each point: whether it asks the received model, whose answers all terms share."""
+    """Whether it asks the received model at each point, whose answers all terms share."""
     frozen: int = 0
-    """At each point: how many other models it asks."""
+    """How many other models it asks at each point."""
     looks: float = 0
-    """In a round: how many passes it makes over the client's data without a gradient."""
+    """How many passes it makes over the client's data in a round without a gradient."""
     gradients: float = 0
-    """In a round: how many passes it makes over the client's data with a gradient."""
+    """How many passes it makes over the client's data in a round with a gradient."""
 
     def __add__(self, other: Work) -> Work:
         return Work(

@@ -29,11 +29,11 @@ class Effect:
     after: Floats
     aggregated: Floats
     groups: dict[str, Stages | None]
-    """The same for its majority, minority and vacant classes."""
+    """The same accuracies on its majority, minority and vacant classes."""
     in_local: float | None
     out_local: float | None
     deviation: float | None
-    """Of its pairs of a majority class j and a minority class r, the share with n_j / n_r above FedLC's
+    """The share of its pairs of a majority class j and a minority class r with n_j / n_r above FedLC's
     bound; None where it has no such pair, and where its model is not finite."""
 
 
@@ -50,7 +50,7 @@ class Findings:
     drift: dict[str, float | None]
     """Drift diversity, by what moves are measured from: the model `received`, or the `aggregated` one."""
     seconds: float
-    """That the run waited for it."""
+    """How many seconds the run waited for it."""
 
 
 def observe(
@@ -108,7 +108,7 @@ def observe(
 
 
 def merge(parts: Sequence[Findings], classes: int) -> Findings:
-    """Of groups of clients that each have a global model of their own, between which there is no drift."""
+    """The findings of groups of clients that each have a global model of their own, without drift between."""
     effects = sorted((effect for part in parts for effect in part.clients), key=lambda effect: effect.client)
     nothing: dict[str, float | None] = {"received": None, "aggregated": None}
     return _findings(effects, classes, nothing, sum(part.seconds for part in parts))

@@ -153,12 +153,12 @@ class Run:
         self._names: set[str] = set()
         self._tallies: dict[Tally, None] = {}
         self._choice: BestRound | None = None
-        """Of the run's last stage; None without a validation set."""
+        """The best round of the run's last stage; None without a validation set."""
         self._trained_by: engines.Engine | None = None
         """The engine of the main model."""
         self._began = time.perf_counter()
         self._passes = PassCount()
-        """Of what clients compute for the answers of the present stage."""
+        """Counts the passes that clients make for the answers of the present stage."""
 
     def engine(self, trial: Trial | None = None) -> engines.Engine:
         """The engine of a trial, by default the run's own: started once, however often it is asked for."""
@@ -181,9 +181,9 @@ class Run:
         aside: bool = False,
         record: Callable[[Round], Round | None] = lambda round: round,
     ) -> Trained:
-        """Train by a method until so many rounds are done. `record` changes what is told of a round, None is
-        not told; of a round that was kept it is asked again. `aside` is for another model than the main one:
-        its rounds are told to nobody, and what they send and compute counts outside of the budget. In the
+        """Train by a method until so many rounds are done. `record` may change a round before it is reported,
+        or return None to hide it; it is called again for stored rounds. `aside=True` trains an auxiliary
+        model: its rounds are not reported, and its traffic and cost are counted outside the budget. In the
         run's last stage, which goes to the end of the budget, validation chooses a round and may stop it."""
         trial = trial or self.trial
         engine = self.engine(trial)
@@ -310,9 +310,9 @@ class Run:
         model: Callable[[Stage], Weights] | None = None,
     ) -> Stage:
         """A stage of so many rounds of another form than those of `train`: `begin` makes it before its first
-        round, `advance` does the next one. Each is told, and the stage may be kept after it. `model` is given
-        of the run's last stage and makes its model: validation then chooses a round, of which `Stage.best` is
-        the model, and may stop it."""
+        round, `advance` does the next one. Each is reported, and the stage may be stored after it. `model` is
+        given of the run's last stage and makes its model: validation then chooses a round, of which
+        `Stage.best` is the model, and may stop it."""
         chooses = model is not None and self.trial.federation.validation is not None
 
         def make(stage: Stage | None) -> Stage:
@@ -353,7 +353,7 @@ class Run:
         return stage
 
     def tell(self, round: Round) -> None:
-        """A round of the main model has ended, which no stage tells of."""
+        """Report a round of the main model that no stage reports."""
         self._on_round(round)
 
     def result(

@@ -20,7 +20,7 @@ def read(paths: Iterable[Path]) -> list[SavedRun]:
 
 
 def read_begun(paths: Iterable[Path]) -> list[SavedRun]:
-    """The same for tables: not all runs failed before their first test."""
+    """`read` for tables: refuses runs that all failed before their first test."""
     runs = read(paths)
     if runs[0].failure and not any(map(_begun, runs)):
         reason = runs[0].failure.sentence.removesuffix(".")
@@ -29,7 +29,7 @@ def read_begun(paths: Iterable[Path]) -> list[SavedRun]:
 
 
 def read_tested(paths: Iterable[Path]) -> list[SavedRun]:
-    """The same for figures, without runs that failed before their first test."""
+    """`read` for figures: leaves out runs that failed before their first test."""
     return list(filter(_begun, read_begun(paths)))
 
 
@@ -38,7 +38,7 @@ def _begun(run: SavedRun) -> bool:
 
 
 def shorten(runs: Sequence[SavedRun]) -> list[SavedRun]:
-    """The same runs with shorter names, different ones for what is different."""
+    """Return these runs with shorter names, different ones for what is different."""
     parts = {part for run in runs for part in _method(run).split("+")}
     files = short_paths(part for part in parts if part.endswith(".py"))
     labels = [_label(run, files) for run in runs]

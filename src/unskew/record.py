@@ -106,7 +106,7 @@ class RoundRecord:
     trained: list[int]
     """The clients of the cohort that took at least one step and whose updates were used."""
     samples: int
-    """How many those passed through in training: their samples, in each epoch anew."""
+    """How many samples those passed through in training, counted once per epoch."""
     train_loss: Number
     seconds: float
     traffic: TrafficRecord
@@ -141,7 +141,7 @@ class SiteSpread:
     unseen: Number = None
     """Mean over sites that no client trained on; None where there are none."""
     accuracy: dict[str, Number] | None = None
-    """Of every site; None where there are more than `MOST_SITES`."""
+    """The accuracy on every site; None where there are more than `MOST_SITES`."""
 
 
 @_DECLARED
@@ -151,7 +151,7 @@ class SiteRecord:
 
     name: str
     client: int | None
-    """Who holds its training samples; None where none or several do."""
+    """The client that holds its training samples; None where none or several do."""
     train: list[int]
     """Training samples of each class."""
     test: list[int]
@@ -297,14 +297,14 @@ class Accuracy:
 
     last: Number
     best_by_test: Number
-    """Of the round that was best on the test set itself."""
+    """The accuracy in the round that was best on the test set itself."""
     mean_last_10: Number
     best_by_validation: Number = None
-    """Of the round that validation chose; None without a validation set."""
+    """The accuracy in the round that validation chose; None without a validation set."""
 
     @property
     def final(self) -> Number:
-        """Of the run's model: the one that validation chose, or else the last."""
+        """The accuracy of the run's model: the one that validation chose, or else the last."""
         return self.last if self.best_by_validation is None else self.best_by_validation
 
 
@@ -327,7 +327,7 @@ class ValidationRecord(Validated):
     metric: str
     """What rounds were chosen by."""
     value: Number
-    """That metric, of the run's model."""
+    """The value of the metric for the run's model."""
     round: int
     """The chosen one."""
     line: int
@@ -375,7 +375,7 @@ class SweepTime:
     start: dict[str, float]
     """Before the first run, by part."""
     runs: float
-    """From the beginning of the first to the end of the last."""
+    """The runs, from the beginning of the first to the end of the last."""
     end: float
     """After it."""
 
@@ -386,7 +386,7 @@ class Summary:
     """summary.json, and what `--json` prints."""
 
     identity: str
-    """Of `Experiment.identity`."""
+    """The hash of the experiment: see `Experiment.identity`."""
     method: str
     hyperparameters: dict[str, Any]
     dataset: str
@@ -435,13 +435,13 @@ class FixedHead:
 
     normalise: Literal["batch", "l2", "none"]
     length: float
-    """Of every feature vector, where they are normalised by l2."""
+    """The length of every feature vector, where they are normalised by l2."""
 
 
 @_DECLARED
 @dataclass(frozen=True)
 class ClientModel:
-    """Whose model one of several is."""
+    """The client that one of several models belongs to."""
 
     client: int
     name: str
@@ -466,7 +466,7 @@ class NetworkRecord:
     """What a model is made of: all it takes to build it again but its weights."""
 
     name: str
-    """Of `unskew.models.MODELS`; where it is one's own, the file and the class, or its name in Python."""
+    """A name of `unskew.models.MODELS`; of one's own model the file and the class, or its name in Python."""
     own: bool = False
     """Whether it is built by one's own code, which is run only where somebody asks for it."""
     norm: str | None = None
@@ -481,7 +481,7 @@ class NetworkRecord:
     side_by_side: Annotated[int, Field(ge=1)] | None = None
     """How many such networks stand side by side, under one last layer."""
     clients: list[ClientModel] | None = None
-    """Whose models these are, where there are several, one on top of the other in every tensor."""
+    """The clients whose models these are, where there are several, stacked in every tensor."""
 
 
 @_DECLARED
@@ -502,7 +502,7 @@ class ModelFile:
     """What model.json and the metadata of model.safetensors hold: all it takes to use the model."""
 
     version: Literal[1]
-    """Of this format."""
+    """The version of this format."""
     network: NetworkRecord
     inputs: ModelInputs
     classes: list[str]
@@ -518,9 +518,9 @@ class ModelFile:
     seed: int | None = None
     """None where it is kept from those who have the model, as with differential privacy."""
     round: int
-    """After which the model was this, counted from 1."""
+    """The round after which the model was this, counted from 1."""
     identity: str | None = None
-    """Of `Experiment.identity`; None where the seed is, which could be found by it."""
+    """The hash of the experiment (`Experiment.identity`); None where the seed is, which it could reveal."""
 
 
 @_DECLARED
@@ -546,10 +546,10 @@ class Environment(Machine):
     """What environment.json holds: where a run ran, and which."""
 
     identity: str
-    """Of `Experiment.identity`: here too, for runs that do not end."""
+    """The hash of the experiment (`Experiment.identity`), here too for runs that do not end."""
     changed: dict[str, dict[str, Any]] | None = None
-    """Of each part of the method the hyperparameters that do not have their defaults, of which the method's
-    label is made; None where these are not known."""
+    """The hyperparameters that do not have their defaults, by the parts of the method: the method's label is
+    made of them. None where these are not known."""
 
 
 @_DECLARED
@@ -592,9 +592,9 @@ class Planned:
     """Its name in the compare's folder."""
     identity: str
     method: str = ""
-    """As it was typed."""
+    """The method as it was typed."""
     experiment: dict[str, Any] = field(default_factory=dict)
-    """As experiment.toml will have it."""
+    """The experiment as experiment.toml will have it."""
     condition: str = ""
     """What its setting is called, where there are several."""
 
@@ -606,7 +606,7 @@ class Plan:
 
     runs: list[Planned]
     rounds: int
-    """Of each run."""
+    """How many rounds each run has."""
     reference: str | None = None
     """The method that the others are to be compared with, where it was asked for."""
 

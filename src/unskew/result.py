@@ -61,7 +61,7 @@ class Round:
     """None in rounds that were not tested."""
     traffic: Traffic = NOTHING_SENT
     samples: int = 0
-    """How many the clients passed through in training: their own, in each epoch anew."""
+    """How many samples the clients passed through in training, counted once per epoch."""
     tallies: dict[str, int] = field(default_factory=dict)
     """What the method counted in its steps, by the names of `Method.tallies`."""
     probe: Findings | None = None
@@ -69,7 +69,7 @@ class Round:
     faults: tuple[Fault, ...] = ()
     """The clients of the cohort that were left out, and why."""
     validation: Assessment | None = None
-    """The same model on the validation set; None where there are none, and where `test` is."""
+    """The same model's test on the validation set; None where there is none, and where `test` is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class Stage:
     """What a stage of a run came to: values only, so that it can be kept."""
 
     states: tuple[State, ...] = ()
-    """Of training: the state after its last round; several where several models train side by side."""
+    """The state after the last round of training; several where several models train side by side."""
     rounds: tuple[Round, ...] = ()
     values: tuple[Tensors, ...] = ()
     """What was computed, or what clients answered, in the order of their numbers."""
@@ -90,8 +90,7 @@ class Stage:
 
 
 class BestRound:
-    """Which of the rounds of a stage validation chooses, told of them one after another, and when there were
-    enough of them."""
+    """Tracks the best round on validation data, and early stopping."""
 
     def __init__(self, stop: Stop, rounds: Iterable[Round] = ()) -> None:
         self.stop = stop
@@ -128,14 +127,14 @@ class Validation:
     round: int
     """The chosen one."""
     line: int
-    """The round that was told with the run's model: the chosen one, or the last of a method that changes the
-    model after it."""
+    """The round whose numbers are those of the run's model: the chosen one, or the last of a method that
+    changes the model after it."""
     stopped: int | None
     """The round after which training stopped, because none was better; None where all were done."""
     samples: int
     """How many validate."""
     assessment: Assessment
-    """Of the run's model on these."""
+    """The test of the run's model on these."""
 
     @property
     def value(self) -> float:
@@ -159,9 +158,9 @@ class Result:
     """Label counts, [N, C]."""
     seconds: float
     state: State
-    """From which training can continue."""
+    """The state from which training can continue."""
     final: Assessment
-    """Of `weights`, on the test set."""
+    """The test of `weights` on the test set."""
     scores: ProbabilityScores | None = None
     """How good its probabilities are there; None where the method's model cannot be asked."""
     validation: Validation | None = None
@@ -175,7 +174,7 @@ class Result:
     tallies: tuple[Tally, ...] = ()
     """What the tallies of the rounds count."""
     owners: Sites | None = None
-    """Who owns the test samples, where the data tell."""
+    """The owners of the test samples, where the data tell."""
     trial: Trial | None = None
     """The conditions; None where the result has come from another machine."""
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -191,7 +190,7 @@ class Result:
         return f"Result({self._about()})\n{numbers}"
 
     def _repr_html_(self) -> str:
-        """The same for a notebook, with every class where that fits."""
+        """What was trained and how good it is, as HTML for a notebook, with every class where that fits."""
         numbers = {**self._headline_numbers(), "notes": " ".join(self.notes)}
         if len(self.classes) > notebook.MOST_COLUMNS:
             return notebook.facts(f"Result: {self._about()}", numbers)

@@ -185,7 +185,7 @@ class TrainedCohort:
     """What the server broadcast beside it."""
     tasks: list[Task]
     answers: list[ClientAnswer]
-    """Of the clients that took at least one step, what can be used."""
+    """The answers that can be used, of the clients that took at least one step."""
     faults: tuple[Fault, ...]
     """The clients that are left out."""
     unusable: Pending[list[Fault]]
@@ -193,7 +193,7 @@ class TrainedCohort:
     stop_timer: Callable[[], Pending[float]]
 
     def settled(self) -> TrainedCohort:
-        """The same without what cannot be used, which is this object where all can. It waits."""
+        """Return this without what cannot be used, or this object where all can be. It waits."""
         if not (found := self.unusable.result()):
             return self
         answers, faults = without(self.answers, found), (*self.faults, *found)

@@ -39,12 +39,12 @@ class Over:
     whole: bool = False
     """Whether the range is of whole numbers."""
     choices: tuple[Value, ...] = ()
-    """In the place of a range."""
+    """Values to choose from, in the place of a range."""
     default: Value | None = None
     """The setting's value without a search."""
 
     def distribution(self) -> optuna.distributions.BaseDistribution:
-        """The same for Optuna."""
+        """Return these values as a distribution of Optuna."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.choices:
@@ -180,21 +180,21 @@ class Search:
 
     methods: list[Searched]
     trials: int
-    """Of each method."""
+    """How many trials each method has."""
     seeds: list[int]
-    """Of each trial; its score is the mean over them."""
+    """The seeds of each trial; its score is the mean over them."""
     sampler: str
     at_once: int
     """How many trials of a method are chosen before the first of them is known."""
     experiment: dict[str, Any]
     """The settings that all trials share."""
     data_sha256: str = ""
-    """Of the dataset and of the validation set; filled in."""
+    """The hash of the dataset and of the validation set; filled in."""
     version: int = 1
 
     @property
     def metric(self) -> str:
-        """By what trials are compared: what a round of them is chosen by."""
+        """The metric by which trials are compared, and by which their rounds are chosen."""
         return Stop.parse(str(self.experiment.get("stop", "none"))).metric
 
     @property
@@ -209,14 +209,14 @@ class TrialLine:
 
     method: str
     number: int
-    """From 0."""
+    """The number of the trial, counted from 0."""
     values: dict[str, Value]
-    """By setting."""
+    """The values by setting."""
     score: float | None
-    """By the search's metric on validation data, the mean over seeds; None where a run has failed."""
+    """The search's metric on validation data, the mean over seeds; None where a run has failed."""
     by_seed: list[float | None]
     folders: list[str]
-    """Of its runs, in the search's folder."""
+    """The folders of its runs, in the search's folder."""
     errors: list[str] = field(default_factory=list)
 
 

@@ -1,4 +1,4 @@
-"""Who owns training and test samples. How a model does at each site follows in `unskew.metrics`."""
+"""The owners of training and test samples. How a model does at each site follows in `unskew.metrics`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """Who owns what: the training samples that clients hold, and the test samples."""
+    """The owners of samples: of the training samples that clients hold, and the test samples."""
 
     names: tuple[str, ...]
     train: Counts

@@ -47,10 +47,10 @@ class ConditionResult:
 
     condition: str
     experiment: Experiment
-    """Of one of them."""
+    """The experiment of one of them."""
     seeds: tuple[int, ...]
     runs: Mapping[str, Sequence[SavedRun]]
-    """The finished ones, by method."""
+    """The finished runs, by method."""
     answer: Answer | None
     """None where no run has finished."""
     json: Mapping[str, Any]

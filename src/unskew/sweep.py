@@ -73,7 +73,7 @@ class SweepRun:
 
 
 class Watcher(Protocol):
-    """Who is told how a sweep goes."""
+    """Somebody who follows how a sweep goes."""
 
     def label(self, text: str, /) -> None: ...
 
@@ -437,7 +437,7 @@ class _Sender:
         self._tell = tell
 
     def label(self, text: str) -> None:
-        """That one knows which run it is told of."""
+        """The watcher of the other process knows the run already."""
 
     def say(self, notes: Iterable[str]) -> None:
         self._tell(Message(notes=list(notes)))
@@ -596,7 +596,7 @@ def _brief(result: Result) -> Result:
 
 
 def _note_where(path: Path, where: record.Environment) -> None:
-    """That a run ran in another place than its command was given."""
+    """Note that a run ran in another place than its command was given."""
     here = record.ENVIRONMENT.parse(path.read_text(encoding="utf-8"))
     commit = here.working_directory_commit
     write_whole(path, to_json(replace(where, command=here.command, working_directory_commit=commit)))

@@ -124,7 +124,7 @@ def _check_again(method: Method | Program, trial: Trial, whole: Result) -> None:
 
 
 def _same_bits(one: Result, other: Result) -> bool:
-    """Of the round that validation chose, of the last one, and of the tests of all."""
+    """Whether the chosen model, the last state and the tests of all rounds are the same, bit for bit."""
     mine, theirs = one.state.server, other.state.server
     same = _same(one.weights.params, other.weights.params)
     same &= _same(one.weights.buffers, other.weights.buffers)

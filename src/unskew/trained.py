@@ -85,7 +85,7 @@ class TrainedModel(nn.Module):
         self.core = core
         self.model_file, self.columns, self.words, self.client = file, columns, words, client
         self.site = site
-        """Whose rows it reads, where each site has a scale of its own; None: they say it themselves."""
+        """The site whose rows it reads, where each site has a scale of its own; None: the rows say it."""
         self.classes = tuple(file.classes)
         self.eval()
 
@@ -366,7 +366,7 @@ def _damaged(path: Path, what: str) -> UserError:
 
 
 def _check(file: record.ModelFile, columns: Columns | None, words: Words | None, path: Path) -> None:
-    """That the parts of a description fit each other."""
+    """Check that the parts of a description fit each other."""
     kind, shape = file.inputs.kind, file.inputs.shape
     if len(shape) != (3 if kind == "image" else 1):
         raise _damaged(path, f"inputs.shape is {shape} of {kind} data")

@@ -74,7 +74,7 @@ class Budget(Spec):
     """A client's momentum, or moments, at the start of its round: none, or what it had at the end of its
     last, as in the released baselines of FedVLS (for study: it meets new weights)."""
     momentum: float | None = Field(default=0.9, ge=0, lt=1)
-    """Of SGD; None for others."""
+    """The momentum of SGD; None for other optimisers."""
     weight_decay: float = Field(default=1e-5, ge=0, le=1e30)
 
     def __init__(self, **values: Any) -> None:
@@ -130,7 +130,7 @@ class Budget(Spec):
         return _steps_in(self.epochs, batches)
 
     def passed(self, samples: int, *, drop_single: bool = False) -> int:
-        """How many samples a client that holds so many passes through in a round, in each pass anew."""
+        """How many samples a client that holds so many passes through in a round, counted once per epoch."""
         sizes = self.batch_sizes(samples, drop_single=drop_single)
         whole, rest = divmod(self.steps_in(len(sizes)), max(1, len(sizes)))
         return whole * sum(sizes) + sum(sizes[:rest])
@@ -248,8 +248,8 @@ as in the released FedVLS, which leaves its teacher in training mode."""
 
 
 COPIES_IN_TRAINING = 4
-"""Of a model there are at least so many: the initial one, the received one, the one that is trained, its
-gradient."""
+"""The least number of copies of a model in training: the initial one, the received one, the one that is
+trained, its gradient."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Weights:
     buffers: Tensors
 
     def scratch(self) -> Weights:
-        """The same parameters with a copy of the buffers, for a pass that must not move them."""
+        """Return these parameters with a copy of the buffers, for a pass that must not move them."""
         return Weights(self.params, {name: value.clone() for name, value in self.buffers.items()})
 
     def with_frozen(self, frozen: Tensors) -> Weights:
@@ -125,7 +125,7 @@ class View:
         return self._passes.classify(self.params, features)
 
     def within(self, scope: Scope) -> View:
-        """The same batch, as a client sees it that has this scope."""
+        """Return this batch as a client sees it that has this scope."""
         return View(scope, self.inputs, self.labels, self.params, self.out, self._passes, levels=self.levels)
 
     def tally(self, name: str, amount: Tensor) -> None:
@@ -136,7 +136,7 @@ class View:
 
 
 Objective = Callable[[View], Tensor]
-"""What a client minimises: from one batch to one scalar. Nothing else changes."""
+"""What a client minimises: makes one scalar of a batch. Nothing else changes."""
 
 
 class Look(Protocol):
@@ -162,7 +162,7 @@ class Gradient(Protocol):
 
 
 GradientTransform = Callable[[Gradient, Scope], Gradient]
-"""From the plain gradient function of a step to another, such as one that is taken at a point uphill."""
+"""Makes of the plain gradient function of a step another, such as one that is taken at a point uphill."""
 
 Correction = Callable[[Scope], Params]
 """What is added to every gradient of a round, such as a control variate."""
@@ -202,11 +202,11 @@ class Memory:
     so that methods can be combined."""
 
     init: Callable[[Weights, Tensor], Tensors] = _empty
-    """From the run's initial model and the client's counts, when the client first takes part."""
+    """Makes what the client keeps when it first takes part, from the run's initial model and its counts."""
     prepare: Callable[[Scope, Look], Tensors] = _empty
     """What the client computes from its data before it trains; it joins the scope's memory for this round."""
     update: Callable[[Scope, End], tuple[Tensors, Tensors]] = _empty_pair
-    """To (kept, reported): what stays at the client, and what it sends to the server."""
+    """Returns (kept, reported): what stays at the client, and what it sends to the server."""
 
 
 NO_MEMORY = Memory()
@@ -289,7 +289,7 @@ class Server:
     combine: Callable[[ServerState, Updates], Params] = _mean
     """The cohort's one update."""
     move: Callable[[ServerState, Params], tuple[Params, Tensors]] = _add
-    """To the next parameters, and what the server's memory then holds."""
+    """Returns the next parameters, and what the server's memory then holds."""
     init: Callable[[Weights], Tensors] = _empty
     """The server's memory before the first round."""
     note: Callable[[ServerState, Weights, Updates], Tensors] = _empty

@@ -324,7 +324,7 @@ def _time(clock: Clock) -> SweepTime:
 
 
 def _failure(failed: list[FailedRun], runs: int, again: str) -> str:
-    """That runs have failed, in one sentence: the first in full, where the others stand."""
+    """Say that runs have failed, in one sentence: the first in full, where the others stand."""
     first = failed[0]
     there = Path(first.run_dir, "error.json").exists()
     seen = f"see error.json in {first.run_dir}, and " if there else ""

@@ -32,7 +32,7 @@ class TooLargeError(ValueError):
 
 
 def check_regular(path: Path) -> None:
-    """That what is to be read is a file that has an end: no pipe, and nothing like /dev/zero."""
+    """Check that what is to be read is a file that has an end: no pipe, and nothing like /dev/zero."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is {'a folder' if path.is_dir() else 'no regular file'}: name a file.")
 
@@ -116,7 +116,7 @@ def read_npy_data(
 
 
 def check_shape(shape: tuple[int, ...]) -> None:
-    """That no axis is negative, nor longer than a loop over it should take where there is nothing to loop
-    over."""
+    """Check that no axis is negative, nor longer than a loop over it should take where there is nothing to
+    loop over."""
     if min(shape, default=0) < 0 or (math.prod(shape) == 0 and max(shape, default=0) > MOST_EMPTY):
         raise ValueError("an array's shape is out of bounds")

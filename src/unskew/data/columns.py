@@ -21,8 +21,8 @@ CellValue = float | str
 """A number where the file has one, else its text."""
 Missing = Literal["refuse", "fill", "column"]
 Scale = Literal["all", "site", "none"]
-"""Whose training rows say what numbers are scaled and missing values filled by: those of all sites together,
-or each site's own. none: numbers stay as they are."""
+"""The training rows that numbers are scaled and missing values filled by: those of all sites together, or
+each site's own. none: numbers stay as they are."""
 Floats = npt.NDArray[np.float64]
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
@@ -71,7 +71,7 @@ class Rows:
     files: list[Path]
     lines: list[int]
     sites: list[str] | None = None
-    """Who owns each row, where that is known."""
+    """The owner of each row, where that is known."""
 
     def __len__(self) -> int:
         return len(self.cells)

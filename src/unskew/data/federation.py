@@ -71,7 +71,7 @@ class Federation:
     for samples that were given as such."""
 
     def __repr__(self) -> str:
-        """Who shares what, and how skewed that is, in two lines."""
+        """Say who shares what, and how skewed that is, in two lines."""
         held = "" if self.validation is None else f", {len(self.validation):,} validation samples"
         return (
             f"Federation({self.dataset.short_name!r}, {self.skew!r}, clients={self.clients:,}, "
@@ -80,7 +80,7 @@ class Federation:
         )
 
     def _repr_html_(self) -> str:
-        """The same for a notebook, with who holds what where that fits."""
+        """The same as HTML for a notebook, with who holds what where that fits."""
         counts, classes = self.partition.counts, self.dataset.classes
         facts = {
             "data": f"{self.dataset.short_name}, {self.population.samples:,} {self.dataset.samples} of "
@@ -151,8 +151,8 @@ class Federation:
 
     @cached_property
     def sites(self) -> Sites | None:
-        """Who owns the test samples, and what of theirs clients train on; None where the data do not tell
-        whose the test samples are. Owners without any sample are none of them."""
+        """The owners of the test samples, and what of theirs clients train on; None where the data do not
+        say whose the test samples are. Owners without any sample are none of them."""
         dataset, C = self.dataset, len(self.dataset.classes)
         if dataset.test.owners is None or (dataset.train.owners is None and not dataset.train.drawn):
             return None

@@ -28,8 +28,8 @@ from unskew.types import Query, Tensors, View, Weights
 
 
 class Engine(Protocol):
-    """Trains clients and tests models under one trial. What it returns may still be in the making on a
-    device: tensors can be computed with at once, and a `Pending` is there when it is asked for."""
+    """Trains clients and tests models under one trial. Results may still be computing: tensors can be used
+    at once, `Pending.result()` waits."""
 
     @property
     def initial(self) -> Weights:
@@ -73,7 +73,7 @@ class Engine(Protocol):
         """Send tensors of the device on their way to the host."""
 
     def start_timer(self) -> Callable[[], Pending[float]]:
-        """Call what comes back to stop: the seconds between, by the clock of the device."""
+        """Start a timer; the returned function stops it and gives the elapsed seconds of the device."""
 
     def deterministic(self) -> AbstractContextManager[None]:
         """The settings under which the same work gives the same bits."""

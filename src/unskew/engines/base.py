@@ -120,7 +120,7 @@ class Base:
         return Pending(wait)
 
     def start_timer(self) -> Callable[[], Pending[float]]:
-        """Call what comes back to stop: the seconds between, by the clock of the device."""
+        """Start a timer; the returned function stops it and gives the elapsed seconds of the device."""
         began = current_event(self.device, timed=True)
 
         def stop() -> Pending[float]:

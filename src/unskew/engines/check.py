@@ -89,7 +89,7 @@ class ValueCheck:
     def __init__(self, answers: Sequence[ClientAnswer], sent: Weights, max_norm: float = 0.0) -> None:
         self._clients, self._max_norm = [job.task.client for job, _ in answers], max_norm
         self._places: list[list[tuple[int, ClientStage, str]]] = []
-        """Of which answer each of the values is, and what of it."""
+        """The answer that each of the values is of, and what of it."""
         self.values: Tensors = {}
         """A few numbers of the device, which are not finite where a tensor is not, and the norms. They can be
         fetched, and given to `faults` on the host."""

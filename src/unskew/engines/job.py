@@ -57,7 +57,7 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What training a client came to."""
+    """The result of training one client."""
 
     weights: Weights
     """The model after training."""
@@ -74,7 +74,7 @@ class Fit:
     tallies: Tensors = field(default_factory=dict)
     """What the method counted, 0-dimensional each."""
     passed: int = 0
-    """How many samples its steps were on, in each pass anew."""
+    """How many samples its steps were on, counted once per epoch."""
 
 
 class LostError(UserError):
@@ -122,7 +122,7 @@ class Failed:
         return self.error
 
     def portable(self) -> Failed:
-        """The same failure, with an error that can be sent to another process."""
+        """Return this failure with an error that can be sent to another process."""
         return replace(self, error=portable(self.error))
 
 

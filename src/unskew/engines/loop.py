@@ -107,8 +107,7 @@ class Training:
 
 
 Step = Callable[[Tensor, Tensor, float], Tensor]
-"""From a batch's inputs and labels and the learning rate to its loss; it changes what it works on in
-place."""
+"""Takes a step on a batch's inputs and labels with a learning rate, in place, and returns the loss."""
 
 
 def plain_steps(training: Training) -> Step:

@@ -1,4 +1,4 @@
-"""Who trains in a round, on which batches, with which augmentation draws: known before anything runs."""
+"""The clients of a round, their batches and their augmentation draws, all known before anything runs."""
 
 from __future__ import annotations
 

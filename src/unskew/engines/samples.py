@@ -49,7 +49,7 @@ class Samples:
         return budget.steps_in(len(budget.batch_sizes(len(task.holding), drop_single=self.drop_single)))
 
     def passed(self, task: Task) -> int:
-        """How many samples a client passes through in a round, in each pass anew."""
+        """How many samples a client passes through in a round, counted once per epoch."""
         return self.trial.budget.passed(len(task.holding), drop_single=self.drop_single)
 
     def batches(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:

@@ -36,7 +36,7 @@ EVERY_ROUND = "every=1"
 FORM = "form.json"
 """In an app's folder: what the data of all sites look like."""
 OWN_TEST = 0.2
-"""Of a site's samples so many test, where its node's config does not say otherwise."""
+"""The share of a site's samples that test, where its node's config does not say otherwise."""
 
 
 def tables(config: Config) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def respond(message: Message, context: Context, settings: FlowerSettings, load: 
 
 
 class _NoDataError(Exception):
-    """That a node's data cannot be loaded: what is wrong with them is not for the server."""
+    """A node's data cannot be loaded: what is wrong with them is not for the server."""
 
 
 def _loaded(load: LoadSite) -> Site:
@@ -110,7 +110,7 @@ class _Node:
         return actions[self.order.action]()
 
     def describe(self) -> RecordDict:
-        """Who the clients are and how many samples they have, and what else the server asks for."""
+        """Say who the clients are and how many samples they have, and what else the server asks for."""
         site, federation = self.site, self.site.federation
         if "counts" in self.order.share and self.config.get("label_counts") == "never":
             raise UserError("this node keeps its label counts (label_counts=never in its config).")

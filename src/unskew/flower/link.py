@@ -23,7 +23,7 @@ from unskew.record import FaultKind
 from unskew.types import Tensors
 
 TYPES = {"fit": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
-"""Of messages by their action; all others are queries."""
+"""The types of messages, by their action; all others are queries."""
 LOST = (3, 4, 5, 8)
 """Flower's codes of errors that say that a message, its answer, a node or its process is gone."""
 MOST_PAUSE = 1.0
@@ -32,7 +32,7 @@ DESCRIBE, AGAIN, LATER = 60.0, 3.0, 300.0
 """Seconds: that a node may take to say what it has, and after which one that could not is asked again, before
 the run and in it."""
 MOST_SAMPLES = 10**9
-"""Of one client; what claims more is a mistake."""
+"""The most samples of one client; what claims more is a mistake."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Description:
     samples: tuple[int, ...]
     form: str
     counts: Mapping[str, Ints]
-    """Of each client by class, [k, C]: its training samples, or those that test or validate."""
+    """Each client's samples by class, [k, C]: those for training, or those that test or validate."""
 
 
 class Link:
@@ -73,7 +73,7 @@ class Link:
         self.run = "0" * 32
         self._share = tuple(share)
         self._nodes: dict[int, Description] = {}
-        """What every node has told."""
+        """What every node has said of itself."""
         self._troubled: dict[int, tuple[float, str]] = {}
         """The nodes that could not say what they have: when they were asked, and why."""
         self.names: list[str] = []
@@ -83,7 +83,7 @@ class Link:
         self._home: dict[str, tuple[int, int]] = {}
         """The node of each client when the run began, and its place there."""
         self._where: dict[str, tuple[int, int]] = {}
-        """The same now."""
+        """The node of each client now, and its place there."""
 
     # Who is there
 

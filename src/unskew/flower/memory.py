@@ -19,7 +19,7 @@ from unskew.tensor_files import dump, load
 from unskew.types import Tensors
 
 VERSIONS = 3
-"""Of each client so many stay: a server that was stopped may go back by a round or two."""
+"""How many versions of each client stay: a server that was stopped may go back by a round or two."""
 MOST_DAYS = 30
 """After so many days without a message the memory of a run is removed."""
 

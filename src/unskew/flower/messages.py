@@ -50,7 +50,7 @@ class Order:
     round: int = 0
     """Counted from 0."""
     rounds: int = 1
-    """Of the whole run."""
+    """How many rounds the whole run has."""
     clients: tuple[int, ...] = ()
     places: tuple[int, ...] = ()
     """Where each of these clients stands among the node's own."""
@@ -64,15 +64,15 @@ class Order:
     stages: tuple[str, ...] = ()
     """Those that have ended and whose results a node may be sent."""
     digests: tuple[str, ...] = ()
-    """Of these results: a node may have some of another attempt at the run."""
+    """The digests of these results: a node may have some of another attempt at the run."""
     share: tuple[str, ...] = ()
-    """What is to be told of the data, beside how many samples there are: counts, test, validation."""
+    """What nodes say of the data, beside how many samples there are: counts, test, validation."""
     frozen: bool = False
     """Whether the model has parameters that nobody trains."""
     weights: Weights | None = None
     shared: Tensors = field(default_factory=dict)
     results: Mapping[str, Tensors] = field(default_factory=dict)
-    """Of earlier stages, where the node has asked for them."""
+    """The results of earlier stages, where the node has asked for them."""
 
     def content(self) -> RecordDict:
         """The order as records."""
@@ -140,7 +140,7 @@ def fit_content(
 
 
 def failed_content(failed: Failed) -> dict[str, ConfigRecord]:
-    """That training a client came to nothing."""
+    """Say that training a client came to nothing."""
     failure = {"stage": failed.stage, "kind": failed.kind, "reason": failed.reason()}
     return {f"failed/{failed.client}": ConfigRecord(failure)}
 

@@ -50,6 +50,6 @@ def unpacked(tensors: Tensors) -> Weights:
 
 
 def in_order(tensors: Tensors, like: Tensors) -> Tensors:
-    """The same tensors in the order of others, where they have the same names: sums over all of them depend
-    on it."""
+    """Put tensors into the order of others, where they have the same names: sums over all of them depend on
+    it."""
     return {name: tensors[name] for name in like} if tensors.keys() == like.keys() else tensors

@@ -1,4 +1,4 @@
-"""From a program and a stage's name to what clients are asked in that stage.
+"""Finds what clients are asked in a stage, from the program and the stage's name.
 
 A method in stages makes its losses and queries as it runs, at the server. A node runs the same program up to
 the same stage, where what came of the stages before is the server's: models and values, never what other
@@ -26,7 +26,7 @@ from unskew.trial import Trial, weights_of
 from unskew.types import Query, Tensors, Weights
 
 FindResult = Callable[[str], Tensors | None]
-"""From a stage's name to what the server has sent of it; None where it has not."""
+"""Finds what the server has sent of a stage, by its name; None where it has not."""
 
 
 class Reached(Exception):  # noqa: N818 (no error: it ends the program where a node has its part of it)

@@ -168,7 +168,7 @@ class LogWatch:
 
 
 def left_out(fault: record.Fault, round: int) -> str:
-    """That a round continued without a client."""
+    """Say that a round continued without a client."""
     return f"client {fault.client} is left out of round {round}, stage '{fault.stage}': {fault.reason}"
 
 

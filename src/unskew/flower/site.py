@@ -15,7 +15,7 @@ from unskew.data.manifest import partition_of
 from unskew.errors import UserError
 
 MeanAndStd = tuple[Sequence[float], Sequence[float]]
-"""Of images: a mean and a standard deviation for each channel, of pixels divided by 255."""
+"""A mean and a standard deviation for each channel of images, of pixels divided by 255."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Site:
     of: int = 0
     """How many clients the whole federation has, where the node knows it."""
     tests: tuple[Split | None, ...] = ()
-    """Of each client, the samples of its own that test."""
+    """The test samples of each client."""
     validations: tuple[Split | None, ...] = ()
 
 

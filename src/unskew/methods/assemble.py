@@ -1,4 +1,4 @@
-"""From names to methods: one by name, several combined, or one from a user's own file."""
+"""Makes methods from names: one by name, several combined, or one from a user's own file."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from unskew.types import Server, ServerState, Tensors, Updates, Weights
 
 AVERAGE, ROUNDS = "ema/average", "ema/rounds"
 LEAST_SHARE = 0.05
-"""Of the newest model in the average, with decay="auto"."""
+"""The least share of the newest model in the average, with decay="auto"."""
 
 
 @card("ema")

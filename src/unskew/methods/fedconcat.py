@@ -251,7 +251,7 @@ def concatenated(run: Run, whole: Trial, encoders: Stage) -> Weights:
 
 
 def only_clients(federation: Federation, members: NDArray[np.bool_]) -> Federation:
-    """The same clients under the same numbers, of which only the members hold data."""
+    """A federation of the same clients under the same numbers, of which only the members hold data."""
     old = federation.partition
     indices = tuple(mine if in_ else mine[:0] for mine, in_ in zip(old.indices, members, strict=True))
     return Federation(federation.dataset, replace(old, indices=indices, counts=old.counts * members[:, None]))

@@ -80,7 +80,7 @@ from unskew.trial import Probe, Stop, Trial, weights_of
 from unskew.types import Look, Scope, Tensors, View, Weights
 
 ACTIVATED = Tally("activated", "samples that ask an expert")
-"""Counted in each epoch anew: n_KD of Eq. 6."""
+"""Counted once per epoch: n_KD of Eq. 6."""
 
 ExpertStart = Literal["fresh", "body"]
 Direction = Literal["forward", "reverse"]
@@ -299,7 +299,7 @@ class Expert:
     """A model of a few classes."""
 
     answer: Callable[[Tensor], Tensor]
-    """From a batch to logits, one column per class of the group: evaluation mode, no gradient."""
+    """Gives the logits of a batch, one column per class of the group: evaluation mode, no gradient."""
     nbytes: int
 
 

@@ -134,9 +134,9 @@ def expert_cost(
 
 
 def activation_frequency(activated: Sequence[int], samples: int | Sequence[int], epochs: float) -> Floats:
-    """How often PKD's experts teach: n_KD^t / (E N) for each round t (Fig. 11), where n_KD^t counts the
-    samples that activated an expert, in each epoch anew, and N those of the clients that trained: one number,
-    or one for each round where other clients do."""
+    """How often PKD's experts teach: n_KD^t / (E N) for each round t (Fig. 11), where n_KD^t is the
+    number of samples that activated an expert, counted once per epoch, and N that of the samples of the
+    clients that trained: one number, or one for each round where other clients do."""
     return np.asarray(activated, dtype=np.float64) / (epochs * np.asarray(samples))
 
 

@@ -612,7 +612,7 @@ def _notes(filled: Sequence[_Filled]) -> tuple[str, ...]:
 
 
 def _seeds(each: _Filled) -> dict[str, list[int]]:
-    """That are in the cells of each method."""
+    """The seeds of the runs that are in the cells of each method."""
     return {name: sorted(run.seed for run in runs) for name, runs in each.shown.items()}
 
 

@@ -1,4 +1,4 @@
-"""Who holds what: rules that divide a dataset among clients, as frozen dataclasses and as text.
+"""Rules that divide a dataset among clients, as frozen dataclasses and as text.
 
 A skew string is NAME:PARAMETER,option=value, such as dirichlet:0.05,cap=false. `longtail:100+` before it
 makes the classes long-tailed first, `part:0.1+` keeps a tenth of the data, and `domains:6/4/3/7+` gives every

@@ -228,9 +228,10 @@ class Classes:
 
 
 def _distinct(clients: int, k: int, classes: int, rng: np.random.Generator) -> Ints:
-    """Who holds what, [clients, classes] of 0 and 1: rows sum to k, and columns are equal. From a cyclic
-    deal, pairs of clients trade at random what only one of them holds, which tends to the uniform
-    distribution over all such tables and, unlike dealing until no client has a class twice, always ends."""
+    """The classes that clients hold, [clients, classes] of 0 and 1: rows sum to k, and columns are equal.
+    From a cyclic deal, pairs of clients trade at random what only one of them holds, which tends to the
+    uniform distribution over all such tables and, unlike dealing until no client has a class twice, always
+    ends."""
     holds = np.zeros((clients, classes), dtype=np.int64)
     for j in range(k):
         holds[np.arange(clients), (np.arange(clients) * k + j) % classes] = 1

@@ -50,8 +50,8 @@ def read_digits(*paths: Path) -> Split:
 
 
 def check_unpacked(path: Path) -> None:
-    """That the parts of a Matlab file, each a tag of type and size and then its content, do not unpack to
-    more than they should."""
+    """Check that the parts of a Matlab file, each a tag of type and size and then its content, do not unpack
+    to more than they should."""
     packed = path.stat().st_size
     if packed > LARGE:
         return

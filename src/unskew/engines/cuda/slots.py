@@ -199,7 +199,7 @@ class Slots:
             return client.failed("update", error)
 
     def _slots_for(self, clients: int) -> list[ClientSlot]:
-        """As many slots as the clients need, and as the device has memory for."""
+        """Return as many slots as the clients need, and as the device has memory for."""
         if not self.slots:
             self.most = self._measure()
         waves = math.ceil(clients / min(self.most, self.trial.workers or MOST_SLOTS))
