@@ -233,7 +233,7 @@ OWN = "own"
 def combined_parts(
     first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping[str, Any]]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """The parts of two methods that are put together; empty where neither has a name."""
+    """The parts of two methods that are combined; empty where neither has a name."""
     return {**(first or {OWN: {}}), **(second or {OWN: {}})} if first or second else {}
 
 

@@ -46,7 +46,7 @@ class Program:
     work: Work | None = None
     """What every round computes at a client beyond the base method, where all rounds compute the same."""
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
-    """The methods that it was put together of, as in `Method.parts`."""
+    """The methods that it combines, as in `Method.parts`."""
     one_place: str = ""
     """Why it cannot train across machines whose data stay there, as what follows "because"; empty: it can."""
 

@@ -178,7 +178,7 @@ class Result:
     trial: Trial | None = None
     """The conditions; None where the result has come from another machine."""
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The methods that were put together for it, as in `Method.parts`."""
+    """The methods that it combines, as in `Method.parts`."""
     work: Work | None = None
     """What a client computed in every round; None where rounds differ or nobody has counted."""
     hides_seed: bool = False

@@ -230,7 +230,7 @@ class _Published:
 
     def _shares(self, is_open: npt.NDArray[np.bool_] | bool) -> Floats:
         """NumPy's older Dirichlet underflows at small β, to NaN or to no mass on any open client. The
-        published codes go on with garbage then; here it is drawn again."""
+        published codes continue with garbage then; here it is drawn again."""
         for _ in range(10_000):
             shares = self.rng.dirichlet(self.alpha)
             shares *= is_open
