@@ -339,6 +339,10 @@ def test_fedcurv_does_not_depend_on_how_the_model_is_tested(digits):
         ("def one(): pass\ndef two(): pass\n", "defines 2 functions"),
         ("import nothing_of_this_name\n", "does not run"),
         ("def (", "does not run"),
+        ("def broken(*, mu: float): pass\n", "hyperparameter mu of 'broken.py' has no default: give it one"),
+        ("def broken(mu=None): pass\n", "hyperparameter mu of 'broken.py' has the default None: give"),
+        ("def broken(**more): pass\n", "takes **more, which cannot be a hyperparameter: name each"),
+        ("def broken(mu=1, /): pass\n", "takes mu=1, which cannot be a hyperparameter: name each"),
     ],
 )
 def test_a_broken_method_file_is_answered_in_one_sentence(unskew, tmp_path, text, reason):
@@ -347,6 +351,15 @@ def test_a_broken_method_file_is_answered_in_one_sentence(unskew, tmp_path, text
     assert answer.code == 2
     assert reason in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_a_hyperparameter_without_a_type_takes_what_its_default_is(unskew, tmp_path):
+    text = "from unskew import Method\n\ndef mine(mu=1, how='a'):\n    return Method()\n"
+    (tmp_path / "mine.py").write_text(text)
+    assert run(unskew, "mine.py:mu=0.5,how=b")["hyperparameters"] == {"mu": 0.5, "how": "b"}
+    answer = unskew("run", "--method", "mine.py:mu=b")
+    assert answer.code == 2
+    assert "mu of mine.py is b but should be" in answer.err.replace("'", "")
 
 
 @pytest.mark.parametrize(

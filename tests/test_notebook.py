@@ -113,8 +113,13 @@ def test_what_cannot_be_compared_is_said(results, tmp_path):
         unskew.compare({"mine": [results["fedavg"][0], results["fedvls"][0]]})
     with pytest.raises(UserError, match="fedprox"):
         unskew.compare(results, reference="fedprox")
-    with pytest.raises(UserError, match="int is no run"):
-        unskew.compare([3])
+    for wrong in ([3], 3):
+        with pytest.raises(UserError, match="int is no run"):
+            unskew.compare(wrong)
+    with pytest.raises(
+        UserError, match=r"fedavg has two runs of seed 1 .* give each method a name of its own"
+    ):
+        unskew.compare([*results["fedavg"], *results["fedvls"], *results["fedavg"]])
     with pytest.raises(UserError, match="no run is given for fedavg"):
         unskew.compare({"fedavg": []})
     with pytest.raises(UserError, match="no run folder"):

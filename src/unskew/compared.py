@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unskew import metrics, notebook
-from unskew.errors import unknown
+from unskew.errors import UserError, unknown
 from unskew.gather import RunSources, gathered
 from unskew.report.answer import TITLES, Answer, Standing, answer, points, verdict
 from unskew.report.conditions import by_condition
+from unskew.report.read import repeated
 
 ComparedRow = dict[str, str | float | int | None]
 
@@ -84,9 +85,16 @@ def compare(runs: RunSources, *, reference: str | None = None) -> Compared:
     `compare({"fedavg": [first, second, third], "mine": [...]})`, with a result for each seed. The others are
     compared with `reference`: without one with FedAvg, or where that is not among them with the first.
     Differences are paired, seed by seed, and their signs claimed after Holm's correction; one or two seeds
-    back no claim. Runs that differ in more than method and seed stand apart."""
+    back no claim. Runs that differ in more than method and seed stand apart. Methods of your own need names
+    here, unless they are files: all of them are called own."""
     with gathered(runs, failed=True) as found:
         conditions = by_condition(found)
+        for each in conditions:
+            if run := repeated(each.runs):
+                raise UserError(
+                    f"{run.label} has two runs of seed {run.seed} under the same conditions: give each "
+                    'method a name of its own, as in compare({"mine": [...], "other": [...]}).'
+                )
         names = {name for each in conditions for name in each.methods}
         if reference is not None and reference not in names:
             raise unknown("method among the runs", reference, names)

@@ -53,7 +53,11 @@ def _called(runs: list[SavedRun], names: Mapping[Path, str]) -> list[SavedRun]:
 
 
 def _several(given: RunSource | Iterable[RunSource]) -> list[RunSource]:
-    return [given] if isinstance(given, str | Path | Result) else list(given)
+    if isinstance(given, str | Path | Result):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise _no_run(given)
+    return list(given)
 
 
 def _folder(source: RunSource, folder: Path) -> Path:
@@ -61,6 +65,10 @@ def _folder(source: RunSource, folder: Path) -> Path:
         return source.save(folder)
     if isinstance(source, str | Path):
         return Path(source)
-    raise UserError(
-        f"{type(source).__name__} is no run: give what unskew.train returned, or the path of a run folder."
+    raise _no_run(source)
+
+
+def _no_run(value: object) -> UserError:
+    return UserError(
+        f"{type(value).__name__} is no run: give what unskew.train returned, or the path of a run folder."
     )

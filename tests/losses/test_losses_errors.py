@@ -46,6 +46,12 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: losses.calibrated_cross_entropy(Z, Y, N, tau=-1),
         "tau is -1: choose a number of at least 0",
     ),
+    "tau text": (lambda: losses.calibrated_cross_entropy(Z, Y, N, tau="1"), "tau is 1: choose a number"),
+    "alpha text": (
+        lambda: losses.restricted_cross_entropy(Z, Y, N, alpha="1"),
+        "alpha is 1: choose a number",
+    ),
+    "temperature None": (lambda: losses.distillation(Z, T, temperature=None), "temperature is None: choose"),
     "tau NaN": (lambda: losses.margin_cross_entropy(Z, Y, N, tau=float("nan")), "tau is nan"),
     "floor zero": (lambda: losses.calibrated_cross_entropy(Z, Y, N, floor=0.0), "None to leave vacant"),
     "alpha": (lambda: losses.restricted_cross_entropy(Z, Y, N, alpha=1.5), "from 0 to 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -162,19 +163,23 @@ def check_device(name: str, x: Tensor, like: Tensor) -> None:
 
 
 def checked_temperature(value: float) -> float:
-    if not (value > 0 and math.isfinite(value)):
+    if not (_is_number(value) and value > 0 and math.isfinite(value)):
         raise UserError(f"temperature is {value}: choose a number above 0.")
     return value
 
 
 def check_non_negative(name: str, value: float) -> None:
-    if not (value >= 0 and math.isfinite(value)):
+    if not (_is_number(value) and value >= 0 and math.isfinite(value)):
         raise UserError(f"{name} is {value}: choose a number of at least 0.")
 
 
 def check_fraction(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
+    if not (_is_number(value) and 0 <= value <= 1):
         raise UserError(f"{name} is {value}: choose a number from 0 to 1.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real | Tensor)
 
 
 def check_among(kind: str, name: str, known: tuple[str, ...]) -> None:

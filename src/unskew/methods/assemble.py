@@ -47,12 +47,29 @@ def find(name: str) -> Card:
     if "." not in name:
         raise unknown("method", name, METHODS)
     own = card_of(_from_file(Path(name)) if name.endswith(".py") else _from_import(name), name)
-    for key in sorted(NO_HYPERPARAMETERS & own.options.keys()):
-        raise UserError(
-            f"'{name}' has a hyperparameter called {key}, which in settings is the method's own: call it "
-            "otherwise."
-        )
+    _check_hyperparameters(own)
     return own
+
+
+def _check_hyperparameters(own: Card) -> None:
+    """Refuse a method whose arguments cannot be written down as settings."""
+    for key, each in inspect.signature(own.make).parameters.items():
+        if each.kind not in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD):
+            raise UserError(
+                f"'{own.name}' takes {each}, which cannot be a hyperparameter: name each of them, with "
+                "a default, such as *, mu: float = 0.1."
+            )
+        if not isinstance(each.default, OptionValue):
+            found = "no default" if each.default is each.empty else f"the default {each.default!r}"
+            raise UserError(
+                f"the hyperparameter {key} of '{own.name}' has {found}: give it one that is a number, a text "
+                f"or a bool, such as {key}: float = 0.1."
+            )
+        if key in NO_HYPERPARAMETERS:
+            raise UserError(
+                f"'{own.name}' has a hyperparameter called {key}, which in settings is the method's own: call "
+                "it otherwise."
+            )
 
 
 def fill(name: str, card: Card, given: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
@@ -64,10 +81,17 @@ def fill(name: str, card: Card, given: Mapping[str, OptionValue]) -> dict[str, O
         if key not in options:
             raise unknown(f"hyperparameter of {name}", key, options)
         try:
-            options[key] = TypeAdapter(kinds[key]).validate_python(value, strict=True)
+            options[key] = TypeAdapter(kinds.get(key) or _kind(options[key])).validate_python(
+                value, strict=True
+            )
         except ValidationError as error:
             raise UserError(f"{key} of {name} {is_but_should_be(error)}") from None
     return options
+
+
+def _kind(default: OptionValue) -> typing.Any:
+    """The type of a hyperparameter that has none written down."""
+    return int | float if type(default) is int else type(default)
 
 
 def _from_file(path: Path) -> MakeMethod:

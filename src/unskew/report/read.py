@@ -205,6 +205,17 @@ def by_method(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
     return found
 
 
+def repeated(runs: Iterable[SavedRun]) -> SavedRun | None:
+    """A run whose method, settings and seed another of the runs has too; None where there is none."""
+    runs, seen = list(runs), set[tuple[str, int]]()
+    names = tell_apart([run.label for run in runs], [settings(run) for run in runs])
+    for run, name in zip(runs, names, strict=True):
+        if (name, run.seed) in seen:
+            return run
+        seen.add((name, run.seed))
+    return None
+
+
 def tell_apart(labels: Sequence[str], asked: Sequence[Mapping[str, object]]) -> list[str]:
     """The labels of methods, with what differs behind those that are there with several settings."""
     members: dict[str, list[Mapping[str, object]]] = {}

@@ -68,9 +68,9 @@ class Workers(Generic[T, A]):
         """Return an answer for every task, or the exception that was raised by it, in the order of the tasks.
 
         Tasks are given out in that order, each to the first worker that is free; `common` is what all of
-        them see. After an exception in a task its worker continues with the next one. A task whose process dies
-        is tried once more when all others are done, with the machine's memory for itself; where that one dies
-        too, its answer is a `LostError`. Where this call is interrupted, all processes end.
+        them see. After an exception in a task its worker continues with the next one. A task whose process
+        dies is tried once more when all others are done, with the machine's memory for itself; where that
+        one dies too, its answer is a `LostError`. Where this call is interrupted, all processes end.
         """
         done: dict[int, tuple[A, TensorGroups] | BaseException] = {}
         waiting, alone = deque(range(len(tasks))), deque[int]()
