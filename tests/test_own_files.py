@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -197,6 +198,19 @@ def test_an_edited_method_is_another_experiment(files, unskew, no_workers):
     assert "the output folder all holds another compare (method.sha256 is " in answer.err
     write_methods(mine="+")
     assert unskew(*compared).code == 0
+
+
+def test_a_method_that_failed_at_once_may_be_fixed(files, unskew, no_workers):
+    """Nothing has come of its earlier content."""
+    write_methods(mine="1 / 0 +", other="+")
+    compared = ("compare", "other.py", "mine.py", *BRIEF, "--seeds", "1,2", "--out", "all")
+    assert unskew(*compared).code == 2
+    before = Path("all/other.py-seed1/rounds.jsonl").read_bytes()
+    write_methods(mine="+")
+    assert unskew(*compared).code == 0
+    table = tomllib.loads(Path("all/mine.py-seed2/experiment.toml").read_text())["method"]
+    assert table["sha256"] == sha256(Path("mine.py").read_bytes()).hexdigest()
+    assert Path("all/other.py-seed1/rounds.jsonl").read_bytes() == before
 
 
 def test_a_run_of_an_edited_method_is_not_resumed(files, unskew, no_workers):

@@ -142,8 +142,10 @@ def test_a_trial_that_fails_does_not_stop_the_search(unskew, tmp_path):
     assert again.code == 0, again.err
     lines = [json.loads(line) for line in (tmp_path / "out/trials.jsonl").read_text().splitlines()]
     assert all(line["score"] is not None and not line["errors"] for line in lines)
+    assert "note: fragile.py was edited during the search: its trials are of several versions" in again.err
     file = "out/best/fragile.py.toml"
     assert "whose code would run" in unskew("compare", file, "--quiet").err
+    (tmp_path / "fragile.py").write_text(code)  # as the best trial was run
     assert unskew("compare", file, "--method", "fragile.py", "--quiet").code == 0
 
 

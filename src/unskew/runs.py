@@ -38,6 +38,8 @@ from unskew.types import Params
 
 T = TypeVar("T")
 L = TypeVar("L", record.RoundRecord, record.ProbeRecord)
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's checkpoints, in its own."""
 LONGEST_NAME = 120  # of a run folder, before the time is added; file systems allow 255 bytes
 
 
@@ -74,7 +76,8 @@ class RunFolder:
         for left in path.glob(".*.part"):  # by a crash, of a file that was being written
             left.unlink(missing_ok=True)
         where = environment(resolved)
-        self._keep("experiment.toml", resolved.experiment.toml())
+        if not is_begun(path):  # a method may have failed in its first round and have been edited since
+            write_whole(path / "experiment.toml", resolved.experiment.toml())
         self._keep_partition(resolved)
         before = self._environment()
         if before is None:
@@ -91,10 +94,6 @@ class RunFolder:
         self._shares = metrics.group_shares(resolved.trial.federation.counts.numpy(), tested)
         self._domains = dataset.domains
         self._sites = resolved.trial.federation.sites
-
-    def _keep(self, name: str, content: str) -> None:
-        if not (self.path / name).exists():
-            write_whole(self.path / name, content)
 
     def _keep_partition(self, resolved: Resolved) -> None:
         """Write who holds what, or check that it is as it was."""
@@ -523,10 +522,23 @@ def claim(path: Path) -> str:
     return EMPTY
 
 
+def is_begun(path: Path) -> bool:
+    """Whether a run's folder has anything that training came to."""
+    rounds = path / "rounds.jsonl"
+    return any((path / CHECKPOINTS).glob("*")) or (rounds.exists() and rounds.stat().st_size > 0)
+
+
+def is_edited(there: Experiment, asked: Experiment) -> bool:
+    """Whether nothing but the content of a method's own file differs between two experiments."""
+    edited = there.method.model_copy(update={"sha256": asked.method.sha256})
+    return there.model_copy(update={"method": edited}).identity() == asked.identity()
+
+
 def check_same(path: Path, asked: Experiment) -> None:
-    """Refuse to continue with another experiment than the folder's, and say what differs."""
+    """Refuse to continue with another experiment than the folder's, and say what differs. A method's own file
+    may have been edited as long as nothing has come of training by it."""
     there = Experiment(**read(path / "experiment.toml"))
-    if there.identity() != asked.identity():
+    if there.identity() != asked.identity() and (is_begun(path) or not is_edited(there, asked)):
         raise UserError(
             f"the unfinished run in {path} is another experiment ({differences(there, asked)}): choose "
             "another folder with --out, or ask for the same."

@@ -16,7 +16,7 @@ from unskew.reading import shorten
 from unskew.record import COMPARE, PLAN, DamagedError, FailedRun, Failure, Plan, Planned, to_json
 from unskew.report.answer import Answer
 from unskew.report.read import SavedRun
-from unskew.runs import EMPTY, differences, slug, write_whole
+from unskew.runs import EMPTY, differences, is_begun, is_edited, slug, write_whole
 from unskew.sweep import SweepRun
 
 
@@ -107,15 +107,15 @@ class Study:
             raise UserError(f"the output folder {folder} holds a run: choose another with --out.")
         before = read_plan(folder)
         there = {run.folder: run for run in before.runs}
-        if [(run.folder, run.identity) for run in runs] != [
-            (run.folder, run.identity) for run in there.values()
-        ]:
+        same = [run.folder for run in runs] == list(there)
+        if not same or any(_is_another(run, there[run.folder], folder, runs) for run in runs):
             raise UserError(
                 f"the output folder {folder} holds another compare ({_difference(runs, there)}): choose "
                 "another with --out, or ask for the same."
             )
-        if before.reference != self.reference:
-            write_whole(folder / "plan.json", to_json(replace(before, reference=self.reference)))
+        if before.reference != self.reference or runs != before.runs:
+            now = replace(before, runs=runs, reference=self.reference)
+            write_whole(folder / "plan.json", to_json(now))
 
     def conclude(
         self, planned: Sequence[SweepRun], ends: Sequence[SavedRun | Failure]
@@ -175,6 +175,15 @@ def failed_before(folder: Path) -> bool:
         return bool(COMPARE.parse((folder / "compare.json").read_text(encoding="utf-8")).get("failed"))
     except (OSError, UnicodeDecodeError, DamagedError):
         return False
+
+
+def _is_another(run: Planned, there: Planned, folder: Path, runs: Sequence[Planned]) -> bool:
+    """Whether a run is not what a plan says. A method's own file may have been edited as long as nothing has
+    come of training by it in any of the method's runs."""
+    if run.identity == there.identity:
+        return False
+    begun = any(is_begun(folder / each.folder) for each in runs if each.method == run.method)
+    return begun or not is_edited(Experiment(**there.experiment), Experiment(**run.experiment))
 
 
 def _difference(runs: Sequence[Planned], there: Mapping[str, Planned]) -> str:

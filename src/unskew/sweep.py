@@ -36,6 +36,7 @@ from unskew.record import to_json
 from unskew.report.read import SavedRun, read_own_run, read_run
 from unskew.result import Result, Round, State
 from unskew.runs import (
+    CHECKPOINTS,
     EMPTY,
     FIRST_ROUND,
     ROUNDS,
@@ -52,7 +53,7 @@ from unskew.runs import (
 from unskew.train import train
 from unskew.trial import Trial
 
-CHECKPOINTS, CLIENT_FILES = "checkpoints", "clients"
+CLIENT_FILES = "clients"
 """Folders in a run's folder while the run is under way: its checkpoints, and what clients keep."""
 
 

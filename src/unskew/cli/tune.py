@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from unskew.cli.show import Grid, console, say
 from unskew.clock import Clock, process_age
 from unskew.data.federation import Federation
 from unskew.errors import Interrupted, UserError, unknown
-from unskew.experiment import Experiment, Prepared, absolute_method, method_table
+from unskew.experiment import Experiment, Prepared, absolute_method, method_table, read
 from unskew.lock import locked
 from unskew.record import to_json
 from unskew.runs import EMPTY, claim, free_folder, slug, write_whole
@@ -253,12 +253,25 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
         print(to_json(result, indent=None))
     else:
         _show(search, won, done, folder)
+    for name in methods:
+        if len(_contents(folder, done[name])) > 1:
+            say(
+                f"note: {name} was edited during the search: its trials are of several versions, and their "
+                "scores do not compare unless the change does not matter to them."
+            )
     if not quiet:
         say(f"time: {clock.total:.1f} s")
     if missing := [name for name in methods if name not in {each.method for each in won}]:
         errors = [error.removesuffix(".") for line in done[missing[0]] for error in line.errors]
         why = errors[0] if errors else f"no {search.metric} is a finite number"
         raise UserError(f"no trial of {missing[0]} has a score ({why}): see {folder}.")
+
+
+def _contents(folder: Path, trials: Iterable[TrialLine]) -> set[str]:
+    """The contents of a method's own file that trials were run with, as hashes."""
+    paths = [folder / run / "experiment.toml" for line in trials if not line.errors for run in line.folders]
+    tables = [read(path).get("method", {}) for path in paths if path.exists()]
+    return {table["sha256"] for table in tables if "sha256" in table}
 
 
 def _table(method: str) -> dict[str, Any]:
