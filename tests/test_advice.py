@@ -514,6 +514,49 @@ def test_counts_are_read(name, text, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("client,3,5\n7,30,0\n8,1,5\n", [[30, 0], [1, 5]]),
+        ("site A,0,1\nsite B,5,6\n", [[0, 1], [5, 6]]),
+        ("site1,1,2\nsite2,5,6\n", [[1, 2], [5, 6]]),
+        ("2020-01,3,0\n2020-02,1,5\n", [[3, 0], [1, 5]]),
+        ("site,cat,dog\n10.0.0.1,3,0\n10.0.0.2,1,5\n", [[3, 0], [1, 5]]),
+        ("client,cat,dog\n1,3,0\nlab,1,5\n", [[3, 0], [1, 5]]),
+        ("#,cat,dog\n7,3,0\n8,1,5\n", [[7, 3, 0], [8, 1, 5]]),
+    ],
+)
+def test_names_are_told_from_counts(text, counts, tmp_path):
+    path = tmp_path / "counts.csv"
+    path.write_text(text)
+    assert read_counts(path).tolist() == counts
+
+
+@pytest.mark.parametrize(
+    ("text", "client", "cell"),
+    [
+        ("100,,\n,100,5\n,10,100\n", 1, ""),
+        ("10,\n3,4\n", 1, ""),
+        (",100,5\n10,3,4\n", 1, ""),
+        ('"1,200","30"\n500,20\n600,10\n', 1, "1,200"),
+        ('"1,200",30\n"1,500",20\n', 1, "1,200"),
+        ("1 200;30\n1 500;20\n", 1, "1 200"),
+        ("<5,100\n<5,80\n", 1, "<5"),
+        ("-,100\n-,80\n", 1, "-"),
+        ("-,0,1\n5,6,7\n", 1, "-"),
+        ("some,10\n3,4\n", 1, "some"),
+        ("client,cat,dog\n1,3,0\n,1,5\n", 2, ""),
+        ("cat,dog\n3,4\n,5\n", 2, ""),
+        ("client,cat,dog,\nlab,3,0,\n", 1, ""),
+    ],
+)
+def test_blank_and_malformed_counts_are_no_names(unskew, text, client, cell):
+    Path("counts.csv").write_text(text)
+    answer = unskew("advise", "counts.csv")
+    says = f"client {client} of counts.csv has the count '{cell}' but should have a whole number."
+    assert (answer.code, answer.err) == (2, f"unskew: {says}\n")
+
+
+@pytest.mark.parametrize(
     "heads", ["covid,flu,healthy", "width,height,depth", "Florida,Texas,Ohio", "parasite,clean,other"]
 )
 def test_a_class_whose_name_holds_a_word_for_clients_is_a_class(unskew, heads):

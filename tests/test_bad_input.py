@@ -95,6 +95,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(root / "cut.csv", "a,b,kind\n1,2,x\n3,4,y\n5,")
     write(root / "one.csv", "a,b,kind\n1,2,x\n3,4,x\n")
 
+    write(root / "thousands.csv", '"1,200","30"\n500,20\n600,10\n')
+    write(root / "blank.csv", "100,0,0\n,100,5\n0,10,100\n")
+
     images, three = np.zeros((30, 8, 8), np.uint8), np.arange(30) % 3
     holed = np.zeros((30, 8, 8), np.float32)
     holed[7, 2, 2] = np.nan

@@ -19,13 +19,14 @@ MOST = 1 << 53
 FORM = "a row for each client and a number for each class"
 CLIENT_WORDS = re.compile(r"((client|site|owner|name|id)s?)+", re.IGNORECASE)
 """They stand over a column of the clients' names or numbers, also as one, such as clientid."""
+WORD_ENDS = re.compile(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])")
 
 
 def read_counts(path: Path) -> Counts:
     """Label counts, clients by classes, from a CSV or a JSON file.
 
     CSV: a row for each client. A first row of names, or of the classes' numbers, is left out, and a first
-    column of names, or under a head such as client.
+    column of names, or under a head such as client or under a blank one.
     JSON: a list of such rows, or an object that has them under "counts", as partition.json of a run folder
     and `unskew skew --json`; or an object of clients, each with its row, or with a number for every class by
     name.
@@ -105,18 +106,39 @@ def _csv(text: str, path: Path) -> Sequence[Sequence[object]]:
     except csv.Error as error:
         raise UserError(f"{path} is no CSV file ({error}): give {FORM}.") from None
     heads = rows[0] if rows else []
-    numbers = [_number(cell) for cell in heads]
-    named = bool(heads) and (None in numbers[:1] and len(rows) > 1 and _number(rows[1][0]) is not None)
-    numbered = bool(heads) and _tells_clients(heads[0]) and _consecutive(numbers[1:])
-    if heads and (named or numbered or all(each is None for each in numbers[1:]) or _counted(numbers)):
-        rows = rows[1:]
-    if rows and (all(_number(row[0]) is None for row in rows) or (named and _tells_clients(heads[0]))):
+    headed = bool(rows) and _is_head(heads, rows[1:])
+    rows = rows[1:] if headed else rows
+    if headed and _tells_clients(heads[0]):
+        for number, row in enumerate(rows, 1):
+            if not row[0].strip():
+                raise _no_count("", number, str(path))
+        rows = [row[1:] for row in rows]
+    elif rows and all(_is_name(row[0]) for row in rows):
         rows = [row[1:] for row in rows]
     for number, row in enumerate(rows, 1):
-        for cell in row:
+        for cell in sorted(row, key=lambda cell: bool(cell.strip())):  # a blank explains what else is wrong
             if _number(cell) is None:
                 raise _no_count(cell.strip(), number, str(path))
     return [[_number(cell) for cell in row] for row in rows]
+
+
+def _is_head(heads: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+    """Whether a first row has the classes' names or numbers, and not counts. Nothing, or what its column is,
+    may stand in its corner."""
+    corner, numbers = heads[0].strip(), [_number(cell) for cell in heads]
+    if all(map(_is_name, heads[1:])):
+        return _is_name(corner) or (len(heads) > 1 and not any(sign.isdigit() for sign in corner))
+    if not corner or _is_only(corner):
+        over_numbers = bool(corner and below) and all(_number(row[0]) is not None for row in below)
+        return _consecutive(numbers[1:]) or (over_numbers and None not in numbers[1:])
+    return _counted(numbers)
+
+
+def _is_name(cell: str) -> bool:
+    """Whether a cell has a name: letters, or numbers with a sign between them, as in 2020-01. A number, a
+    number that cannot be read, such as 1,000 or <5, and nothing are no names."""
+    written = any(sign.isalpha() for sign in cell) or re.search(r"\d[-–/:]\d", cell) is not None
+    return written and _number(cell) is None
 
 
 def _consecutive(numbers: Sequence[float | None]) -> bool:
@@ -132,11 +154,17 @@ def _counted(numbers: Sequence[float | None]) -> bool:
     return len(numbers) > 2 and list(numbers) == list(range(len(numbers)))
 
 
+def _is_only(head: str) -> bool:
+    """Whether a head has nothing but words for clients, unlike the name of one, such as site A or site 1."""
+    words = [word for word in WORD_ENDS.split(head) if word]
+    numbered = any(sign.isdigit() for sign in head)
+    return bool(words) and not numbered and all(CLIENT_WORDS.fullmatch(word) for word in words)
+
+
 def _tells_clients(head: str) -> bool:
     """Whether the first column has the clients' names or numbers: one of its head's words says so. The words
     of site_name, siteName and site name are the same, and a class may be called covid or width."""
-    words = re.split(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])", head)
-    return not head.strip() or any(CLIENT_WORDS.fullmatch(word) for word in words)
+    return not head.strip() or any(CLIENT_WORDS.fullmatch(word) for word in WORD_ENDS.split(head))
 
 
 def _number(cell: str) -> float | int | None:
