@@ -487,6 +487,21 @@ def test_a_measured_dataset_need_not_be_here(unskew, tmp_path, monkeypatch):
     answer = unskew("advise", "--dataset", "svhn", "--skew", "shards:2")
     assert answer.code == 2
     assert "is not in" in answer.err
+    answer = unskew("advise", "--dataset", "cifar10", "--skew", "natural")
+    assert answer.code == 2
+    assert answer.err == (
+        "unskew: natural goes by the owners of samples, and cifar10 is not here: run `unskew data fetch "
+        "cifar10`, or choose another skew.\n"
+    )
+
+
+def test_the_options_of_a_dataset_do_not_hide_that_it_is_here(unskew):
+    words = "advise --dataset synthetic:0,0,clients=100 --skew natural --json"
+    answer = unskew(*words.split())
+    assert answer.code == 0, answer.err
+    told = json.loads(answer.out)
+    assert "in this setting" in told["sentence"]
+    assert not told["notes"]
 
 
 # Files of counts

@@ -16,10 +16,11 @@ from unskew.cli import options
 from unskew.cli.show import console
 from unskew.data import Dataset
 from unskew.data.dataset import Split
+from unskew.data.partitions import Natural, innermost, parse_skew
 from unskew.data.sources import available, spelled
 from unskew.errors import UserError
 from unskew.experiment import Experiment, brief_skew, check_names, load_data, partition
-from unskew.notation import flatten
+from unskew.notation import flatten, named
 from unskew.record import to_json
 
 
@@ -136,10 +137,15 @@ def _load(spec: Experiment) -> tuple[Dataset, str, list[str]]:
     name = spelled(spec.data.name)
     measured = [setting.facts for setting in evidence() if setting.data == name]
     folder = Path(spec.data.folder) if spec.data.folder else None
-    here = any(each.ready for each in available(folder) if each.source.name == name)
+    here = any(each.ready for each in available(folder) if each.source.name == named(name)[0])
     if here or not measured:
         loaded = load_data(spec)
         return loaded, loaded.samples, []
+    if isinstance(innermost(parse_skew(spec.skew.recipe)), Natural):
+        raise UserError(
+            f"natural goes by the owners of samples, and {name} is not here: run `unskew data fetch "
+            f"{named(name)[0]}`, or choose another skew."
+        )
     facts = max(measured, key=lambda each: sum(each.class_sizes))
     labels = torch.arange(facts.classes).repeat_interleave(torch.tensor(facts.class_sizes))
     train, test = (Split(torch.zeros(len(each), 1), each) for each in (labels, torch.unique(labels)))
