@@ -436,6 +436,29 @@ def test_a_federation_and_its_counts_get_the_same_advice(skewed):
     assert one.title in one._repr_html_()
 
 
+def test_a_dataset_is_known_by_all_its_options():
+    data = package.load("synthetic:0,0,clients=100")
+    found = package.advise(package.federate(data, "natural", clients=100, seed=1))
+    assert "in this setting" in found.sentence
+    assert not found.notes
+    assert "--dataset synthetic:0,0,clients=100 --skew natural" in found.command
+    assert replace(data, name="mine").spec == ""
+    seeded = package.load("synthetic:0,0,clients=100", seed=1)
+    found = package.advise(package.federate(seeded, "natural", clients=100, seed=1))
+    (same,) = [match.setting.data for match in (*found.near, *found.others) if match.same]
+    assert same == "synthetic:0,0,clients=100,seed=1"
+    assert package.load("synthetic:clients=9,seed=1", seed=2).spec == "synthetic:clients=9,seed=1"
+
+
+def test_a_dataset_is_known_by_its_listed_name():
+    data = package.load("heart_disease")
+    found = package.advise(package.federate(data, "natural", clients=4, seed=1))
+    assert found.near[0].same
+    assert package.load("digits", seed=3).spec == "digits"
+    counts = np.eye(10, dtype=int) * 100
+    assert package.advise(counts, dataset="fashion-mnist").title.startswith("fashion_mnist,")
+
+
 def test_of_many_clients_the_first_are_measured():
     found = advise_on(COUNTS, given={}, clients=1_000_000, cohort=100)
     assert found.facts.participation == pytest.approx(1e-4)

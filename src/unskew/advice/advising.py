@@ -17,6 +17,7 @@ from unskew.advice.evidence import GOALS, NetworkResult, Setting, evidence
 from unskew.advice.facts import Contrast, SkewFacts, contrasts, measure
 from unskew.advice.verdict import Candidate, ChosenCandidate, Verdict, in_setting
 from unskew.data.federation import Federation
+from unskew.data.sources import spelled
 from unskew.errors import UserError, unknown, whole_number
 from unskew.record import Json
 from unskew.report.answer import REFERENCE, TITLES, join, points
@@ -327,11 +328,12 @@ def advise(
     model: one's network, where only what was measured on it is of use.
     dataset: whose counts these are, where they are those of a dataset that unskew knows."""
     if isinstance(federation, Federation):
-        name = federation.dataset.name if dataset is None else dataset
+        loaded = federation.dataset.spec or federation.dataset.name
+        name = spelled(loaded if dataset is None else dataset)
         counts, clients, samples = federation.partition.counts, federation.clients, federation.dataset.samples
         given = {"data.name": name, "skew.recipe": federation.skew, "skew.clients": federation.clients}
     else:
-        name = dataset or ""
+        name = spelled(dataset or "")
         counts, clients, samples = check_counts(_rows(federation), "the table of counts"), None, "samples"
         given = {"data.name": name} if name else {}
     given |= {} if model is None else {"model.name": model}

@@ -23,6 +23,15 @@ def load(name: str, folder: Path | None = None, *, seed: int | None = None) -> D
     the classes are those of all parts together, and images that have one shape keep it. It is looked for in
     `folder`, else in the folder that UNSKEW_DATA names, else in the user's cache folder."""
     parts = joined(name)
+    dataset = _load(parts, folder, seed)
+    known = name if seed is None else sources.seeded(name, seed) if len(parts) == 1 else ""
+    object.__setattr__(
+        dataset, "spec", known.strip()
+    )  # it is frozen, and what `replace` makes of it has none
+    return dataset
+
+
+def _load(parts: list[str], folder: Path | None, seed: int | None) -> Dataset:
     if len(parts) > 1 and all(named(part)[0] in sources.TABLES for part in parts):
         return sources.load_tables(parts, seed=seed)
     datasets = [sources.load(part, folder, seed=seed) for part in parts]

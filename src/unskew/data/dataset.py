@@ -90,6 +90,8 @@ class Dataset:
     """How texts became token ids (texts only)."""
     notes: tuple[str, ...] = ()
     """What was decided when the data were read, one sentence each."""
+    spec: str = field(default="", init=False)
+    """What `unskew.load` made it of; empty where it was made otherwise or changed by `replace`."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -40,6 +40,7 @@ __all__ = [
     "data_folder",
     "load",
     "load_tables",
+    "seeded",
     "spelled",
 ]
 
@@ -357,6 +358,17 @@ def _read(
     known = _options_of(load)
     options = read_options(name, given, known, list(known), path)
     return {"seed": seed} | options if seed is not None and "seed" in known else options
+
+
+def seeded(spec: str, seed: int) -> str:
+    """The spec with this seed, where it takes one and has none."""
+    name, rest = named(spec)
+    name, given = spelled(name), items(rest)
+    load = OWN[name] if name in OWN else SOURCES[name].load
+    values = _read(name, load, given[name in OWN :], None)
+    if "seed" not in _options_of(load) or "seed" in values:
+        return spec
+    return f"{spec}{',' if rest else ':'}seed={seed}"
 
 
 def _options_of(load: Callable[..., Dataset]) -> dict[str, Option]:
