@@ -459,6 +459,38 @@ def test_a_dataset_is_known_by_its_listed_name():
     assert package.advise(counts, dataset="fashion-mnist").title.startswith("fashion_mnist,")
 
 
+def test_what_is_of_ones_own_has_a_place_in_the_command():
+    digits = package.load("digits")
+    federation = package.federate(digits, "dirichlet:0.05", clients=10, seed=1)
+
+    def halves(labels, clients, rng):
+        return list(federation.partition.indices)
+
+    own = package.advise(package.federate(digits, halves, clients=10, seed=1))
+    assert own.title.startswith("digits, ")
+    assert "halves" in own.title
+    assert "--dataset digits --skew SKEW --clients 10" in own.command
+    assert "write what is yours in the place of SKEW;" in own.notes[-1]
+    mine = package.federate(replace(digits, name="mine"), "dirichlet:0.05", clients=10, seed=1)
+    named = package.advise(mine)
+    assert named.title.startswith("mine, dirichlet:0.05, ")
+    assert "--dataset DATA --skew dirichlet:0.05" in named.command
+    assert named.notes[-1] == "write what is yours in the place of DATA."
+    counted = package.advise(mine.partition.counts, dataset="mine")
+    assert counted.title.startswith("mine, ")
+    assert "--dataset DATA --skew SKEW" in counted.command
+
+
+def test_a_partition_from_a_file_is_in_the_command_with_its_folder(unskew, tmp_path):
+    federation = package.federate(package.load("digits"), "dirichlet:0.05", clients=10, seed=1)
+    skew = f"file:{tmp_path / 'who.json'}"
+    federation.save(tmp_path / "who.json")
+    told = json.loads(unskew("advise", "--dataset", "digits", "--skew", skew, "--json").out)
+    assert told["title"].startswith("digits, file:who.json, ")
+    command = shlex.split(told["command"])
+    assert command[command.index("--skew") + 1] == skew
+
+
 def test_of_many_clients_the_first_are_measured():
     found = advise_on(COUNTS, given={}, clients=1_000_000, cohort=100)
     assert found.facts.participation == pytest.approx(1e-4)

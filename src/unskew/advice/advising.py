@@ -17,8 +17,11 @@ from unskew.advice.evidence import GOALS, NetworkResult, Setting, evidence
 from unskew.advice.facts import Contrast, SkewFacts, contrasts, measure
 from unskew.advice.verdict import Candidate, ChosenCandidate, Verdict, in_setting
 from unskew.data.federation import Federation
-from unskew.data.sources import spelled
+from unskew.data.importers import Import
+from unskew.data.partitions import own_skew, parse_skew, write_skew
+from unskew.data.sources import OWN, SOURCES, spelled
 from unskew.errors import UserError, unknown, whole_number
+from unskew.notation import joined, named
 from unskew.record import Json
 from unskew.report.answer import REFERENCE, TITLES, join, points
 from unskew.report.answer import verdict as how_sure
@@ -328,17 +331,32 @@ def advise(
     model: one's network, where only what was measured on it is of use.
     dataset: whose counts these are, where they are those of a dataset that unskew knows."""
     if isinstance(federation, Federation):
-        loaded = federation.dataset.spec or federation.dataset.name
-        name = spelled(loaded if dataset is None else dataset)
-        counts, clients, samples = federation.partition.counts, federation.clients, federation.dataset.samples
-        given = {"data.name": name, "skew.recipe": federation.skew, "skew.clients": federation.clients}
+        data = federation.dataset
+        counts, clients, samples = federation.partition.counts, federation.clients, data.samples
+        name = spelled(dataset or data.spec or data.name)
+        kinds = {*SOURCES, *OWN} if dataset or data.spec else {*SOURCES}
+        skew = typed_skew(federation.partition.recipe)
+        given: dict[str, Any] = {} if skew is None else {"skew.recipe": skew}
+        given |= {"skew.clients": clients}
+        shown = {"data.name": name, "skew.recipe": federation.skew}
     else:
-        name = spelled(dataset or "")
         counts, clients, samples = check_counts(_rows(federation), "the table of counts"), None, "samples"
-        given = {"data.name": name} if name else {}
+        name, kinds, given = spelled(dataset or ""), {*SOURCES, *OWN}, {}
+        shown = {"data.name": name}
+    if all(named(part)[0] in kinds for part in joined(name)):
+        given |= {"data.name": name}
     given |= {} if model is None else {"model.name": model}
     cohort = None if cohort is None else whole_number("cohort", cohort, 1)
-    return advise_on(counts, cohort=cohort, clients=clients, samples=samples, by=by, given=given)
+    return advise_on(counts, cohort=cohort, clients=clients, samples=samples, by=by, given=given, shown=shown)
+
+
+def typed_skew(recipe: str) -> str | None:
+    """A recipe as --skew takes it, in brief; None for that of a partition of one's own."""
+    try:
+        skew = parse_skew(recipe)
+    except UserError:
+        return None
+    return recipe if isinstance(skew, Import) or own_skew(skew) else write_skew(skew, brief=True)
 
 
 def _rows(table: Any) -> Any:
@@ -353,6 +371,7 @@ def advise_on(
     counts: np.typing.NDArray[np.int64],
     *,
     given: Mapping[str, Any],
+    shown: Mapping[str, str] | None = None,
     cohort: int | None = None,
     clients: int | None = None,
     samples: str = "samples",
@@ -361,7 +380,7 @@ def advise_on(
     known: Sequence[Setting] | None = None,
 ) -> Advice:
     """The same from label counts; `given` is what is known of the experiment, by the paths of its settings,
-    and `known` the evidence, where it is not the package's."""
+    `shown` what the title says in its place, and `known` the evidence, where it is not the package's."""
     if by not in get_args(Goal):
         raise unknown("goal", by, get_args(Goal))
     clients = len(counts) if clients is None else clients
@@ -369,12 +388,13 @@ def advise_on(
         raise UserError(f"the cohort is {cohort} but should be 1 to {clients}, the number of clients.")
     facts = measure(counts, cohort=cohort, clients=clients, samples=samples)
     given = {**given, **({} if cohort is None else {"budget.cohort": cohort})}
+    titled = {**given, **(shown or {})}
     some = f"{cohort} per round" if cohort and cohort < clients else "all in every round"
     title = ", ".join(
         str(part)
         for part in (
-            given.get("data.name"),
-            given.get("skew.recipe"),
+            titled.get("data.name"),
+            titled.get("skew.recipe"),
             f"{clients} client{'s' * (clients != 1)}",
             some,
         )
@@ -407,7 +427,8 @@ def advise_on(
     places = [place for key, place in PLACES.items() if key not in given]
     if found.command is None or not places:
         return found
-    write = f"write what is yours in the place of {join(places)}; where samples have owners, SKEW is natural."
+    owned = "; where samples have owners, SKEW is natural" if "SKEW" in places else ""
+    write = f"write what is yours in the place of {join(places)}{owned}."
     return replace(found, notes=(*found.notes, write))
 
 

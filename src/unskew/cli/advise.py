@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from unskew.advice.advising import Advice, advise_on
+from unskew.advice.advising import Advice, advise_on, typed_skew
 from unskew.advice.counts import read_counts
 from unskew.advice.evidence import evidence
 from unskew.cli import options
@@ -19,7 +19,7 @@ from unskew.data.dataset import Split
 from unskew.data.partitions import Natural, innermost, parse_skew
 from unskew.data.sources import available, spelled
 from unskew.errors import UserError
-from unskew.experiment import Experiment, brief_skew, check_names, load_data, partition
+from unskew.experiment import Experiment, check_names, load_data, partition
 from unskew.notation import flatten, named
 from unskew.record import to_json
 
@@ -107,12 +107,13 @@ def _of_partition(spec: Experiment, given: dict[str, Any], by: str) -> Advice:
     name = spelled(spec.data.name)
     given = given | {
         "data.name": name,
-        "skew.recipe": brief_skew(federation.partition.recipe),
+        "skew.recipe": typed_skew(federation.partition.recipe),
         "skew.clients": federation.clients,
     }
     return advise_on(
         federation.partition.counts,
         given=given,
+        shown={"skew.recipe": federation.skew},
         cohort=_cohort(spec, federation.clients),
         clients=federation.clients,
         samples=samples,
