@@ -644,6 +644,50 @@ def test_a_head_that_says_so_stands_over_the_clients(unskew, head):
     assert (facts["clients"], facts["classes"]) == (2, 2)
 
 
+@pytest.mark.parametrize(
+    "head", ["hospital", "Clinics", "centre", "user_id", "WriterName", "node", "parties", "institution"]
+)
+def test_a_head_of_places_or_people_stands_over_the_clients(unskew, head):
+    Path("counts.csv").write_text(f"{head},flu,covid\n1,100,0\n2,0,100\n")
+    rows = [{head: 1, "flu": 100}, {head: 2, "covid": 100}]
+    Path("counts.json").write_text(json.dumps(rows))
+    for name in ("counts.csv", "counts.json"):
+        told = json.loads(unskew("advise", name, "--json").out)
+        assert (told["facts"]["clients"], told["facts"]["classes"]) == (2, 2)
+        assert not any("first column" in note for note in told["notes"])
+
+
+@pytest.mark.parametrize("head", ["lymph node", "party hat", "device failure"])
+def test_a_class_with_a_word_for_places_in_its_name_is_a_class(unskew, head):
+    Path("counts.csv").write_text(f"{head},flu,covid\n7,100,0\n2,0,100\n")
+    Path("counts.json").write_text(json.dumps([{head: 7, "flu": 100}, {head: 2, "covid": 100}]))
+    for name in ("counts.csv", "counts.json"):
+        assert json.loads(unskew("advise", name, "--json").out)["facts"]["classes"] == 3
+
+
+def test_clients_are_no_class_in_json(unskew):
+    Path("counts.json").write_text(
+        '[{"client": 1, "cat": 5, "dog": 100}, {"client": 2, "dog": 3, "bird": 80}]'
+    )
+    told = json.loads(unskew("advise", "counts.json", "--json").out)
+    assert told["facts"]["classes"] == 3
+    Path("counts.json").write_text('[{"site": "lab", "cat": 5, "dog": 9}, {"site": "ward", "dog": 3}]')
+    assert json.loads(unskew("advise", "counts.json", "--json").out)["facts"]["classes"] == 2
+
+
+@pytest.mark.parametrize("text", ["k,cat,dog\n1,5,9\n2,3,0\n", "1,5,9\n2,3,0\n", "0,5,9\n1,3,0\n"])
+def test_a_first_column_that_counts_is_told_of(unskew, text):
+    Path("counts.csv").write_text(text)
+    (note,) = [
+        note for note in json.loads(unskew("advise", "counts.csv", "--json").out)["notes"] if "column" in note
+    ]
+    span = "0 to 1" if text.startswith("0") else "1 to 2"
+    assert note == (
+        f"the first column counts {span} and was taken for a class: if it numbers the clients, leave it out."
+    )
+    assert note in package.advise(read_counts(Path("counts.csv"))).notes
+
+
 @pytest.mark.parametrize("head", ["site,0,1", ",0,1", "client,1,2"])
 def test_classes_that_are_numbers_stand_over_their_counts(unskew, head):
     """As a cross table of pandas has them."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from unskew import metrics, notebook
-from unskew.advice.counts import check_counts
+from unskew.advice.counts import check_counts, notes_on
 from unskew.advice.evidence import GOALS, NetworkResult, Setting, evidence
 from unskew.advice.facts import Contrast, SkewFacts, contrasts, measure
 from unskew.advice.verdict import Candidate, ChosenCandidate, Verdict, in_setting
@@ -338,16 +338,18 @@ def advise(
         skew = typed_skew(federation.partition.recipe)
         given: dict[str, Any] = {} if skew is None else {"skew.recipe": skew}
         given |= {"skew.clients": clients}
-        shown = {"data.name": name, "skew.recipe": federation.skew}
+        shown, notes = {"data.name": name, "skew.recipe": federation.skew}, list[str]()
     else:
         counts, clients, samples = check_counts(_rows(federation), "the table of counts"), None, "samples"
         name, kinds, given = spelled(dataset or ""), {*SOURCES, *OWN}, {}
-        shown = {"data.name": name}
+        shown, notes = {"data.name": name}, notes_on(counts)
     if all(named(part)[0] in kinds for part in joined(name)):
         given |= {"data.name": name}
     given |= {} if model is None else {"model.name": model}
     cohort = None if cohort is None else whole_number("cohort", cohort, 1)
-    return advise_on(counts, cohort=cohort, clients=clients, samples=samples, by=by, given=given, shown=shown)
+    return advise_on(
+        counts, cohort=cohort, clients=clients, samples=samples, by=by, given=given, shown=shown, notes=notes
+    )
 
 
 def typed_skew(recipe: str) -> str | None:

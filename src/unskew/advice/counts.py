@@ -17,8 +17,16 @@ from unskew.skew_words import Counts
 MOST = 1 << 53
 """No client has so many samples."""
 FORM = "a row for each client and a number for each class"
-CLIENT_WORDS = re.compile(r"((client|site|owner|name|id)s?)+", re.IGNORECASE)
-"""They stand over a column of the clients' names or numbers, also as one, such as clientid."""
+CLIENT_WORDS = "client|site|owner|name|id"
+"""One of them is in the head of a column of the clients' names or numbers."""
+PLACE_WORDS = (
+    "hospital|clinic|cent(re|er)|user|writer|node|device|party|partie|institut(e|ion)|organi[sz]ation|silo|worker|"
+    "participant"
+)
+"""They are its whole head, alone or with others of them: classes may be called lymph node or party hat."""
+CLIENT_WORD = re.compile(rf"(({CLIENT_WORDS})s?)+", re.IGNORECASE)
+"""Also several as one, such as clientid."""
+CLIENT_HEAD = re.compile(rf"(({CLIENT_WORDS}|{PLACE_WORDS})s?)+", re.IGNORECASE)
 WORD_ENDS = re.compile(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])")
 
 
@@ -29,7 +37,7 @@ def read_counts(path: Path) -> Counts:
     column of names, or under a head such as client or under a blank one.
     JSON: a list of such rows, or an object that has them under "counts", as partition.json of a run folder
     and `unskew skew --json`; or an object of clients, each with its row, or with a number for every class by
-    name.
+    name. A first name such as client is that of the clients' numbers.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -67,6 +75,18 @@ def check_counts(rows: Sequence[Sequence[Any]], what: str) -> Counts:
     return counts
 
 
+def notes_on(counts: Counts) -> list[str]:
+    """What may be wrong with label counts that can be used, in a sentence each."""
+    first, clients = counts[:, 0].tolist(), len(counts)
+    start = next((start for start in (0, 1) if first == list(range(start, start + clients))), None)
+    if clients < 2 or start is None:
+        return []
+    return [
+        f"the first column counts {start} to {first[-1]} and was taken for a class: if it numbers the "
+        "clients, leave it out."
+    ]
+
+
 def _check(count: Any, client: int, what: str) -> None:
     try:
         whole = not isinstance(count, bool | str) and int(count) == count and abs(count) < MOST
@@ -92,6 +112,9 @@ def _json(text: str, path: Path) -> Sequence[Sequence[object]]:
         content = content["counts"] if "counts" in content else list(content.values())
     if isinstance(content, list) and content and all(isinstance(row, dict) for row in content):
         classes = dict.fromkeys(name for row in content for name in row)
+        first = next(iter(classes), None)
+        if first is not None and _tells_clients(first) and all(first in row for row in content):
+            del classes[first]
         content = [[row.get(name, 0) for name in classes] for row in content]
     if not isinstance(content, list) or not all(isinstance(row, list) for row in content):
         raise UserError(f"{path} holds no counts: give a list with {FORM}.")
@@ -156,15 +179,19 @@ def _counted(numbers: Sequence[float | None]) -> bool:
 
 def _is_only(head: str) -> bool:
     """Whether a head has nothing but words for clients, unlike the name of one, such as site A or site 1."""
+    return _all_tell(head) and not any(sign.isdigit() for sign in head)
+
+
+def _all_tell(head: str) -> bool:
     words = [word for word in WORD_ENDS.split(head) if word]
-    numbered = any(sign.isdigit() for sign in head)
-    return bool(words) and not numbered and all(CLIENT_WORDS.fullmatch(word) for word in words)
+    return bool(words) and all(CLIENT_HEAD.fullmatch(word) for word in words)
 
 
 def _tells_clients(head: str) -> bool:
-    """Whether the first column has the clients' names or numbers: one of its head's words says so. The words
-    of site_name, siteName and site name are the same, and a class may be called covid or width."""
-    return not head.strip() or any(CLIENT_WORDS.fullmatch(word) for word in WORD_ENDS.split(head))
+    """Whether the first column has the clients' names or numbers: its head's words say so. The words of
+    site_name, siteName and site name are the same, and a class may be called covid or width."""
+    one_tells = any(CLIENT_WORD.fullmatch(word) for word in WORD_ENDS.split(head))
+    return one_tells or _all_tell(head) or not head.strip()
 
 
 def _number(cell: str) -> float | int | None:

@@ -10,7 +10,7 @@ import torch
 import typer
 
 from unskew.advice.advising import Advice, advise_on, typed_skew
-from unskew.advice.counts import read_counts
+from unskew.advice.counts import notes_on, read_counts
 from unskew.advice.evidence import evidence
 from unskew.cli import options
 from unskew.cli.show import console
@@ -96,7 +96,8 @@ def _of_counts(path: Path, spec: Experiment, given: dict[str, Any], by: str) -> 
         check_names(data=spec.data.name)
         given = given | {"data.name": spelled(spec.data.name)}
     found = read_counts(path)
-    return advise_on(found, given=given, cohort=_cohort(spec, len(found)), by=by)
+    cohort = _cohort(spec, len(found))
+    return advise_on(found, given=given, cohort=cohort, by=by, notes=notes_on(found))
 
 
 def _of_partition(spec: Experiment, given: dict[str, Any], by: str) -> Advice:
