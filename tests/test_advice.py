@@ -520,6 +520,32 @@ def test_the_command_has_places_for_what_is_not_known(unskew):
     assert not whole.notes
 
 
+@pytest.mark.parametrize(
+    ("asked", "note"),
+    [
+        ("budget.lr=0.3", "measured with lr 0.05, not with lr 0.3: try it before you rely on it."),
+        (
+            "budget.lr=0.3 budget.rounds=5",
+            "measured with lr 0.05, rounds 30, not with lr 0.3, rounds 5: try it before you rely on it.",
+        ),
+        ("budget.steps=7", "measured with epochs 3, not with steps 7: try it before you rely on it."),
+        (
+            "budget.lr_decay=0.9",
+            "measured with schedule constant, not with schedule exponential:factor=0.9: try it before you "
+            "rely on it.",
+        ),
+        ("budget.lr=5e-2 budget.rounds=30 budget.epochs=3 budget.batch_size=32", None),
+    ],
+)
+def test_a_budget_that_was_not_measured_is_told_of(unskew, asked, note):
+    words = ["advise", "--dataset", "digits", "--skew", "dirichlet:0.05", "--cohort", "3", "--json"]
+    for each in asked.split():
+        words += ["--set", each]
+    told = json.loads(unskew(*words).out)
+    assert "in this setting" in told["sentence"]
+    assert told["notes"] == ([note] if note else [])
+
+
 def test_counts_of_a_dataset_are_those_of_its_listed_name(unskew):
     np.savetxt("counts.csv", np.eye(10, dtype=int) * 100, fmt="%d", delimiter=",")
     told = json.loads(unskew("advise", "counts.csv", "--dataset", "fashion-mnist", "--json").out)

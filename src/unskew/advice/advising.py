@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from unskew import metrics, notebook
 from unskew.advice.counts import check_counts, notes_on
-from unskew.advice.evidence import GOALS, NetworkResult, Setting, evidence
+from unskew.advice.evidence import GOALS, NetworkResult, Setting, evidence, in_words
 from unskew.advice.facts import Contrast, SkewFacts, contrasts, measure
 from unskew.advice.verdict import Candidate, ChosenCandidate, Verdict, in_setting
 from unskew.data.federation import Federation
@@ -25,6 +25,7 @@ from unskew.notation import joined, named
 from unskew.record import Json
 from unskew.report.answer import REFERENCE, TITLES, join, points
 from unskew.report.answer import verdict as how_sure
+from unskew.trial import Budget
 
 Goal = Literal["accuracy", "worst", "vacant"]
 OTHER_DATA = 0.5
@@ -417,6 +418,9 @@ def advise_on(
         told_notes.append(
             f"the network that is asked for was not measured there: the numbers are of {there}."
         )
+    choice = near[0].verdict.choose(by) if near else None
+    if near and (other := _other_budget(near[0].setting, choice, given)):
+        told_notes.append(other)
     found = Advice(
         title=title,
         facts=facts,
@@ -432,6 +436,26 @@ def advise_on(
     owned = "; where samples have owners, SKEW is natural" if "SKEW" in places else ""
     write = f"write what is yours in the place of {join(places)}{owned}."
     return replace(found, notes=(*found.notes, write))
+
+
+def _other_budget(setting: Setting, choice: ChosenCandidate | None, given: Mapping[str, Any]) -> str:
+    """What of the budget that is asked for is not what was measured, as a note; empty where nothing is."""
+    tuned = {} if choice is None else choice.candidate.method.tuned
+    budgets = [
+        {key.removeprefix("budget."): value for key, value in settings.items() if key.startswith("budget.")}
+        for settings in (setting.settings | tuned, given)
+    ]
+    names = {"lr_decay": "schedule"}
+    asked = [names.get(key, key) for key in budgets[1] if key != "cohort"]
+    asked += ["epochs"] if "steps" in asked else ["steps"] if "epochs" in asked else []
+    there, here = (Budget(**budget).model_dump(include=set(asked)) for budget in budgets)
+    differ = [key for key in dict.fromkeys(asked) if there[key] != here[key]]
+    if not differ:
+        return ""
+    measured, wanted = (
+        in_words({key: each[key] for key in differ if each[key] is not None}) for each in (there, here)
+    )
+    return f"measured with {measured}, not with {wanted}: try it before you rely on it."
 
 
 def _match(setting: Setting, facts: SkewFacts, given: Mapping[str, Any]) -> Match:
