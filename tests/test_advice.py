@@ -725,7 +725,7 @@ def test_classes_that_are_numbers_stand_over_their_counts(unskew, head):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.csv", "1,2\n3\n", "client 2 of a.csv has 1 counts and client 1 has 2: give one for every class"),
+        ("a.csv", "1,2\n3\n", "client 2 of a.csv has 1 count and client 1 has 2: give one for every class"),
         ("a.csv", "1,-2\n3,4\n", "client 1 of a.csv has the count -2 but should have 0 or more"),
         ("a.csv", "1,2\n3,some\n", "client 2 of a.csv has the count 'some' but should have a whole number"),
         ("a.csv", "1,2.5\n3,4\n", "client 1 of a.csv has the count 2.5 but should have a whole number"),
@@ -768,7 +768,7 @@ def test_a_mistake_is_answered_in_one_sentence(unskew, words, says):
 def test_python_is_told_the_same():
     with pytest.raises(UserError, match="client 2 of the table of counts has"):
         package.advise([[1, 2], [3, -4]])
-    with pytest.raises(UserError, match="client 2 of the table of counts has 1 counts"):
+    with pytest.raises(UserError, match="client 2 of the table of counts has 1 count and"):
         package.advise([[1, 2], [3]])
     with pytest.raises(UserError, match="the table of counts is no table"):
         package.advise([1, 2])

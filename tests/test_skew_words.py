@@ -68,6 +68,11 @@ from unskew.skew_words import describe_skew
             {"cohort": 2},
             "each client holds one of 4 classes and 7 samples; the 2 clients of a round together lack 2",
         ),
+        (
+            np.diag([7, 7, 7, 7]).tolist(),
+            {"cohort": 1},
+            "each client holds one of 4 classes and 7 samples; the one client of a round lacks 3",
+        ),
         ([[5, 6]], {}, "one client holds all 11 samples of 2 classes"),
     ],
 )

@@ -50,7 +50,8 @@ def describe_skew(
     labels = joined.get(labels.split()[0], f"{labels}; each holds {each}") if each else labels
     parts = [labels, *sizes, *_tail(counts, samples)]
     if cohort is not None and cohort < total == known and (lacked := lacked_in_round(counts, cohort)) >= 0.05:
-        parts.append(f"the {cohort} clients of a round together lack {_decimal(lacked)}")
+        them = "one client of a round lacks" if cohort == 1 else f"{cohort} clients of a round together lack"
+        parts.append(f"the {them} {_decimal(lacked)}")
     text = ("no skew: " if even and each and " to " not in each and len(parts) == 1 else "") + "; ".join(
         parts
     )

@@ -62,8 +62,8 @@ def check_counts(rows: Sequence[Sequence[Any]], what: str) -> Counts:
     for number, row in enumerate(listed, 1):
         if len(row) != len(listed[0]):
             raise UserError(
-                f"client {number} of {what} has {len(row)} counts and client 1 has {len(listed[0])}: give "
-                "one for every class, 0 where a client has none."
+                f"client {number} of {what} has {len(row)} count{'s' * (len(row) != 1)} and client 1 has "
+                f"{len(listed[0])}: give one for every class, 0 where a client has none."
             )
         for count in row:
             _check(count, number, what)
