@@ -546,6 +546,25 @@ def test_a_budget_that_was_not_measured_is_told_of(unskew, asked, note):
     assert told["notes"] == ([note] if note else [])
 
 
+@pytest.mark.parametrize(
+    ("given", "left_out"),
+    [
+        ({"budget.steps": 7}, "--epochs"),
+        ({"budget.lr_decay": 0.9}, "--schedule"),
+        ({"budget.optimizer": "adam"}, "budget.momentum"),
+    ],
+)
+def test_the_command_has_no_settings_that_exclude_each_other(unskew, given, left_out):
+    more = {"budget.epochs": 1, "budget.schedule": "exponential:0.99", "budget.momentum": 0.5}
+    known = replace(MEASURED, settings=MEASURED.settings | more)
+    asked = {"data.name": "digits", "skew.recipe": "shards:5", "skew.clients": 4, **given}
+    assert left_out in advised(known).command
+    command = advised(known, given=asked).command
+    assert left_out not in command
+    answer = unskew(*shlex.split(command)[1:-1], "1", "--rounds", "1", "--engine", "loop", "--quiet")
+    assert answer.code == 0, answer.err
+
+
 def test_counts_of_a_dataset_are_those_of_its_listed_name(unskew):
     np.savetxt("counts.csv", np.eye(10, dtype=int) * 100, fmt="%d", delimiter=",")
     told = json.loads(unskew("advise", "counts.csv", "--dataset", "fashion-mnist", "--json").out)

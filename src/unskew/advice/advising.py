@@ -41,6 +41,12 @@ FACTS = (
 """What programs are told of a federation."""
 PLACES = {"data.name": "DATA", "skew.recipe": "SKEW"}
 """What stands in a command in the place of what is not known."""
+INSTEAD = {
+    "budget.epochs": "budget.steps",
+    "budget.steps": "budget.epochs",
+    "budget.schedule": "budget.lr_decay",
+}
+"""Settings of the budget, each with the one that may be given in its place."""
 UNCHANGED = {"model.norm": "auto"}
 """Settings of a network, each with the value that leaves it as it was published."""
 FLAGS = ("rounds", "epochs", "steps", "batch_size", "lr", "schedule", "optimizer", "augment")
@@ -160,6 +166,8 @@ class Advice:
         same = self.near[0].same_data
         wanted = {**PLACES, "skew.clients": self.facts.clients, **self.given}
         for key, value in (setting.settings | candidate.method.tuned).items():
+            if self._excludes(key):
+                continue
             if key.startswith("budget.") or (key == "data.augment" and same):
                 wanted.setdefault(key, value)
         if same:
@@ -179,6 +187,12 @@ class Advice:
         for key in sorted(wanted, key=lambda key: key not in names):
             words += [names[key], str(wanted[key])] if key in names else ["--set", f"{key}={wanted[key]}"]
         return shlex.join([*words, *varied, "--seeds", "1-3"])
+
+    def _excludes(self, key: str) -> bool:
+        """Whether what is given stands in the place of a setting of the budget."""
+        if key == "budget.momentum":
+            return named(str(self.given.get("budget.optimizer", "sgd")))[0] != "sgd"
+        return INSTEAD.get(key) in self.given
 
     def to_json(self) -> dict[str, Json]:
         """For programs: accuracies and differences are fractions."""
