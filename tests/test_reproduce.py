@@ -11,16 +11,22 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from benchmarks import kills
 
 from unskew import UserError, models
+from unskew.data import load
 from unskew.data.augment import Augment
+from unskew.data.dataset import Dataset, Split
+from unskew.data.join import join
 from unskew.data.partitions import parse_skew
 from unskew.data.sources import SOURCES
-from unskew.experiment import Experiment, read
+from unskew.experiment import Experiment, prepare, read
 from unskew.methods.assemble import assemble
+from unskew.notation import joined
 from unskew.report.read import read_run
 from unskew.reproduce import PAPERS, cells, experiment, find_table, papers, tables
+from unskew.reproduce.identity import difference
 from unskew.reproduce.outcome import Pace, Version, duration, measure, run_stem
 
 SMALL = ("--rounds", "1", "--fraction", "0.02")
@@ -340,6 +346,92 @@ def test_runs_that_are_not_what_their_name_says_are_refused(unskew, tmp_path, no
     mixed = unskew(*ask, "--show")
     assert mixed.code == 2
     assert "is another run than its name says (budget.rounds is 1, not 300): remove it" in mixed.err
+
+
+def test_a_run_of_other_data_or_settings_is_refused_under_a_cells_name(unskew, tmp_path, no_workers) -> None:
+    ask = ["reproduce", "fedlc:table4", *SMALL, "--cell"]
+    assert unskew(*ask, "synthetic:[01],[01]/fedavg synthetic:0,0/fedlc", "--quiet").code == 0
+    folder = tmp_path / "runs/reproduce/rounds=1,fraction=0.02"
+    zero, one, fedlc = (
+        next(folder.glob(f"{name}-clients=100-*"))
+        for name in ("fedavg-synthetic-0-0", "fedavg-synthetic-1-1", "fedlc-synthetic-0-0")
+    )
+    shutil.move(zero, tmp_path / "zero")
+    shutil.copytree(one, zero)
+    for answer in (unskew(*ask, "synthetic:0,0/fedavg", "--show"), unskew(*ask, "synthetic:0,0/*")):
+        assert (answer.code, answer.out) == (2, "")
+        says = "data.name is synthetic:1,1,clients=100, not synthetic:0,0,clients=100): remove it, or choose"
+        assert f"{zero.name} is another run than its name says ({says}" in answer.err
+    assert not list(folder.glob("fedprox-*"))  # it is refused before other cells run
+    shutil.rmtree(zero)
+    shutil.copytree(tmp_path / "zero", zero)
+
+    def changed(run: Path, before: str, after: str) -> str:
+        settings = run / "experiment.toml"
+        whole = settings.read_text()
+        assert before in whole
+        settings.write_text(whole.replace(before, after))
+        answer = unskew(*ask, "synthetic:0,0/*", "--show")
+        settings.write_text(whole)
+        assert answer.code == 2
+        return answer.err
+
+    assert "(budget.lr is 0.1, not 0.01): remove it" in changed(zero, "lr = 0.01", "lr = 0.1")
+    assert "(budget.schedule is exponential:factor=0.9, not constant)" in changed(
+        zero, '"constant"', '"exponential:0.9"'
+    )
+    assert "(skew.clients is 50, not 100)" in changed(zero, "\nclients = 100", "\nclients = 50")
+    assert "(skew.seed is 4, not 1)" in changed(zero, "\nseed = 1\nsha", "\nseed = 4\nsha")
+    assert "(skew.recipe is part:0.02+iid, not part:0.02+natural)" in changed(
+        zero, "natural:min_size=1,surplus=drop", "iid"
+    )
+    assert "(attack is " in changed(zero, 'attack = "none"', 'attack = "sign-flip"')
+    assert "(method.tau is 0.7, not 0.5)" in changed(fedlc, "tau = 0.5", "tau = 0.7")
+    assert "(unknown hyperparameter of fedlc 'sharpness'" in changed(fedlc, "tau =", "sharpness = 1\ntau =")
+
+    # What says how a run was computed is no difference, and neither is what older versions did not write.
+    settings = zero / "experiment.toml"
+    whole = settings.read_text()
+    for line in ('precision = "fp32"\n', "fast = false\n", "threads = 1\n", 'teacher = "running"\n'):
+        assert line in whole
+        whole = whole.replace(line, "")
+    settings.write_text(whole.replace('device = "cpu"', 'device = "cuda"'))
+    shown = unskew(*ask, "synthetic:0,0/*", "--show")
+    assert shown.code == 0, shown.err
+
+
+def like(name: str) -> Dataset:
+    """A dataset with that name's shapes and classes, and noise for images."""
+    if name not in ("mnist", "usps", "svhn", "syn_digits", "cifar10", "cifar100"):
+        return load(name)
+    shape = {"mnist": (1, 28, 28), "usps": (1, 16, 16)}.get(name, (3, 32, 32))
+    classes = 100 if name == "cifar100" else 10
+    pixels = torch.randint(0, 256, (4000, *shape), dtype=torch.uint8)
+    split = Split(pixels, torch.arange(4000) % classes)
+    return Dataset(name, split, split, tuple(map(str, range(classes))))
+
+
+@pytest.mark.parametrize("small", [{}, {"rounds": 2, "fraction": 0.5}])
+@pytest.mark.parametrize(
+    ("table", "cell"),
+    [
+        ("fedlc:table4", "synthetic:0.5,0.5/fedopt"),
+        ("fedlmd:table3", "cifar10/shards:2/fedlmd"),
+        ("fedvls:table1", "cifar100/dirichlet:0.1/moon"),
+        ("fedvls:table15", "digits4/dirichlet:0.05/fpl+fedvls"),
+        ("pkd:table1", "mnist/balanced/10-clients/pkd"),
+    ],
+)
+def test_a_runs_own_experiment_is_that_of_its_cell(tmp_path, table, cell, small) -> None:
+    (found,) = cells(find_table(table), cell)
+    for reading in found.readings:
+        asked = experiment(found, reading, seed=3, **small)
+        names = joined(asked["data"]["name"])
+        dataset = join([like(name) for name in names]) if len(names) > 1 else like(*names)
+        prepared = prepare(Experiment(**asked, device="cpu"), dataset)
+        (tmp_path / "experiment.toml").write_text(prepared.experiment.toml())
+        assert difference(asked, read(tmp_path / "experiment.toml")) == ""
+        assert difference({**asked, "seed": 4}, read(tmp_path / "experiment.toml")) == "seed is 3, not 4"
 
 
 def test_a_finished_run_that_is_damaged_is_to_be_removed(unskew, tmp_path, no_workers) -> None:

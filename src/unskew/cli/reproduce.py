@@ -136,6 +136,7 @@ def reproduce(
         if len({each.id for each, _ in wanted}) == len(left_out):
             raise UserError(f"none of these cells can be run here: {next(iter(left_out.values()))}.")
         jobs = _jobs([each for each in wanted if each[0].id not in left_out], numbers, out, version, flags)
+        _known(found, out, version)  # what is refused there is refused before anything runs
         failed = _run(jobs, out / version.folder, clock, options.loggers(log), quiet=quiet)
     results = outcomes.outcomes(found, wanted, out, version)
     _keep(found, out, version)
@@ -322,11 +323,15 @@ def _write(
     say(f"{written} with: unskew run {shlex.quote(paths[0])}")
 
 
+def _known(table: PublishedTable, out: Path, version: Version) -> list[CellOutcome]:
+    """What the finished runs of all cells of a table came to."""
+    everything = [(cell, reading) for cell in table.cells for reading in table.readings]
+    return [each for each in outcomes.outcomes(table, everything, out, version) if each.runs]
+
+
 def _keep(table: PublishedTable, out: Path, version: Version) -> None:
     """Write down all that is known of a table, beside its runs."""
-    everything = [(cell, reading) for cell in table.cells for reading in table.readings]
-    kept = [each for each in outcomes.outcomes(table, everything, out, version) if each.runs]
-    if kept:
+    if kept := _known(table, out, version):
         stem = out / version.folder / table.id.replace(":", "-")
         write_whole(stem.with_suffix(".json"), to_json(outcomes.to_json(table, kept, version)))
         write_whole(stem.with_suffix(".md"), outcomes.to_markdown(table, kept, version))

@@ -1,4 +1,4 @@
-"""What runs of a table's cells came to, beside the published numbers. Needs run folders, but no PyTorch."""
+"""What runs of a table's cells came to, beside the published numbers. Needs run folders, but no data."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from unskew.notation import parse_class_groups
 from unskew.record import Json
 from unskew.report.measures import MEASURES, series
 from unskew.report.read import SavedRun, read_own_run
+from unskew.reproduce.identity import difference
 from unskew.reproduce.published import (
     PERCENT,
     Cell,
@@ -192,28 +193,19 @@ def _finished(settings: ExperimentSettings, out: Path, version: Version) -> tupl
     runs = []
     for path in (out / version.folder).glob(f"{stem}-seed*/summary.json"):
         run = read_own_run(path.parent)
-        wanted = {**_mark(settings), "seed": path.parent.name.removeprefix(f"{stem}-seed")}
-        there = {**_mark(run.experiment), "seed": str(run.seed)}
-        if other := [key for key, value in wanted.items() if there[key] != value]:
+        seed = path.parent.name.removeprefix(f"{stem}-seed")
+        other = f"seed is {run.seed}, not {seed}" if seed != str(run.seed) else ""
+        try:
+            other = other or difference({**settings, "seed": run.seed}, run.experiment)
+        except UserError as error:  # of another version
+            other = str(error).removesuffix(".")
+        if other:
             raise UserError(
-                f"{run.path} is another run than its name says ({other[0]} is {there[other[0]]}, not "
-                f"{wanted[other[0]]}): remove it, or choose another folder with --out."
+                f"{run.path} is another run than its name says ({other}): remove it, or choose another "
+                "folder with --out."
             )
         runs.append(run)
     return tuple(sorted(runs, key=lambda run: run.seed))
-
-
-def _mark(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells versions and cells apart, of settings as they are asked for and as a run has them alike."""
-    first = settings["skew"]["recipe"].partition("+")[0]
-    return {
-        "budget.rounds": settings["budget"]["rounds"],
-        "the part of the data": first.removeprefix("part:") if first.startswith("part:") else "all",
-        "precision": settings.get("precision", "fp32"),
-        "fast": settings.get("fast", False),
-        "method.name": settings["method"]["name"],
-        "model.name": settings["model"]["name"],
-    }
 
 
 def measure(name: str, run: SavedRun, statistic: str, baseline: SavedRun | None = None) -> float | None:

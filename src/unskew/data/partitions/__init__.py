@@ -184,7 +184,7 @@ def partition(
         None if train.domains is None else train.domains.numpy(),
         dataset.domains,
     )
-    rule = _spell_out(rule, pool.domain_names, clients)
+    rule = spell_out(rule, pool.domain_names, clients)
     recipe = write_skew(rule)
     if own_skew(rule) is not None:  # what it depends on is not known
         division = rule.divide(pool, clients, PartitionSeed(seed))
@@ -208,7 +208,7 @@ def _rule(skew: str | Skew | Callable[..., object]) -> Skew:
     return cast(Skew, skew)
 
 
-def _spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Partitioner:
+def spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Partitioner:
     """The rule with its domains written out, where the dataset has domains. Those who own samples are of one
     domain each already."""
     if domains and not isinstance(innermost(rule), Natural | Domains):
@@ -216,7 +216,7 @@ def _spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Par
     if isinstance(rule, Domains):
         return rule.spell_out(domains, clients)
     if isinstance(rule, LongTail | Part) and isinstance(innermost(rule), Domains):
-        return replace(rule, then=_spell_out(rule.then, domains, clients))
+        return replace(rule, then=spell_out(rule.then, domains, clients))
     return rule
 
 
