@@ -196,6 +196,21 @@ def test_tables_are_listed(unskew) -> None:
     assert "it begins with a trained global model" in unskew("reproduce", "fedvls:table12", "--list").out
 
 
+def test_the_default_reading_is_the_first_that_a_table_lists(unskew, tmp_path) -> None:
+    said = " ".join(unskew("reproduce", "--help").out.replace("│", " ").split())
+    assert "as-coded (its released code; for FedLC, what public implementations have in common)" in said
+    assert "[default: the first reading that --list TABLE names]" in said
+    for table, cell, reading in (
+        ("fedlc:table4", "synthetic:0,0/fedlc", "as-coded"),
+        ("pkd:table1", "mnist/balanced/10-clients/pkd", "paper"),
+    ):
+        listed = unskew("reproduce", "--list", table).out
+        assert f"readings: {reading}" in listed
+        assert unskew("reproduce", table, "--cell", cell, "--write", reading).code == 0
+        (path,) = (tmp_path / reading).iterdir()
+        assert f"{cell}, reading {reading}" in path.read_text()
+
+
 def test_a_smaller_version_is_run_once_and_says_that_it_is_one(unskew, tmp_path, no_workers) -> None:
     ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fed[al]* femnist/fedavg", *SMALL]
     first = unskew(*ask, "--seeds", "1-2", "--reading", "both")

@@ -55,8 +55,9 @@ def reproduce(
         options.option(
             "--reading",
             "NAME",
-            "Whose settings to use: paper (its text), as-coded (its released code) or both.",
-            "as-coded where code was released, else paper",
+            "Whose settings to use: paper (its text), as-coded (its released code; for FedLC, what public "
+            "implementations have in common) or both.",
+            "the first reading that --list TABLE names",
         ),
     ] = None,
     rounds: Annotated[
