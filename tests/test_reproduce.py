@@ -297,6 +297,21 @@ def test_experiment_files_can_be_run_alone(unskew, tmp_path) -> None:
     assert made.method.brief() == "fedlmd:beta=2,temperature=3"
 
 
+def test_experiment_files_have_what_was_asked_of_how_they_run(unskew, tmp_path) -> None:
+    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fedavg", "--write", "files"]
+    ask += ["--engine", "loop", "--device", "cuda:1", "--workers", "3", "--checkpoint", "every=5"]
+    answer = unskew(*ask, "--data", "sets", "--quiet")
+    assert (answer.code, answer.err) == (0, "")
+    (path,) = (tmp_path / "files").iterdir()
+    made = Experiment(**read(path))
+    assert (made.engine, made.device, made.workers, made.checkpoint) == ("loop", "cuda:1", 3, "every=5")
+    assert made.data.folder == str(tmp_path / "sets")
+    assert made.data.name == "synthetic:0,0,clients=100"
+    plain = unskew(*ask[:6])
+    assert plain.code == 0
+    assert [each.name for each in (tmp_path / "files").iterdir()] == [path.name]
+
+
 def test_a_file_names_all_readings_that_it_is(unskew, tmp_path) -> None:
     ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fedavg", "--reading", "both"]
     answer = unskew(*ask, "--seeds", "1", "--write", "files")
@@ -328,6 +343,31 @@ def test_a_file_names_all_readings_that_it_is(unskew, tmp_path) -> None:
             "--rounds is 300 but synthetic:0,0/fedavg is published with 300: ask for fewer",
         ),
         (("fedlc:table4", "--precision", "fp8"), "unknown precision 'fp8'"),
+        (
+            ("fedlc:table4", "--show", "--checkpoint", "maybe"),
+            "--checkpoint does nothing with --show: leave it out",
+        ),
+        (
+            ("fedlc:table4", "--show", "--engine", "loop", "--seeds", "1-3", "--data", "x"),
+            "--seeds, --engine, --data do nothing with --show: leave them out",
+        ),
+        (("fedlc:table4", "--show", "--write", "files"), "--show, --write cannot be combined: keep one"),
+        (("--list", "--write", "files"), "--list, --write cannot be combined: keep one"),
+        (
+            ("fedlc:table4", "--list", "--reading", "paper", "--cell", "*"),
+            "--cell, --reading do nothing with --list: leave them out",
+        ),
+        (("--list", "--rounds", "0"), "--rounds does nothing with --list: leave it out"),
+        (
+            ("fedlc:table4", "--write", "files", "--out", "runs"),
+            "--out does nothing with --write: leave it out",
+        ),
+        (("fedlc:table4", "--write", "files", "--engine", "warp"), "unknown engine 'warp'"),
+        (("fedlc:table4", "--write", "files", "--device", "cpu:1"), "unknown device 'cpu:1'"),
+        (("fedlc:table4", "--write", "files", "--workers", "-1"), "workers"),
+        (("no:table", "--checkpoint", "maybe"), "checkpoint is 'maybe' but should be every=ROUNDS"),
+        (("no:table", "--log", "paper"), "paper"),
+        (("no:table", "--seeds", "x"), "--seeds is 'x' but should be numbers"),
         (("fedlmd:table1",), "none of these cells can be run here: it needs CIFAR-10"),
     ],
 )
@@ -335,6 +375,16 @@ def test_mistakes_are_explained(unskew, ask, says) -> None:
     answer = unskew("reproduce", *ask)
     assert answer.code == 2
     assert says in answer.err
+    assert not list(Path().iterdir())
+
+
+def test_values_are_checked_where_all_runs_are_finished(unskew, tmp_path, no_workers) -> None:
+    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fedavg", *SMALL]
+    assert unskew(*ask, "--quiet").code == 0
+    for flag, value in (("--checkpoint", "maybe"), ("--engine", "warp"), ("--device", "mps")):
+        answer = unskew(*ask, flag, value)
+        assert answer.code == 2
+        assert value in answer.err
 
 
 def test_a_folder_that_cannot_be_written_to_is_said_before_anything_runs(unskew, tmp_path) -> None:

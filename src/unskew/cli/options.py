@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.engines import ENGINES
-from unskew.errors import UserError
+from unskew.checkpoints import Period
+from unskew.engines import ENGINES, FLOWER, ON_FLOWER
+from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, assign, read, refuse_code
 from unskew.loggers import find
 from unskew.notation import named
@@ -421,6 +422,21 @@ def probe_period(text: str | None) -> str | None:
 def loggers(text: str | None) -> tuple[str, ...]:
     """Such as tensorboard,wandb: all there, and their packages installed."""
     return () if text is None else find(part.strip() for part in text.split(","))
+
+
+def check_computing(
+    *, engine: str | None, device: str | None, workers: str | None, checkpoint: str | None
+) -> None:
+    """Refuse values that no machine has, without asking what this one has."""
+    if engine == FLOWER:
+        raise UserError(ON_FLOWER)
+    if engine is not None and engine not in ("auto", *ENGINES):
+        raise unknown("engine", engine, ["auto", *ENGINES])
+    if device is not None and not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise UserError(f"unknown device '{device}': choose auto, cpu, cuda or cuda:N.")
+    if checkpoint is not None:
+        Period.parse(checkpoint)
+    Experiment(**changed({}, workers=workers))
 
 
 def seed_list(text: str) -> list[int]:

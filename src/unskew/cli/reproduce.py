@@ -31,6 +31,15 @@ from unskew.trial import Precision
 
 FOLDER = Path("runs/reproduce")
 BOTH = "both"
+USED = {
+    "--list": ("data",),
+    "--show": ("cell", "reading", "rounds", "fraction", "precision", "fast", "out"),
+    "--write": (
+        "cell", "seeds", "reading", "rounds", "fraction", "engine", "device", "workers", "precision", "fast",
+        "checkpoint", "data",
+    ),
+}  # fmt: skip
+"""What options without a run take into account."""
 
 
 def reproduce(
@@ -45,11 +54,12 @@ def reproduce(
         ),
     ] = False,
     cell: Annotated[
-        str, options.option("--cell", "PATTERN", "Cells to run, such as 'cifar10/dirichlet:0.05/*'.", "all")
-    ] = "*",
+        str | None,
+        options.option("--cell", "PATTERN", "Cells to run, such as 'cifar10/dirichlet:0.05/*'.", "all"),
+    ] = None,
     seeds: Annotated[
-        str, options.option("--seeds", "NUMBERS", "Random seeds, such as 1,2,3 or 1-3.", 1)
-    ] = "1",
+        str | None, options.option("--seeds", "NUMBERS", "Random seeds, such as 1,2,3 or 1-3.", 1)
+    ] = None,
     reading: Annotated[
         str | None,
         options.option(
@@ -96,8 +106,8 @@ def reproduce(
     ] = False,
     checkpoint: options.Checkpoint = None,
     out: Annotated[
-        Path, options.option("--out", "FOLDER", "Folder where runs are kept and looked for.", FOLDER)
-    ] = FOLDER,
+        Path | None, options.option("--out", "FOLDER", "Folder where runs are kept and looked for.", FOLDER)
+    ] = None,
     data: options.Data = None,
     log: options.Log = None,
     json: options.Json = False,
@@ -108,6 +118,28 @@ def reproduce(
     Runs are kept in a folder: finished runs are not repeated, interrupted runs are resumed, and cells of
     several tables that are the same experiment share their runs."""
     clock = Clock(process_age())
+    modes = {"--list": list_, "--show": show, "--write": write is not None}
+    given: dict[str, object] = {
+        "cell": cell,
+        "seeds": seeds,
+        "reading": reading,
+        "rounds": rounds,
+        "fraction": fraction,
+        "engine": engine,
+        "device": device,
+        "workers": workers,
+        "precision": precision,
+        "fast": fast or None,
+        "checkpoint": checkpoint,
+        "out": out,
+        "data": data,
+        "log": log,
+    }
+    _refuse_idle([mode for mode, asked in modes.items() if asked], given)
+    options.check_computing(engine=engine, device=device, workers=workers, checkpoint=checkpoint)
+    flags = {"engine": engine, "device": device, "workers": workers, "data": data, "checkpoint": checkpoint}
+    loggers, numbers = options.loggers(log), options.seed_list("1" if seeds is None else seeds)
+    version, out = _version(rounds, fraction, precision, fast=fast), out or FOLDER
     here = {each.source.name for each in available(data) if each.ready}
     if table is None:
         if not list_:
@@ -122,13 +154,11 @@ def reproduce(
         return
     if found.not_runnable:
         raise UserError(f"{found.id} cannot be run: {found.not_runnable}.")
-    version = _version(rounds, fraction, precision, fast=fast)
-    flags = {"engine": engine, "device": device, "workers": workers, "data": data, "checkpoint": checkpoint}
-    wanted = [(each, read) for each in cells(found, cell) for read in _readings(found, reading)]
+    readings = _readings(found, reading)
+    wanted = [(each, read) for each in cells(found, "*" if cell is None else cell) for read in readings]
     _check_fewer(wanted, version)
-    numbers = options.seed_list(seeds)
     if write is not None:
-        _write(write, wanted, numbers, version, json=json)
+        _write(write, wanted, numbers, version, flags, json=json, quiet=quiet)
         return
     failed: dict[Path, Failure] = {}
     left_out: dict[str, str] = {}
@@ -138,7 +168,7 @@ def reproduce(
             raise UserError(f"none of these cells can be run here: {next(iter(left_out.values()))}.")
         jobs = _jobs([each for each in wanted if each[0].id not in left_out], numbers, out, version, flags)
         _known(found, out, version)  # what is refused there is refused before anything runs
-        failed = _run(jobs, out / version.folder, clock, options.loggers(log), quiet=quiet)
+        failed = _run(jobs, out / version.folder, clock, loggers, quiet=quiet)
     results = outcomes.outcomes(found, wanted, out, version)
     _keep(found, out, version)
     if json:
@@ -155,6 +185,17 @@ def reproduce(
             f"{folder.name}{more} failed ({first.sentence.removesuffix('.')}): give the same command again "
             "to try what failed once more; what is finished is kept."
         )
+
+
+def _refuse_idle(modes: Sequence[str], given: Mapping[str, object]) -> None:
+    """Refuse options that do nothing with one that runs nothing, and several of these."""
+    if len(modes) > 1:
+        raise UserError(f"{', '.join(modes)} cannot be combined: keep one.")
+    for mode in modes:
+        idle = [f"--{name}" for name, value in given.items() if value is not None and name not in USED[mode]]
+        if idle:
+            does, them = ("do", "them") if len(idle) > 1 else ("does", "it")
+            raise UserError(f"{', '.join(idle)} {does} nothing with {mode}: leave {them} out.")
 
 
 def _version(rounds: str | None, fraction: str | None, precision: str | None, *, fast: bool) -> Version:
@@ -299,16 +340,21 @@ def _write(
     wanted: Sequence[tuple[Cell, Reading]],
     seeds: Sequence[int],
     version: Version,
+    flags: Mapping[str, Any],
     *,
     json: bool,
+    quiet: bool,
 ) -> None:
     """Write ordinary experiment files. One that several cells or readings share names all of them."""
+    if (data := flags["data"]) is not None:
+        flags = {**flags, "data": data.expanduser().resolve()}  # from wherever a file is run
     files: dict[Path, tuple[list[str], dict[str, Any]]] = {}
     for cell, reading in wanted:
         for seed in seeds:
             settings = version.experiment(cell, reading, seed)
             path = folder / f"{run_stem(settings)}-seed{seed}.toml"
-            head, _ = files.setdefault(path, ([] if version.full else [f"# {version.words}"], settings))
+            first = [] if version.full else [f"# {version.words}"]
+            head, _ = files.setdefault(path, (first, options.changed(settings, **flags)))
             head += [f"# {cell.table} {cell.id}, reading {reading}"]
             head += [f"# assumed: {each}" for each in cell.assumed]
     folder.mkdir(parents=True, exist_ok=True)
@@ -320,6 +366,8 @@ def _write(
         return
     for name in paths:
         console().print(name, soft_wrap=True)
+    if quiet:
+        return
     written = "1 experiment file; run it" if len(paths) == 1 else f"{len(paths)} experiment files; run one"
     say(f"{written} with: unskew run {shlex.quote(paths[0])}")
 
