@@ -196,6 +196,22 @@ def test_tables_are_listed(unskew) -> None:
     assert "it begins with a trained global model" in unskew("reproduce", "fedvls:table12", "--list").out
 
 
+def test_missing_data_are_fetched_to_where_they_are_looked_for(unskew, tmp_path) -> None:
+    for folder, given in (
+        (tmp_path / "a place", f" --data '{tmp_path}/a place'"),
+        (tmp_path / "no-data", ""),
+    ):
+        ask = ["reproduce", "fedvls:table1", "--cell", "mnist/*", "--data", str(folder), "--rounds", "1"]
+        said = unskew(*ask).err
+        assert said.rstrip().endswith(f"it needs MNIST, downloaded by: unskew data fetch mnist{given}.")
+    said = unskew("reproduce", "fedvls:table15", "--data", "x").err
+    assert "unskew data fetch mnist --data x && unskew data fetch usps --data x && unskew data" in said
+    assert "; unpack SynthDigits.zip" in said
+    femnist = unskew("reproduce", "fedlc:table4", "--list").out
+    assert "it needs FEMNIST (LEAF): run data/femnist/preprocess.sh" in femnist
+    assert "data fetch femnist" not in femnist  # which has no open download
+
+
 def test_the_default_reading_is_the_first_that_a_table_lists(unskew, tmp_path) -> None:
     said = " ".join(unskew("reproduce", "--help").out.replace("│", " ").split())
     assert "as-coded (its released code; for FedLC, what public implementations have in common)" in said

@@ -17,7 +17,7 @@ from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import set_up
 from unskew.cli.show import Grid, console, say
 from unskew.clock import Clock, process_age
-from unskew.data.sources import SOURCES, available
+from unskew.data.sources import SOURCES, available, data_folder
 from unskew.errors import Interrupted, UserError, unknown
 from unskew.experiment import Experiment
 from unskew.record import Failure, Json, to_json
@@ -140,7 +140,7 @@ def reproduce(
     flags = {"engine": engine, "device": device, "workers": workers, "data": data, "checkpoint": checkpoint}
     loggers, numbers = options.loggers(log), options.seed_list("1" if seeds is None else seeds)
     version, out = _version(rounds, fraction, precision, fast=fast), out or FOLDER
-    here = {each.source.name for each in available(data) if each.ready}
+    here = _Here.find(data)
     if table is None:
         if not list_:
             raise UserError(
@@ -163,7 +163,7 @@ def reproduce(
     failed: dict[Path, Failure] = {}
     left_out: dict[str, str] = {}
     if not show:
-        left_out = {each.id: why for each, _ in wanted if (why := _missing(each, here))}
+        left_out = {each.id: why for each, _ in wanted if (why := here.missing(each))}
         if len({each.id for each, _ in wanted}) == len(left_out):
             raise UserError(f"none of these cells can be run here: {next(iter(left_out.values()))}.")
         jobs = _jobs([each for each in wanted if each[0].id not in left_out], numbers, out, version, flags)
@@ -237,15 +237,32 @@ def _readings(table: PublishedTable, asked: str | None) -> tuple[Reading, ...]:
     return table.readings if asked == BOTH else (check_reading(table, asked),)
 
 
-def _missing(cell: Cell, here: Iterable[str]) -> str:
-    """Why a cell cannot be run here; nothing where it can."""
-    if cell.not_runnable:
-        return cell.not_runnable
-    lacking = [name for name in cell.datasets if name not in here]
-    if not lacking:
-        return ""
-    names = " and ".join(SOURCES[name].title for name in lacking)
-    return f"it needs {names}, downloaded by: unskew data fetch {lacking[0]}"
+@dataclass(frozen=True)
+class _Here:
+    """The datasets that are in the data folder."""
+
+    folder: Path
+    names: frozenset[str]
+
+    @classmethod
+    def find(cls, folder: Path | None) -> _Here:
+        names = (each.source.name for each in available(folder) if each.ready)
+        return cls(data_folder(folder), frozenset(names))
+
+    def missing(self, cell: Cell) -> str:
+        """Why a cell cannot be run here; nothing where it can."""
+        if cell.not_runnable:
+            return cell.not_runnable
+        lacking = [SOURCES[name] for name in cell.datasets if name not in self.names]
+        if not lacking:
+            return ""
+        commands = " && ".join(filter(None, (source.fetch_command(self.folder) for source in lacking)))
+        ways = [
+            f"{source.by_hand} into {self.folder / source.folders[0]}" for source in lacking if source.by_hand
+        ]
+        downloaded = ", downloaded by" if commands else ""
+        names = " and ".join(source.title for source in lacking)
+        return f"it needs {names}{downloaded}: {'; '.join(filter(None, (commands, *ways)))}"
 
 
 @dataclass(frozen=True)
@@ -411,7 +428,7 @@ def _failures(failed: Mapping[Path, Failure]) -> dict[str, Json]:
     return {str(folder): end.sentence for folder, end in failed.items()}
 
 
-def _list(here: set[str], *, json: bool) -> None:
+def _list(here: _Here, *, json: bool) -> None:
     if json:
         print(
             to_json(
@@ -419,7 +436,7 @@ def _list(here: set[str], *, json: bool) -> None:
                     table.id: {
                         "title": table.title,
                         "cells": len(table.cells),
-                        "here": sum(not _missing(cell, here) for cell in table.cells),
+                        "here": sum(not here.missing(cell) for cell in table.cells),
                         "not_runnable": table.not_runnable or None,
                     }
                     for paper in papers().values()
@@ -433,7 +450,7 @@ def _list(here: set[str], *, json: bool) -> None:
     for paper in papers().values():
         rows = []
         for table in paper.tables:
-            missing = [why for cell in table.cells if (why := _missing(cell, here))]
+            missing = [why for cell in table.cells if (why := here.missing(cell))]
             can = len(table.cells) - len(missing)
             rows.append([table.id, str(len(table.cells) or "-"), str(can or "-"), table.title])
         screen.print(f"{paper.title} ({paper.reference})", soft_wrap=True)
@@ -446,7 +463,7 @@ def _list(here: set[str], *, json: bool) -> None:
     )
 
 
-def _list_table(table: PublishedTable, here: set[str], *, json: bool) -> None:
+def _list_table(table: PublishedTable, here: _Here, *, json: bool) -> None:
     if json:
         print(
             to_json(
@@ -466,7 +483,7 @@ def _list_table(table: PublishedTable, here: set[str], *, json: bool) -> None:
                                 name: outcomes.published_json(number)
                                 for name, number in cell.published.items()
                             },
-                            "missing": _missing(cell, here) or None,
+                            "missing": here.missing(cell) or None,
                             "assumed": list(cell.assumed),
                         }
                         for cell in table.cells
@@ -495,9 +512,9 @@ def _list_table(table: PublishedTable, here: set[str], *, json: bool) -> None:
     assumed = dict.fromkeys(each for cell in table.cells for each in cell.assumed)
     for note in (*table.notes, *(f"assumed: {each}" for each in assumed), *table.differences):
         screen.print(f"note: {note}", soft_wrap=True)
-    lacking = dict.fromkeys(why for cell in table.cells if (why := _missing(cell, here)))
+    lacking = dict.fromkeys(why for cell in table.cells if (why := here.missing(cell)))
     for why in lacking or ([table.not_runnable] if table.not_runnable else []):
-        count = sum(_missing(cell, here) == why for cell in table.cells)
+        count = sum(here.missing(cell) == why for cell in table.cells)
         screen.print(f"cannot be run{f' ({count} cells)' * bool(count)}: {why}", soft_wrap=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +50,13 @@ class Source:
                 return folder
         return None
 
+    def fetch_command(self, root: Path) -> str:
+        """The command that downloads it into the data folder `root`; nothing where none does."""
+        where = "" if root == data_folder() else f" --data {shlex.quote(str(root))}"
+        return "" if self.bundled or self.by_hand else f"unskew data fetch {self.name}{where}"
+
     def missing(self, root: Path) -> UserError:
-        where = "" if root == data_folder() else f" --data {root}"
-        how = self.by_hand or f"run `unskew data fetch {self.name}{where}`, or copy the files of {self.home}"
+        how = self.by_hand or f"run `{self.fetch_command(root)}`, or copy the files of {self.home}"
         return UserError(f"{self.title} is not in {root}: {how} into {root / self.folders[0]}.")
 
 
