@@ -412,6 +412,14 @@ def test_a_folder_that_cannot_be_written_to_is_said_before_anything_runs(unskew,
     assert "cannot write to file/rounds=1,fraction=0.02" in answer.err
 
 
+def test_what_is_refused_leaves_no_folder(unskew, tmp_path) -> None:
+    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fedavg", "--rounds", "2"]
+    answer = unskew(*ask, "--precision", "tf32", "--device", "cpu")
+    assert answer.code == 2
+    assert "precision tf32 is for a GPU" in answer.err
+    assert not list(tmp_path.iterdir())
+
+
 def test_runs_that_are_not_what_their_name_says_are_refused(unskew, tmp_path, no_workers) -> None:
     ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fedavg"]
     assert unskew(*ask, *SMALL, "--quiet").code == 0

@@ -303,9 +303,9 @@ def _run(
         if not quiet:
             say(f"all {len(jobs)} runs are finished already.")
         return {}
+    prepared = set_up(((job.name, Experiment(**job.settings)) for job in left), clock, quiet=quiet)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    prepared = set_up(((job.name, Experiment(**job.settings)) for job in left), clock, quiet=quiet)
     runs = [SweepRun(job.name, job.folder, each) for job, (_, each) in zip(left, prepared, strict=True)]
     settings = [each.experiment.model_dump() for _, each in prepared]
     processes = at_once(runs, loggers)
