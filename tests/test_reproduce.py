@@ -420,6 +420,19 @@ def test_what_is_refused_leaves_no_folder(unskew, tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_share_that_is_more_because_every_owner_keeps_a_sample_is_refused(
+    unskew, tmp_path, no_workers
+) -> None:
+    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fedavg", "--rounds", "1", "--fraction"]
+    answer = unskew(*ask, "0.0001")
+    assert answer.code == 2
+    says = "--fraction 0.0001 would be 0.31 % of the training samples of synthetic:0,0,clients=100, of which"
+    assert says in answer.err
+    assert "each owner keeps at least one: ask for more, such as 0.01." in answer.err
+    assert not list(tmp_path.iterdir())
+    assert unskew(*ask, "0.01", "--quiet").code == 0
+
+
 def test_runs_that_are_not_what_their_name_says_are_refused(unskew, tmp_path, no_workers) -> None:
     ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fedavg"]
     assert unskew(*ask, *SMALL, "--quiet").code == 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
+import numpy as np
 import tomli_w
 import typer
 
@@ -17,6 +18,7 @@ from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import set_up
 from unskew.cli.show import Grid, console, say
 from unskew.clock import Clock, process_age
+from unskew.data.partitions.compose import kept_of
 from unskew.data.sources import SOURCES, available, data_folder
 from unskew.errors import Interrupted, UserError, unknown
 from unskew.experiment import Experiment
@@ -27,10 +29,12 @@ from unskew.reproduce.outcome import CellOutcome, Pace, Version, run_folder, run
 from unskew.reproduce.published import check_reading
 from unskew.runs import write_whole, writing
 from unskew.sweep import SweepRun, at_once, is_finished, sweep
-from unskew.trial import Precision
+from unskew.trial import Precision, Trial
 
 FOLDER = Path("runs/reproduce")
 BOTH = "both"
+LARGEST_EXCESS = 1.1
+"""By how much the part of the training samples that is used may exceed the one asked for."""
 USED = {
     "--list": ("data",),
     "--show": ("cell", "reading", "rounds", "fraction", "precision", "fast", "out"),
@@ -168,7 +172,7 @@ def reproduce(
             raise UserError(f"none of these cells can be run here: {next(iter(left_out.values()))}.")
         jobs = _jobs([each for each in wanted if each[0].id not in left_out], numbers, out, version, flags)
         _known(found, out, version)  # what is refused there is refused before anything runs
-        failed = _run(jobs, out / version.folder, clock, loggers, quiet=quiet)
+        failed = _run(jobs, out, version, clock, loggers, quiet=quiet)
     results = outcomes.outcomes(found, wanted, out, version)
     _keep(found, out, version)
     if json:
@@ -294,9 +298,10 @@ def _jobs(
 
 
 def _run(
-    jobs: Sequence[_Job], folder: Path, clock: Clock, loggers: tuple[str, ...], *, quiet: bool
+    jobs: Sequence[_Job], out: Path, version: Version, clock: Clock, loggers: tuple[str, ...], *, quiet: bool
 ) -> dict[Path, Failure]:
     """Run what is not finished, and return what failed."""
+    folder, fraction = out / version.folder, version.fraction
     left = [job for job in jobs if not is_finished(job.folder)]
     done = len(jobs) - len(left)
     if not left:
@@ -304,6 +309,8 @@ def _run(
             say(f"all {len(jobs)} runs are finished already.")
         return {}
     prepared = set_up(((job.name, Experiment(**job.settings)) for job in left), clock, quiet=quiet)
+    if fraction is not None:
+        _check_share(fraction, {each.experiment.data.name: each.trial for _, each in prepared})
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     runs = [SweepRun(job.name, job.folder, each) for job, (_, each) in zip(left, prepared, strict=True)]
@@ -321,6 +328,27 @@ def _run(
             again = shlex.join(["unskew", *sys.argv[1:]])
             raise Interrupted(f"stopped; what is finished is kept; resume with: {again}") from None
     return {run.folder: end for run, end in zip(runs, ends, strict=True) if isinstance(end, Failure)}
+
+
+def _check_share(fraction: float, trials: Mapping[str, Trial]) -> None:
+    """Refuse to call a share of the training samples what is more, since one sample of each class or owner
+    is always kept."""
+    for name, trial in trials.items():
+        train = trial.federation.dataset.train
+        groups, what = (train.labels, "class") if train.owners is None else (train.owners, "owner")
+        sizes = np.unique(groups.numpy(), return_counts=True)[1].tolist()
+
+        def used(share: float, sizes: list[int] = sizes) -> float:
+            return sum(kept_of(size, share) for size in sizes) / sum(sizes)
+
+        if used(fraction) > LARGEST_EXCESS * fraction:
+            shares = (float(f"{digit}e-{place}") for place in range(9, 0, -1) for digit in (1, 2, 5))
+            fits = (each for each in shares if each > fraction and used(each) <= LARGEST_EXCESS * each)
+            enough = next(fits, 0.9)
+            raise UserError(
+                f"--fraction {fraction:g} would be {100 * used(fraction):.2g} % of the training samples of "
+                f"{name}, of which each {what} keeps at least one: ask for more, such as {enough:g}."
+            )
 
 
 def _time(seconds: float | None, processes: int) -> str:

@@ -49,6 +49,11 @@ class LongTail:
         return np.maximum(sizes, 1)
 
 
+def kept_of(samples: int, fraction: float) -> int:
+    """How many samples of a class, or of an owner, `Part` keeps."""
+    return max(1, round(fraction * samples))
+
+
 @dataclass(frozen=True)
 class Part:
     """A random part of the data, for a smaller version of the same: of every class, or where samples have
@@ -65,7 +70,7 @@ class Part:
         rng = seed.stream("part")
         groups = pool.by_class if pool.owners is None else _by_owner(pool.owners)
         mine = [
-            rng.permutation(samples)[: max(1, round(self.fraction * len(samples)))]
+            rng.permutation(samples)[: kept_of(len(samples), self.fraction)]
             for samples in groups
             if len(samples)
         ]
