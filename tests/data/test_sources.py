@@ -666,6 +666,14 @@ def test_ag_news_vocabulary_is_capped_and_rare_words_are_unknown(tmp_path: Path)
         load("ag_news:2", tmp_path)
 
 
+@pytest.mark.parametrize("name", ["train.csv", "test.csv"])
+def test_a_missing_ag_news_file_is_named(tmp_path: Path, name: str) -> None:
+    write_ag_news(tmp_path / "ag_news", NEWS, NEWS)
+    (tmp_path / "ag_news" / name).unlink()
+    with pytest.raises(UserError, match=f"ag_news lacks {name}: fetch or copy the whole set again"):
+        load("ag_news", tmp_path)
+
+
 def test_ag_news_words_are_freed_of_the_files_escapes() -> None:
     from unskew.data.words import tokenise
 

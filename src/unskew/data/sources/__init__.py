@@ -259,7 +259,7 @@ SOURCES: dict[str, Source] = {
         licence="non-commercial research",
         load=ag_news,
         folders=("ag_news", "ag_news_csv", "AG_NEWS"),
-        marks=("train.csv",),
+        marks=("train.csv", "test.csv"),
     ),
 }
 
