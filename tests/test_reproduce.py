@@ -233,7 +233,7 @@ def test_a_smaller_version_is_run_once_and_says_that_it_is_one(unskew, tmp_path,
     assert first.code == 0, first.err
     assert "6 runs to do; how long they take is not known" in first.err
     assert "a smaller version, with 1 round and 2 % of the training samples" in first.out
-    assert "left out: 1 cells such as femnist/fedavg: it needs FEMNIST" in first.out
+    assert "left out: the cell femnist/fedavg: it needs FEMNIST" in first.out
     there = tmp_path / "runs/reproduce/rounds=1,fraction=0.02"
     folders = {path.name: path.stat().st_mtime_ns for path in there.glob("*/summary.json")}
     told = json.loads((there / "fedlc-table4.json").read_text())
@@ -347,6 +347,10 @@ def test_a_file_names_all_readings_that_it_is(unskew, tmp_path) -> None:
         (("fedlmd:table6",), "cannot be run: it lists hyperparameters"),
         (("fedlmd:table3", "--cell", "cifar11/*"), "no cell of fedlmd:table3 matches 'cifar11/*'"),
         (
+            ("fedlc:table4", "--cell", "synthetic:0,0/fedavg,femnist/fedavg"),
+            "where * stands for anything, or several separated by spaces.",
+        ),
+        (
             ("fedlmd:table3", "--reading", "printed"),
             "unknown reading 'printed': choose one of as-coded, both, paper",
         ),
@@ -401,6 +405,7 @@ def test_values_are_checked_where_all_runs_are_finished(unskew, tmp_path, no_wor
         answer = unskew(*ask, flag, value)
         assert answer.code == 2
         assert value in answer.err
+    assert "the run is finished already." in unskew(*ask).err
 
 
 def test_a_folder_that_cannot_be_written_to_is_said_before_anything_runs(unskew, tmp_path) -> None:

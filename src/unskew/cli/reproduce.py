@@ -59,7 +59,12 @@ def reproduce(
     ] = False,
     cell: Annotated[
         str | None,
-        options.option("--cell", "PATTERN", "Cells to run, such as 'cifar10/dirichlet:0.05/*'.", "all"),
+        options.option(
+            "--cell",
+            "PATTERN",
+            "Cells to run, such as 'cifar10/dirichlet:0.05/*'; several patterns are separated by spaces.",
+            "all",
+        ),
     ] = None,
     seeds: Annotated[
         str | None, options.option("--seeds", "NUMBERS", "Random seeds, such as 1,2,3 or 1-3.", 1)
@@ -306,7 +311,7 @@ def _run(
     done = len(jobs) - len(left)
     if not left:
         if not quiet:
-            say(f"all {len(jobs)} runs are finished already.")
+            say(f"{'the run is' if done == 1 else f'all {done} runs are'} finished already.")
         return {}
     prepared = set_up(((job.name, Experiment(**job.settings)) for job in left), clock, quiet=quiet)
     if fraction is not None:
@@ -445,7 +450,8 @@ def _show(
         screen.print(f"note: {note}", soft_wrap=True)
     for why in dict.fromkeys(left_out.values()):
         names = [name for name, each in left_out.items() if each == why]
-        screen.print(f"left out: {len(names)} cells such as {names[0]}: {why}", soft_wrap=True)
+        which = f"{len(names)} cells such as {names[0]}" if len(names) > 1 else f"the cell {names[0]}"
+        screen.print(f"left out: {which}: {why}", soft_wrap=True)
 
 
 def _plain(found: Mapping[str, str]) -> dict[str, Json]:
@@ -543,7 +549,8 @@ def _list_table(table: PublishedTable, here: _Here, *, json: bool) -> None:
     lacking = dict.fromkeys(why for cell in table.cells if (why := here.missing(cell)))
     for why in lacking or ([table.not_runnable] if table.not_runnable else []):
         count = sum(here.missing(cell) == why for cell in table.cells)
-        screen.print(f"cannot be run{f' ({count} cells)' * bool(count)}: {why}", soft_wrap=True)
+        which = f" ({count} cell{'s' * (count > 1)})" * bool(count)
+        screen.print(f"cannot be run{which}: {why}", soft_wrap=True)
 
 
 def _number_in(cell: Cell, measure: str) -> str:

@@ -225,7 +225,7 @@ def cells(table: PublishedTable, pattern: str = "*") -> list[Cell]:
     if not found and table.cells:
         raise UserError(
             f"no cell of {table.id} matches '{pattern}': write a pattern for names such as "
-            f"'{table.cells[0].id}', where * stands for anything."
+            f"'{table.cells[0].id}', where * stands for anything, or several separated by spaces."
         )
     return found
 
