@@ -52,7 +52,16 @@ def test_winners_are_chosen_on_validation_and_can_be_run(unskew, tmp_path):
         ]
         assert line["by_seed"] == [summary["validation"]["value"] for summary in summaries]
         assert line["score"] == pytest.approx(sum(line["by_seed"]) / 2)
+    assert [(each["method"], each["trial"]) for each in told["all"]] == [
+        (method, trial) for method in ("fedprox", "fedavg") for trial in (1, 2, 3)
+    ]
     for winner in told["winners"]:
+        (there,) = (
+            each
+            for each in told["all"]
+            if (each["method"], each["trial"]) == (winner["method"], winner["trial"])
+        )
+        assert there["score"] == winner["score"]
         own = [line for line in lines if line["method"] == winner["method"]]
         assert winner["score"] == max(line["score"] for line in own)
         settings = tomllib.loads((tmp_path / winner["experiment"]).read_text())

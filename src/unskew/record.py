@@ -24,7 +24,16 @@ from typing import (
     TypeVar,
 )
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, with_config
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 from typing_extensions import TypedDict
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -666,8 +675,15 @@ class RunPlace(TypedDict):
 @_MORE
 class TrialPlace(TypedDict):
     method: str
-    number: int
+    trial: int
     folders: list[str]
+
+
+def _from_one(value: object) -> object:
+    """A trial as it is today, of a tune.json that counts it from 0, as older ones do."""
+    if isinstance(value, dict) and "trial" not in value and isinstance(value.get("number"), int):
+        return {**value, "trial": value["number"] + 1}
+    return value
 
 
 @_MORE
@@ -681,7 +697,7 @@ class Tuned(TypedDict):
     """What reports rely on in tune.json."""
 
     winners: list[BestTrial]
-    all: list[TrialPlace]
+    all: list[Annotated[TrialPlace, BeforeValidator(_from_one)]]
 
 
 @_MORE

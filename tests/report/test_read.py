@@ -219,13 +219,14 @@ def test_a_search_stands_for_its_winners(write_run, tmp_path):
     (folder / "search.json").write_text("{}")
     with pytest.raises(UserError, match=f"has not ended: resume it with unskew resume {folder}, or give"):
         read([folder])
-    trials = [
-        {"method": "fedprox", "number": n, "folders": [f"fedprox/trial-00{n}-seed1"], "score": n}
-        for n in range(2)
-    ]
-    told = {"metric": "accuracy", "winners": [{"method": "fedprox", "trial": 2}], "all": trials}
-    (folder / "tune.json").write_text(json.dumps(told))
-    assert [run.label for run in read([folder])] == ["fedprox:mu=0.5"]
+    for key, first in (("trial", 1), ("number", 0)):  # "number" is from older versions
+        trials = [
+            {"method": "fedprox", key: first + n, "folders": [f"fedprox/trial-00{n}-seed1"], "score": n}
+            for n in range(2)
+        ]
+        told = {"metric": "accuracy", "winners": [{"method": "fedprox", "trial": 2}], "all": trials}
+        (folder / "tune.json").write_text(json.dumps(told))
+        assert [run.label for run in read([folder])] == ["fedprox:mu=0.5"]
     (folder / "tune.json").write_text(json.dumps(told | {"winners": []}))
     with pytest.raises(UserError, match="has a score: give another folder"):
         read([folder])

@@ -371,9 +371,15 @@ def _tune_json(
             for each in won
         ],
         "notes": list(_notes(won)),
-        "all": [line for lines in done.values() for line in lines],
+        "all": [_trial_json(line) for lines in done.values() for line in lines],
         "run_dir": str(folder),
     }
+
+
+def _trial_json(line: TrialLine) -> dict[str, Any]:
+    """A trial in tune.json: its line of trials.jsonl, but counted from 1, as winners are."""
+    whole = record.plain(line)
+    return {"method": whole.pop("method"), "trial": whole.pop("number") + 1, **whole}
 
 
 def _show(search: Search, won: list[Winner], done: dict[str, list[TrialLine]], folder: Path) -> None:

@@ -295,11 +295,11 @@ def _winners(path: Path) -> list[Path]:
             f"{shlex.quote(str(path))}, or give the folders of single runs in it."
         )
     tuned = _parse(record.TUNED, path / "tune.json")
-    best = {(each["method"], each["trial"] - 1) for each in tuned["winners"]}
+    best = {(each["method"], each["trial"]) for each in tuned["winners"]}
     found = [
         path / folder
         for each in tuned["all"]
-        if (each["method"], each["number"]) in best
+        if (each["method"], each["trial"]) in best
         for folder in each["folders"]
     ]
     if not found:
