@@ -86,8 +86,8 @@ def run(competitor: Competitor, repetition: int, folder: Path, cores: int) -> Ru
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
     if code or not report.exists():
-        said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
-        raise FailureError(f"exit code {code}: {said[-1]}")
+        said = [line for line in log.read_text(errors="replace").splitlines() if any(map(str.isalpha, line))]
+        raise FailureError(f"exit code {code}: {said[-1] if said else 'it said nothing'}")
     answer = json.loads(report.read_text())
     whole, rounds = ended - started, timed(answer["laps"])
     return Run(competitor, repetition, whole, rounds, answer["accuracy"], answer["versions"])
