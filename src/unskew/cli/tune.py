@@ -21,7 +21,7 @@ from unskew.cli.show import Grid, console, say
 from unskew.clock import Clock, process_age
 from unskew.data.federation import Federation
 from unskew.errors import Interrupted, UserError, unknown
-from unskew.experiment import Experiment, Prepared, absolute_method, method_table, read
+from unskew.experiment import Experiment, MethodSpec, Prepared, absolute_method, method_table, read
 from unskew.lock import locked
 from unskew.record import to_json
 from unskew.runs import EMPTY, claim, free_folder, slug, write_whole
@@ -253,8 +253,8 @@ def finish(folder: Path | None, search: Search, clock: Clock, *, json: bool, qui
         print(to_json(result, indent=None))
     else:
         _show(search, won, done, folder)
-    for name in methods:
-        if len(_contents(folder, done[name])) > 1:
+    for name, (table, _) in methods.items():
+        if MethodSpec(**table).files() and len(_contents(folder, done[name])) > 1:
             say(
                 f"note: {name} was edited during the search: its trials are of several versions, and their "
                 "scores do not compare unless the change does not matter to them."

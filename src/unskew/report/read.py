@@ -195,7 +195,7 @@ def by_method(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
     """The seeds of each method, in order of appearance. Where runs of a method differ in more than the seed,
     what differs stands behind its name; where a seed is there twice, the folder's name."""
     runs = list(runs)
-    names = tell_apart([run.label for run in runs], [settings(run) for run in runs])
+    names = _names(runs)
     order = {label: place for place, label in reversed(list(enumerate(run.label for run in runs)))}
     found: dict[str, list[SavedRun]] = {}
     for run, name in sorted(zip(runs, names, strict=True), key=lambda each: order[each[0].label]):
@@ -208,12 +208,16 @@ def by_method(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
 def repeated(runs: Iterable[SavedRun]) -> SavedRun | None:
     """A run whose method, settings and seed another of the runs has too; None where there is none."""
     runs, seen = list(runs), set[tuple[str, int]]()
-    names = tell_apart([run.label for run in runs], [settings(run) for run in runs])
-    for run, name in zip(runs, names, strict=True):
+    for run, name in zip(runs, _names(runs), strict=True):
         if (name, run.seed) in seen:
             return run
         seen.add((name, run.seed))
     return None
+
+
+def _names(runs: Sequence[SavedRun]) -> list[str]:
+    """The methods of runs, by names that differ where their settings do."""
+    return tell_apart([run.label for run in runs], [settings(run) for run in runs])
 
 
 def tell_apart(labels: Sequence[str], asked: Sequence[Mapping[str, object]]) -> list[str]:
