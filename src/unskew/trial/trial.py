@@ -1,4 +1,4 @@
-"""The conditions of a run, the same for every method that is compared under them."""
+"""A federation, a model and a budget: all that a run needs in addition to the method."""
 
 from __future__ import annotations
 
@@ -8,243 +8,30 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from fractions import Fraction
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
-from pydantic import AfterValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
-from unskew import metrics, models, record
+from unskew import models, record
 from unskew.attacks import Attack
 from unskew.client_tensors import machine_memory
 from unskew.data.augment import Augment
 from unskew.data.federation import Federation
 from unskew.errors import UserError, unknown, whole_number
-from unskew.notation import items
 from unskew.parts.architecture import DescribedModel
-from unskew.parts.optimizers import OptimizerChoice
-from unskew.parts.schedules import Schedule
 from unskew.randomness import Purpose, draw_seed, seed_torch
 from unskew.record import NetworkRecord
-from unskew.spec import Spec
-from unskew.types import Optimizer, Tensors, Weights
+from unskew.trial.budget import Budget
+from unskew.trial.modes import Precision, PrecisionOrAuto, Statistics, Teacher
+from unskew.trial.rules import Evaluation, Faults, Probe, Stop
+from unskew.types import Tensors, Weights
 from unskew.user_code import split_name
 
 MOST_THREADS = 256
 """More make no sum faster, and where the system refuses to make them, the process ends without a word."""
-
-
-def _whole(number: float) -> float:
-    """A whole number as such, however it was written."""
-    return int(number) if number == int(number) else number
-
-
-class _Decay(Spec):
-    lr_decay: float = Field(gt=0, le=1)
-
-
-class Budget(Spec):
-    """How much every method may train."""
-
-    rounds: int = Field(default=20, ge=1)
-    cohort: Literal["all"] | int = "all"
-    """Clients that take part in a round."""
-    epochs: (
-        Annotated[
-            float, Field(gt=0, le=1e9), AfterValidator(_whole), PlainSerializer(_whole, return_type=Any)
-        ]
-        | None
-    ) = 5
-    """Passes of a client over its data in a round; None where `steps` are given. Of a part of a pass, so many
-    of its batches, rounded up."""
-    steps: int | None = Field(default=None, ge=1)
-    """Local steps of every client in a round, whatever it holds, in the place of epochs: pass follows pass,
-    each freshly shuffled and with the smaller batch at its end, until so many steps are taken."""
-    batch_size: int = Field(default=32, ge=1)
-    lr: float = Field(default=0.01, gt=0, le=1e30)
-    schedule: str = "constant"
-    """How the learning rate changes over the rounds: see `unskew.parts.schedules.Schedule`. `lr_decay=0.99`
-    is another way to write exponential:0.99."""
-    optimizer: str = "sgd"
-    """By which rule clients move: see `unskew.parts.optimizers.OptimizerChoice`."""
-    optimizer_state: Literal["fresh", "kept"] = "fresh"
-    """A client's momentum, or moments, at the start of its round: none, or what it had at the end of its
-    last, as in the released baselines of FedVLS (for study: it meets new weights)."""
-    momentum: float | None = Field(default=0.9, ge=0, lt=1)
-    """The momentum of SGD; None for other optimisers."""
-    weight_decay: float = Field(default=1e-5, ge=0, le=1e30)
-
-    def __init__(self, **values: Any) -> None:
-        if "lr_decay" in values:
-            if "schedule" in values:
-                raise UserError("schedule and lr_decay are both given: lr_decay is exponential, keep one.")
-            decay = _Decay(lr_decay=values.pop("lr_decay")).lr_decay
-            values["schedule"] = "constant" if decay == 1 else f"exponential:{decay!r}"
-        if values.get("steps") is not None:
-            if values.setdefault("epochs", None) is not None:
-                raise UserError("steps and epochs are both given: a round has so many of one, keep one.")
-        elif "epochs" in values and values["epochs"] is None:
-            raise UserError("epochs is None but there are no steps: give one of them.")
-        for name, kind in (("schedule", Schedule), ("optimizer", OptimizerChoice)):
-            if isinstance(values.get(name), str):
-                values[name] = str(kind.parse(values[name]))
-        if str(values.get("optimizer", "sgd")) != "sgd" and values.setdefault("momentum", None) is not None:
-            raise UserError("momentum is of the optimizer sgd: leave it out, adam and adamw have betas.")
-        if str(values.get("optimizer", "sgd")) == "sgd" and values.get("momentum", 0.9) is None:
-            values["momentum"] = 0.0
-        super().__init__(**values)
-        if self.cohort != "all" and self.cohort < 1:
-            raise UserError(f"cohort is {self.cohort} but should be at least 1, or 'all'.")
-        plan = Schedule.parse(self.schedule)
-        if plan.final > self.lr:
-            raise UserError(f"schedule cosine final is {plan.final:g} but should be at most lr, {self.lr:g}.")
-        if plan.warmup >= self.rounds and plan.warmup:
-            raise UserError(
-                f"schedule {plan.kind} warmup is {plan.warmup} but should be less than the {self.rounds} "
-                "rounds: lower it."
-            )
-
-    def lr_at(self, round: int) -> float:
-        """The learning rate of a round, counted from 0."""
-        return Schedule.parse(self.schedule).lr_at(round, self.lr, self.rounds)
-
-    def local_optimizer(self, lr: float | Tensor, *, fused: bool = False) -> Optimizer:
-        """The rule by which clients move; `fused`: in the form of a GPU's kernels."""
-        choice = OptimizerChoice.parse(self.optimizer)
-        return choice.rule(lr, momentum=self.momentum or 0.0, weight_decay=self.weight_decay, fused=fused)
-
-    def batch_sizes(self, samples: int, *, drop_single: bool = False) -> list[int]:
-        """The sizes of the batches of one pass. `drop_single` leaves out a trailing batch of one sample after
-        full ones, from which BatchNorm could take no statistics."""
-        full, rest = divmod(samples, self.batch_size)
-        left_out = drop_single and rest == 1 and full
-        return [self.batch_size] * full + ([rest] if rest and not left_out else [])
-
-    def steps_in(self, batches: int) -> int:
-        """The local steps of a client whose pass over its data has so many batches."""
-        if self.steps is not None:
-            return self.steps if batches else 0
-        return _steps_in(self.epochs, batches)
-
-    def passed(self, samples: int, *, drop_single: bool = False) -> int:
-        """How many samples a client that holds so many passes through in a round, counted once per epoch."""
-        sizes = self.batch_sizes(samples, drop_single=drop_single)
-        whole, rest = divmod(self.steps_in(len(sizes)), max(1, len(sizes)))
-        return whole * sum(sizes) + sum(sizes[:rest])
-
-
-@lru_cache(maxsize=1024)
-def _steps_in(epochs: float, batches: int) -> int:
-    """Counted by the decimal digits of `epochs`: in binary 0.1 is not exactly a tenth."""
-    return math.ceil(Fraction(str(epochs)) * batches)
-
-
-class Evaluation(Spec):
-    """When and how the global model is tested and validated."""
-
-    every: int = Field(default=1, ge=1)
-    """Test, and validate, after every so many rounds; the last round always is."""
-    batch_size: int = Field(default=500, ge=1)
-
-    def due(self, round: int, rounds: int) -> bool:
-        """Whether the model is to be tested after a round, counted from 1."""
-        return round % self.every == 0 or round == rounds
-
-
-StopMetric = Literal["accuracy", "macro-f1", "balanced-accuracy", "worst-class", "loss"]
-"""What rounds are chosen by, on the validation samples; of `loss`, less is better."""
-
-
-class Stop(Spec):
-    """How a round is chosen on the validation samples, and when training stops because none gets better."""
-
-    patience: int | None = Field(default=None, ge=1)
-    """Stop after so many rounds without a better one; None: never."""
-    metric: StopMetric = "accuracy"
-    min_delta: float = Field(default=0.0, ge=0)
-    """How much better a round has to be for patience to begin anew. The best round is chosen without it."""
-
-    @classmethod
-    def parse(cls, text: str) -> Stop:
-        """Read `none`, or `patience=20,metric=macro-f1,min_delta=0.001`, of which each may be left out."""
-        if text.strip() in ("", "none"):
-            return cls()
-        values: dict[str, Any] = {}
-        for item in items(text):
-            if item.key not in cls.model_fields or item.key in values:
-                raise UserError(
-                    f"stop is '{text}' but should be such as patience=20,metric=macro-f1,min_delta=0.001, or "
-                    "none."
-                )
-            values[item.key] = item.value
-        try:
-            return cls(**values)
-        except UserError as error:
-            raise UserError(f"stop.{error}") from None
-
-    def __str__(self) -> str:
-        if self == Stop():
-            return "none"
-        options = self.model_dump(exclude_none=True)
-        return ",".join(f"{key}={value}" for key, value in options.items())
-
-    def score(self, confusion: metrics.Counts, loss: float) -> float:
-        """How good a model is by the metric, from its confusion matrix and its loss: more is better."""
-        if self.metric == "loss":
-            return -loss
-        return float(METRICS[self.metric](confusion))
-
-
-METRICS: dict[str, Callable[[metrics.Counts], float]] = {
-    "accuracy": metrics.accuracy,
-    "macro-f1": metrics.macro_f1,
-    "balanced-accuracy": metrics.balanced_accuracy,
-    "worst-class": lambda confusion: metrics.max_mean_min(metrics.class_accuracy(confusion))["min"],
-}
-
-
-class Probe(Spec):
-    """How often the clients' own models are looked at: what a round did to each, which costs a test each."""
-
-    every: int = Field(default=0, ge=0)
-    """Probe every so many rounds, and the last one; 0: never."""
-
-    def due(self, round: int, rounds: int) -> bool:
-        """Whether a round, counted from 1, is to be probed."""
-        return bool(self.every) and (round % self.every == 0 or round == rounds)
-
-
-class Faults(Spec):
-    """What becomes of a client that sends no update, or one that cannot be used: with NaN or infinite values,
-    with other names, shapes or types than it was sent, or too large."""
-
-    on_fault: Literal["stop-at-errors", "skip", "stop"] = "stop-at-errors"
-    """skip: the round continues without the client. stop: the run stops. stop-at-errors: it stops where code
-    raises an error, as a mistake in a method does, and otherwise continues."""
-    min_clients: int = Field(default=1, ge=0)
-    """With fewer usable updates than this, a round with a fault stops the run; 0: it needs none."""
-    max_norm: float = Field(default=0.0, ge=0)
-    """The largest norm that an update may have; 0: any."""
-
-
-Statistics = Literal["average", "local", "batch"]
-"""What becomes of BatchNorm statistics. average: the server averages them with the clients' weights.
-local: they stay with their client, and the global model is tested on the statistics of the test batch.
-batch: there are none, and every forward pass normalises by its own batch."""
-
-
-Precision = Literal["fp32", "tf32", "bf16"]
-"""fp32: full. tf32: matrix products and convolutions on a GPU round their inputs to 10 bits, also in losses
-and at the server. bf16: models' passes under autocast; weights, optimiser and losses stay in float32."""
-PrecisionOrAuto = Literal["auto", Precision]
-
-
-Teacher = Literal["running", "batch"]
-"""What the BatchNorms of a teacher normalise by: its own running statistics, or those of the client's batch,
-as in the released FedVLS, which leaves its teacher in training mode."""
 
 
 COPIES_IN_TRAINING = 4

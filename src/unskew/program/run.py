@@ -1,23 +1,19 @@
-"""Methods in stages: a program trains, asks clients and trains again, by a few typed steps.
-
-Every stage has a name, and what it comes to is a value, as is what it has come to after each of its rounds:
-a run that was stopped resumes from the values that a `StageStore` has.
-"""
+"""What a program may do with the clients of a run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from unskew import engines, metrics
 from unskew.engines.job import Job, Task
 from unskew.errors import UserError
-from unskew.method import Method, Tally, Work, combined_parts
+from unskew.method import Method, Tally
 from unskew.metrics import BACKWARD, Assessment, ProbabilityScores, Traffic
 from unskew.models import level_ends
+from unskew.program.cost import PassCount, samples_per_round
+from unskew.program.stages import NoStore, StageStore
 from unskew.record import ClientModel
 from unskew.result import NOTHING_SENT, BestRound, Result, Round, Stage, State, Validation
 from unskew.rounds import (
@@ -32,88 +28,7 @@ from unskew.rounds import (
     train_rounds,
 )
 from unskew.trial import Trial
-from unskew.types import Look, Query, Scope, Tensors, View, Weights
-
-
-@dataclass(frozen=True)
-class Program:
-    """A method in stages, or one that changes the model: a function of a `Run`, which trains with a base
-    method, plain FedAvg or what the program was combined with. Programs add with methods, not with each
-    other."""
-
-    run: Callable[[Run], Result]
-    base: Method = Method()
-    work: Work | None = None
-    """What every round computes at a client beyond the base method, where all rounds compute the same."""
-    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
-    """The methods that it combines, as in `Method.parts`."""
-    one_place: str = ""
-    """Why it cannot train across machines whose data stay there, as what follows "because"; empty: it can."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of its results should know before they come."""
-        return self.base.notes
-
-    def work_in(self, trial: Trial) -> Work | None:
-        """What a client computes in every round; None where the stages differ or nobody has counted."""
-        base = self.base.work_in(trial)
-        return None if self.work is None or base is None else self.work + base
-
-    def train_in_stages(
-        self,
-        trial: Trial,
-        on_round: OnRound = lambda _: None,
-        keeper: StageStore | None = None,
-        make_run: MakeRun | None = None,
-    ) -> Result:
-        """Train under a trial's conditions. Stages that the keeper has are not trained again, but their
-        rounds are reported. `make_run` makes the run where clients are asked otherwise than by the trial's
-        engine."""
-        with closing((make_run or Run)(trial, self.base, on_round, keeper)) as run:
-            return self.run(run)
-
-    def __add__(self, other: Method) -> Program:
-        if isinstance(other, Program):
-            raise UserError("these methods cannot be combined: each trains in stages of its own.")
-        return replace(self, base=self.base + other, parts=combined_parts(self.parts, other.parts))
-
-    __radd__ = __add__
-
-
-@dataclass(frozen=True, eq=False)
-class StoredStage:
-    """A stage as it was stored, whole or after one of its rounds."""
-
-    stage: Stage
-    ended: bool
-    """Whether the stage had ended."""
-
-
-class StageStore(Protocol):
-    """Stores the stages of a run, so that another run can continue where it stopped."""
-
-    def find(self, name: str, /) -> StoredStage | None:
-        """Return what is stored of the stage of this name, or None."""
-
-    def after_round(self, name: str, stage: Stage, /) -> None:
-        """Called after each round of a stage, with the stage so far, which may be stored."""
-
-    def end(self, name: str, stage: Stage, /) -> None:
-        """Called when a stage has ended."""
-
-
-class _NoStore:
-    """A stage store that stores nothing."""
-
-    def find(self, name: str) -> None:
-        return None
-
-    def after_round(self, name: str, stage: Stage) -> None:
-        return None
-
-    def end(self, name: str, stage: Stage) -> None:
-        return None
+from unskew.types import Look, Query, Scope, Tensors, Weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +63,7 @@ class Run:
         self.trial, self.base = trial, base
         self.stages: list[Stage] = []
         """What the stages so far came to, in their order."""
-        self._on_round, self._keeper = on_round, keeper or _NoStore()
+        self._on_round, self._keeper = on_round, keeper or NoStore()
         self._engines: dict[int, tuple[Trial, engines.Engine]] = {}
         self._names: set[str] = set()
         self._tallies: dict[Tally, None] = {}
@@ -453,40 +368,12 @@ class Run:
 
     def share_of_samples(self, trial: Trial) -> float:
         """How much more or less a round of a trial trains on than one of the run's own."""
-        return _samples_a_round(trial) / max(_samples_a_round(self.trial), 1e-9)
+        return samples_per_round(trial) / max(samples_per_round(self.trial), 1e-9)
 
     def _cost_of(self, forward: float) -> float:
         """Forward passes of single samples in rounds of FedAvg."""
-        unit = (1 + BACKWARD) * _samples_a_round(self.trial)
+        unit = (1 + BACKWARD) * samples_per_round(self.trial)
         return forward / max(unit, 1e-9)
 
 
-def _samples_a_round(trial: Trial) -> float:
-    """Return how many samples a round of a trial passes through, on average over cohorts."""
-    held = trial.federation.population.samples * trial.cohort / trial.federation.clients
-    return trial.epochs * held
-
-
 MakeRun = Callable[[Trial, Method, OnRound, StageStore | None], Run]
-
-
-@dataclass
-class PassCount:
-    """How many samples clients passed through a model for an answer, a backward pass counted as two."""
-
-    forward: int = 0
-
-    def passes_of(self, look: Look) -> Look:
-        def counting(
-            weights: Weights,
-            /,
-            *,
-            grad: bool = False,
-            batch_size: int | None = None,
-            shuffle: bool = False,
-        ) -> Iterator[View]:
-            for view in look(weights, grad=grad, batch_size=batch_size, shuffle=shuffle):
-                self.forward += len(view.labels) * (1 + BACKWARD if grad else 1)
-                yield view
-
-        return counting

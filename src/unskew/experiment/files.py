@@ -1,0 +1,89 @@
+"""Experiment files, and which of the user's own code they may run."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from unskew.errors import UserError
+from unskew.experiment.settings import absolute_method, skew_code
+from unskew.notation import (
+    named,
+    write_method,
+)
+from unskew.user_code import absolute_name, is_code
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The settings in an experiment file, unchecked."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no experiment file {path}: check the path.") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder: name a file, such as {path / 'experiment.toml'}.") from None
+    except OSError as error:
+        raise UserError(f"the experiment file {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"the experiment file {path} is not text: write it as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"the experiment file {path} is not valid TOML: {error}; fix it.") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, or tables in tables without end
+        raise UserError(
+            f"the experiment file {path} contains an invalid value, such as a number of thousands of "
+            "digits or tables nested too deeply: fix it."
+        ) from None
+
+
+def refuse_code(
+    settings: Mapping[str, Any],
+    path: Path,
+    methods: Iterable[str] | None = (),
+    model: str | None = "",
+    skew: str | None = "",
+) -> None:
+    """Check that no code runs here which somebody else's experiment file chooses: its method, model and
+    partition are unskew's own, or those that are named here as trusted. None: none of this kind will run."""
+    if methods is not None:
+        _refuse_methods(settings, path, methods)
+    for what, key, trusted in (("model", "name", model), ("skew", "recipe", skew)):
+        code = _code_in(what, settings.get(what), key)
+        if trusted is None or not code or code == _code_in(what, {key: trusted}, key):
+            continue
+        raise UserError(
+            f"{path} names the {what} '{settings[what][key]}', whose code would run: if you trust it, give "
+            f"it yourself, as --{what} {shlex.quote(settings[what][key])}."
+        )
+
+
+def _code_in(what: str, table: object, key: str) -> str:
+    """The user's own model or partition that settings name, with its whole path."""
+    name = table.get(key) if isinstance(table, dict) else None
+    if not isinstance(name, str):
+        return ""
+    if what == "skew":
+        with contextlib.suppress(UserError):  # said when it is read
+            name = skew_code(name)
+    return absolute_name(name) if is_code(name) else ""
+
+
+def _refuse_methods(settings: Mapping[str, Any], path: Path, trusted: Iterable[str]) -> None:
+    known = {absolute_method(named(each)[0]) for text in trusted for each in re.split(r"\+(?!\d)", text)}
+    table = settings.get("method")
+    name = table.get("name") if isinstance(table, dict) else None
+    if isinstance(name, str) and (
+        own := [
+            part
+            for part in map(str.strip, name.split("+"))
+            if "." in part and absolute_method(part) not in known
+        ]
+    ):
+        raise UserError(
+            f"{path} names the method '{own[0]}', whose code would run: if you trust it, give it yourself, "
+            f"as --method {shlex.quote(write_method(settings['method']))}."
+        )

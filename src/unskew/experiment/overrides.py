@@ -1,0 +1,58 @@
+"""Settings from the command line, put into those of a file."""
+
+from __future__ import annotations
+
+import copy
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from unskew.errors import UserError
+from unskew.notation import (
+    items,
+    named,
+)
+
+
+def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """The settings with `path=value` pairs put in, such as budget.rounds=5. A value is read as TOML, and as
+    plain text where it is not TOML."""
+    settings = copy.deepcopy(settings)
+    for assignment in assignments:
+        path, sign, text = assignment.partition("=")
+        if not sign or not path:
+            raise UserError(f"'{assignment}' is not a setting: write path=value, such as budget.rounds=5.")
+        text = text.strip()
+        try:
+            (value,) = tomllib.loads(f"value = {text}").values()
+        except (ValueError, RecursionError):  # not TOML, or more than one value
+            value = text
+        put(settings, path.strip().split("."), value)
+    return settings
+
+
+def method_table(text: str) -> dict[str, Any]:
+    """`NAME`, `NAME:option=value,option=value`, or several of these joined by +, as the [method] table of an
+    experiment."""
+    parts = [named(part) for part in re.split(r"\+(?!\d)", text)]
+    if not all(name for name, _ in parts):
+        raise UserError(f"--method is '{text}' but a name is missing: write one, or several joined by +.")
+    for name, options in parts:
+        if options == "" or any(item.key is None for item in items(options)):
+            raise UserError(f"'{name}:{options}' is not a method: write {name}, or {name}:option=value.")
+        if any(item.key == "name" for item in items(options)):
+            raise UserError(f"'{name}:{options}' gives {name} a name: leave it out, as no hyperparameter is.")
+    tables = {name: assign({}, [item.text for item in items(options)]) for name, options in parts}
+    name = "+".join(name for name, _ in parts)
+    return {"name": name, **(tables[name] if len(parts) == 1 else tables)}
+
+
+def put(settings: dict[str, Any], path: Sequence[str], value: object) -> None:
+    """Set the value at a path through the tables of settings."""
+    *parents, key = path
+    for parent in parents:
+        settings = settings.setdefault(parent, {})
+        if not isinstance(settings, dict):
+            raise UserError(f"'{'.'.join(path)}' is not a setting: {parent} is a value, not a table.")
+    settings[key] = value

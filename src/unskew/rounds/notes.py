@@ -1,0 +1,34 @@
+"""What to know of rounds that are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from unskew import metrics
+from unskew.method import Method
+from unskew.record import fault_notes
+from unskew.result import Round
+from unskew.trial import Trial
+from unskew.types import Weights
+
+
+def notes_of_faults(rounds: Iterable[Round]) -> list[str]:
+    """A note of the clients that rounds continued without, and none where there are none."""
+    return fault_notes((round.number, fault) for round in rounds for fault in round.faults)
+
+
+def divergence(weights: Weights) -> list[str]:
+    """A note where a model holds NaN or infinite values, and none where it does not."""
+    if is_finite(weights):
+        return []
+    return ["training diverged: the final model holds NaN or infinite weights; try a smaller lr."]
+
+
+def is_finite(weights: Weights) -> bool:
+    return all(bool(value.isfinite().all()) for value in (weights.params | weights.buffers).values())
+
+
+def rounds_cost(trial: Trial, method: Method, rounds: int) -> float | None:
+    """The computation of so many rounds in rounds of FedAvg; None where nobody has counted the method's."""
+    work, epochs = method.work_in(trial), trial.epochs
+    return None if work is None else rounds * metrics.round_cost(work.passes(epochs), epochs)

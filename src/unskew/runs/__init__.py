@@ -1,0 +1,61 @@
+"""A run's folder: the experiment, where it ran, the partition, every round's results, and the model."""
+
+from unskew.runs.claim import (
+    CHECKPOINTS,
+    EMPTY,
+    FINISHED,
+    LONGEST_NAME,
+    UNFINISHED,
+    check_partition,
+    check_same,
+    claim,
+    differences,
+    differing_keys,
+    free_folder,
+    is_begun,
+    is_edited,
+    slug,
+)
+from unskew.runs.environment import environment
+from unskew.runs.failure import failure_of, write_failure
+from unskew.runs.folder import L, RunFolder, T
+from unskew.runs.lines import probe_record, spread_record
+from unskew.runs.summary import model_file, site_record, sites_record, summarise, weights_sha256
+from unskew.runs.timing import END, FIRST_ROUND, ROUNDS, time_of
+from unskew.runs.writing import write_whole, writing
+
+__all__ = [
+    "CHECKPOINTS",
+    "EMPTY",
+    "END",
+    "FINISHED",
+    "FIRST_ROUND",
+    "LONGEST_NAME",
+    "ROUNDS",
+    "UNFINISHED",
+    "L",
+    "RunFolder",
+    "T",
+    "check_partition",
+    "check_same",
+    "claim",
+    "differences",
+    "differing_keys",
+    "environment",
+    "failure_of",
+    "free_folder",
+    "is_begun",
+    "is_edited",
+    "model_file",
+    "probe_record",
+    "site_record",
+    "sites_record",
+    "slug",
+    "spread_record",
+    "summarise",
+    "time_of",
+    "weights_sha256",
+    "write_failure",
+    "write_whole",
+    "writing",
+]
