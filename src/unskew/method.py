@@ -34,12 +34,12 @@ from unskew.types import (
 
 
 def plain_loss(view: View) -> Tensor:
-    """Mean cross-entropy over the batch."""
+    """Compute the mean cross-entropy over the batch."""
     return cross_entropy(view.out.logits, view.labels)
 
 
 def plain_transform(gradient: Gradient, scope: Scope) -> Gradient:
-    """The gradient at the parameters themselves."""
+    """Take the gradient at the parameters themselves."""
     return gradient
 
 
@@ -81,7 +81,7 @@ class Work:
         )
 
     def passes(self, epochs: float) -> Passes:
-        """Return this work as forward passes for each sample."""
+        """Return this work as forward passes per sample."""
         return Passes(
             trained=self.points + self.gradients / epochs,
             frozen=self.points * (self.teacher + self.frozen),
@@ -107,7 +107,7 @@ class Method:
     corrections: tuple[Correction, ...] = ()
     """Client: what is added to every gradient."""
     lr_factor: LrFactor | None = None
-    """Client: how the learning rate changes within a round; None where it stays the same."""
+    """Client: how the learning rate changes within a round; None if it stays the same."""
     memory: Memory = Memory()
     """Client: what to keep and what to report."""
     server: Server = Server()
@@ -115,7 +115,7 @@ class Method:
     notes: tuple[str, ...] = ()
     """What a reader of its results should know, one sentence each."""
     roles: frozenset[str] = frozenset()
-    """What this method is to a combination of which there can be one, beyond its slots."""
+    """Roles, beyond its slots, that only one method of a combination can have."""
     fresh_momentum: bool = False
     """Whether it counts on a momentum that starts at 0 in every round of a client."""
     needs_sgd: str = ""
@@ -131,9 +131,9 @@ class Method:
     """What its objective counts in a round, by `View.tally`."""
     work: Work | Callable[[Trial], Work | None] | None = None
     """What a client computes beyond plain training, for the cost of a run. A method that changes nothing at
-    the client need not say it; of others None means that nobody has counted."""
+    the client need not say it; for other methods None means unknown."""
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
-    """The methods that it combines: by name, the hyperparameters that were given. Empty where it has no
+    """The methods that it combines: by name, the hyperparameters that were given. Empty if it has no
     name."""
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ class Method:
         check_functions("Server", {name: getattr(self.server, name) for name in names})
 
     def work_in(self, trial: Trial) -> Work | None:
-        """What a client computes under a trial; None where nobody has said."""
+        """Return what a client computes under a trial; None if it is unknown."""
         if callable(self.work):
             return self.work(trial)
         return Work() if self.work is None and self._is_plain_at_clients else self.work
@@ -179,7 +179,7 @@ class Method:
         return total
 
     def correction(self, scope: Scope) -> Params | None:
-        """The sum of the corrections; None where there are none."""
+        """Return the sum of the corrections; None if there are none."""
         total: Params | None = None
         for n, correction in enumerate(self.corrections):
             more = check_like_model(f"corrections[{n}]", correction(scope), scope.anchor.params)
@@ -187,7 +187,7 @@ class Method:
         return total
 
     def start_tallies(self, device: torch.device) -> Tensors:
-        """Return the tallies as they are before a client's first step: at 0."""
+        """Return the tallies before a client's first step: all zero."""
         return {name: torch.zeros((), dtype=torch.int64, device=device) for name, _ in self.tallies}
 
     def __add__(self, other: Method) -> Method:
@@ -227,13 +227,13 @@ class Method:
 
 
 OWN = "own"
-"""What a method without a name is called beside others."""
+"""The name of a method without one, in a combination."""
 
 
 def combined_parts(
     first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping[str, Any]]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """The parts of two methods that are combined; empty where neither has a name."""
+    """Return the parts of two methods that are combined; empty if neither has a name."""
     return {**(first or {OWN: {}}), **(second or {OWN: {}})} if first or second else {}
 
 

@@ -1,4 +1,4 @@
-"""What training is and what it comes to: values, which can be kept and sent."""
+"""The state of training, its rounds and its result: values, which can be stored and sent."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class State:
     memories: ClientTensors = field(default_factory=ClientTensors)
     """What each client that ever took part has kept."""
     buffers: ClientTensors = field(default_factory=ClientTensors)
-    """Each client's own BatchNorm statistics, where the policy keeps them local."""
+    """Each client's own BatchNorm statistics, if the policy keeps them local."""
     optimizers: ClientTensors = field(default_factory=ClientTensors)
-    """The state of each client's optimiser, where the budget keeps it."""
+    """The state of each client's optimiser, if the budget keeps it."""
 
     @property
     def round(self) -> int:
@@ -69,7 +69,7 @@ class Round:
     faults: tuple[Fault, ...] = ()
     """The clients of the cohort that were left out, and why."""
     validation: Assessment | None = None
-    """The same model's test on the validation set; None where there is none, and where `test` is."""
+    """The same model's test on the validation set; None if there is none, or if `test` is None."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class Stage:
     traffic: Traffic = NOTHING_SENT
     """What was sent outside of the rounds of the main model."""
     cost: float | None = 0.0
-    """Computation in rounds of FedAvg; None where nobody has counted it."""
+    """Computation in rounds of FedAvg; None if it is unknown."""
     best: Weights | None = None
     """The model of the round that validation chooses, so far; None without a validation set."""
 
@@ -105,7 +105,7 @@ class BestRound:
             self.add(each)
 
     def add(self, round: Round) -> bool:
-        """Whether this round is better than all before."""
+        """Consider a validated round. Return whether it is better than all before."""
         if round.validation is None:
             return False
         score = self.stop.score(round.validation.confusion, round.validation.loss)
@@ -130,7 +130,7 @@ class Validation:
     """The round whose numbers are those of the run's model: the chosen one, or the last of a method that
     changes the model after it."""
     stopped: int | None
-    """The round after which training stopped, because none was better; None where all were done."""
+    """The round after which training stopped, because none was better; None if all were done."""
     samples: int
     """How many validate."""
     assessment: Assessment
@@ -162,7 +162,7 @@ class Result:
     final: Assessment
     """The test of `weights` on the test set."""
     scores: ProbabilityScores | None = None
-    """How good its probabilities are there; None where the method's model cannot be asked."""
+    """How good its probabilities are there; None if the method's model cannot be asked."""
     validation: Validation | None = None
     """How its round was chosen; None without a validation set."""
     notes: tuple[str, ...] = ()
@@ -170,27 +170,28 @@ class Result:
     beside: Traffic = NOTHING_SENT
     """Bytes that were sent outside of the rounds."""
     cost: float | None = None
-    """Computation of the whole run in rounds of FedAvg; None where nobody has counted a method's."""
+    """Computation of the whole run in rounds of FedAvg; None if it is unknown for the method."""
     tallies: tuple[Tally, ...] = ()
     """What the tallies of the rounds count."""
     owners: Sites | None = None
-    """The owners of the test samples, where the data tell."""
+    """The owners of the test samples, if the data name them."""
     trial: Trial | None = None
-    """The conditions; None where the result has come from another machine."""
+    """The conditions; None if the result has come from another machine."""
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The methods that it combines, as in `Method.parts`."""
     work: Work | None = None
-    """What a client computed in every round; None where rounds differ or nobody has counted."""
+    """What a client computed in every round; None if rounds differ or it is unknown."""
     hides_seed: bool = False
-    """Whether the saved model must not tell the seed, as whoever knows it could take noise off the model."""
+    """Whether the saved model must not contain the seed, with which its noise could be removed."""
 
     def __repr__(self) -> str:
-        """What was trained and how good it is, in two lines."""
+        """Describe in two lines what was trained and how good it is."""
         numbers = ", ".join(f"{name} {value}" for name, value in self._headline_numbers().items())
         return f"Result({self._about()})\n{numbers}"
 
     def _repr_html_(self) -> str:
-        """What was trained and how good it is, as HTML for a notebook, with every class where that fits."""
+        """Describe what was trained and how good it is as HTML for a notebook, with every class if they
+        fit."""
         numbers = {**self._headline_numbers(), "notes": " ".join(self.notes)}
         if len(self.classes) > notebook.MOST_COLUMNS:
             return notebook.facts(f"Result: {self._about()}", numbers)
@@ -203,7 +204,7 @@ class Result:
         return notebook.facts(f"Result: {self._about()}", numbers, classes)
 
     def _about(self) -> str:
-        """The method, the conditions and the number of rounds."""
+        """Return the method, the conditions and the number of rounds in one line."""
         done = f"{len(self.rounds)} round{'s' * (len(self.rounds) > 1)}"
         method = write_parts(self.parts) or OWN
         if self.trial is None:
@@ -213,7 +214,7 @@ class Result:
         return f"{method}, {where}, seed {self.trial.seed}, {done}"
 
     def _headline_numbers(self) -> dict[str, str]:
-        """The numbers that one asks for first."""
+        """Return the numbers to show first: accuracy, worst class and the three groups of classes."""
         by_class = metrics.class_accuracy(self.final.confusion)
         worst = self.classes[metrics.worst_class(by_class)]
         accuracy = self.accuracy
@@ -229,7 +230,7 @@ class Result:
 
     def save(self, folder: Path | str, *, method: str = "") -> Path:
         """Write a run folder, as `unskew run` does: for `unskew table`, `figure`, `report`, `predict` and
-        `export`, and for `unskew.load_model`. `method` is what the method is called there, where it is not
+        `export`, and for `unskew.load_model`. `method` is what the method is called there, if it is not
         one of unskew's own. Returns the folder."""
         from unskew.saving import save
 
@@ -277,14 +278,14 @@ class Result:
     @cached_property
     def sites(self) -> list[SiteResult]:
         """The final model on each site's own test samples; where every client has a model of its own, that
-        one. Empty where nobody knows whose the test samples are."""
+        one. Empty if the test samples have no owners."""
         if self.owners is None or self.final.answers is None:
             return []
         return metrics.site_results(self.owners, self.final.answers)
 
     @cached_property
     def site_spread(self) -> Spread | None:
-        """How equally the final model serves the sites; None where there are none."""
+        """How equally the final model serves the sites; None if there are none."""
         if self.owners is None or self.final.answers is None:
             return None
         return metrics.spread(self.owners, metrics.site_accuracy(self.owners, self.final.answers))
@@ -303,7 +304,7 @@ class Result:
 
     @property
     def probe_seconds(self) -> float | None:
-        """What probing cost; None where there was none."""
+        """What probing cost; None if there was none."""
         probes = [round.probe.seconds for round in self.rounds if round.probe is not None]
         return sum(probes) if probes else None
 

@@ -21,17 +21,17 @@ Flat on purpose: the same dictionary goes unchanged into a checkpoint file or ov
 class Weights:
     """A model's state: its trainable tensors, and its buffers, such as BatchNorm statistics. The two are
     never mixed: buffers enter no norm, no server optimiser, no control variate. Frozen parameters are in
-    neither: they are the same at the server and at every client, so nobody sends or stores them."""
+    neither: they are the same at the server and at every client, so they are neither sent nor stored."""
 
     params: Params
     buffers: Tensors
 
     def scratch(self) -> Weights:
-        """Return these parameters with a copy of the buffers, for a pass that must not move them."""
+        """Return these parameters with a copy of the buffers, for a pass that must not change them."""
         return Weights(self.params, {name: value.clone() for name, value in self.buffers.items()})
 
     def with_frozen(self, frozen: Tensors) -> Weights:
-        """The model with the parameters that nobody trains, which count among its buffers then."""
+        """Return the whole model: the frozen parameters are added to the buffers."""
         return Weights(self.params, {**frozen, **self.buffers})
 
     def clone(self) -> Weights:
@@ -70,16 +70,16 @@ class Scope:
     memory: Tensors
     """What this client kept from the last round it took part in, and what it prepared for this one."""
     shared: Tensors
-    """What the server broadcast beside the model."""
+    """What the server broadcast in addition to the model."""
 
 
 class ExtraPasses(Protocol):
-    """Forward passes beside the one being trained: evaluation mode, no gradient."""
+    """Forward passes of models other than the one being trained: evaluation mode, no gradient."""
 
     def frozen(self, weights: Weights, inputs: Tensor, /) -> Out: ...
 
     def classify(self, params: Params, features: Tensor, /) -> Tensor:
-        """The model's last linear layer alone, with gradient."""
+        """Apply the model's last linear layer to features, with gradient."""
 
 
 class View:
@@ -104,7 +104,7 @@ class View:
         """Features and logits of the model being trained."""
         self.levels = levels
         """Where the method asks for them: what the stem and the stages of the model being trained make of the
-        batch, averaged over the image, [B, d] each. Empty where the model does not tell these apart."""
+        batch, averaged over the image, [B, d] each. Empty if the model has no such stages."""
         self._passes = passes
         self._tallies = tallies or {}
         self._teacher: Out | None = None
@@ -117,20 +117,20 @@ class View:
         return self._teacher
 
     def forward(self, weights: Weights) -> Out:
-        """Another model's outputs on this batch: evaluation mode, its own buffers, no gradient."""
+        """Compute another model's outputs on this batch: evaluation mode, its own buffers, no gradient."""
         return self._passes.frozen(weights, self.inputs)
 
     def classify(self, features: Tensor) -> Tensor:
-        """The logits of other features than the batch's own, by the head being trained."""
+        """Compute the logits of other features than the batch's own, by the head that is being trained."""
         return self._passes.classify(self.params, features)
 
     def within(self, scope: Scope) -> View:
-        """Return this batch as a client sees it that has this scope."""
+        """Return this batch as a client with this scope sees it."""
         return View(scope, self.inputs, self.labels, self.params, self.out, self._passes, levels=self.levels)
 
     def tally(self, name: str, amount: Tensor) -> None:
-        """Add to one of the method's tallies of the client's round. Nothing is counted where nobody asks, as
-        at the second point of a step that looks at two."""
+        """Add to one of the method's tallies of the client's round. Nothing is counted outside of ordinary
+        steps, such as at the second point of a step that evaluates the gradient at two."""
         if name in self._tallies:
             self._tallies[name].add_(amount)
 
@@ -218,7 +218,7 @@ Query = Callable[[Scope, Look], Tensors]
 
 @dataclass(frozen=True)
 class Population:
-    """What a server knows of the whole federation: two numbers, and nobody's label counts."""
+    """What a server knows of the whole federation: two numbers, and no client's label counts."""
 
     holders: int
     """How many clients have any data."""
@@ -260,7 +260,7 @@ class ServerState:
     weights: Weights
     """The server's own model, which it sends to the clients unless `Server.send` makes another of it."""
     memory: Tensors
-    """What the method's server remembers beside it."""
+    """What the method's server keeps in addition to the model."""
     round: int = 0
     """How many rounds were done."""
 
@@ -283,8 +283,8 @@ def _as_sent(state: ServerState, updates: Updates) -> Updates:
 
 @dataclass(frozen=True)
 class Server:
-    """How the server turns updates into the next model. It sets parameters only: what becomes of the buffers
-    is one policy of the run, the same for every method but those that trust no single client."""
+    """How the server turns updates into the next model. It sets parameters only: how buffers are combined is
+    one policy of the run, the same for every method but those that trust no single client."""
 
     combine: Callable[[ServerState, Updates], Params] = _mean
     """The cohort's one update."""
@@ -295,12 +295,12 @@ class Server:
     note: Callable[[ServerState, Weights, Updates], Tensors] = _empty
     """What else the memory holds after a round, from the state before it, the model after it, the updates."""
     share: Callable[[ServerState], Tensors] = _empty
-    """What is broadcast beside the model."""
+    """What is broadcast in addition to the model."""
     send: Callable[[ServerState], Weights] = _own
-    """The model that clients receive, where it is not the server's own. Their updates are measured from it;
+    """The model that clients receive, if it is not the server's own. Their updates are measured from it;
     `combine` and `move` see these, and lead from the server's own model to its next."""
     serve: Callable[[ServerState], Weights] = _own
-    """The model to evaluate, save and deploy, where it is not the server's own."""
+    """The model to evaluate, save and deploy, if it is not the server's own."""
     revise: Callable[[ServerState, Updates], Updates] = _as_sent
     """What the cohort sent as `combine` and `note` see it, such as with norms that are bounded. Those of
     combined methods follow each other in the order in which they are written."""

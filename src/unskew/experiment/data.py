@@ -30,7 +30,8 @@ from unskew.user_code import is_code
 
 
 def check_names(*, data: str | None = None, model: str = "auto") -> None:
-    """Refuse a dataset or a model that is neither listed nor one's own, without loading it."""
+    """Refuse the name of a dataset or a model that is neither listed nor the user's own, without loading
+    it."""
     if model != "auto" and not is_code(model) and model not in models.MODELS:
         raise unknown("model", model, models.MODELS)
     for part in [] if data is None else joined(data):
@@ -65,7 +66,7 @@ def write_validation(text: str) -> str:
 
 
 def _tells_clients(skew: Skew) -> bool:
-    """Whether a skew says by itself how many clients there are."""
+    """Say whether a skew determines the number of clients."""
     skew = innermost(skew)
     if isinstance(skew, OwnSkew):
         return skew.tells_clients

@@ -20,7 +20,7 @@ from unskew.user_code import absolute_name, is_code
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The settings in an experiment file, unchecked."""
+    """Read the settings of an experiment file without checking them."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -47,8 +47,8 @@ def refuse_code(
     model: str | None = "",
     skew: str | None = "",
 ) -> None:
-    """Check that no code runs here which somebody else's experiment file chooses: its method, model and
-    partition are unskew's own, or those that are named here as trusted. None: none of this kind will run."""
+    """Refuse to run code that somebody else's experiment file names: its method, model and partition must be
+    unskew's own, or those given here as trusted. None means that nothing of this kind will run."""
     if methods is not None:
         _refuse_methods(settings, path, methods)
     for what, key, trusted in (("model", "name", model), ("skew", "recipe", skew)):
@@ -62,7 +62,8 @@ def refuse_code(
 
 
 def _code_in(what: str, table: object, key: str) -> str:
-    """The user's own model or partition that settings name, with its whole path."""
+    """Return the user's own model or partition that the settings name, with its absolute path; an empty text
+    if there is none."""
     name = table.get(key) if isinstance(table, dict) else None
     if not isinstance(name, str):
         return ""

@@ -15,7 +15,8 @@ from unskew.user_code import is_code, sha256_of, split_name
 
 
 def code_sha256(name: str, before: str, what: str) -> str:
-    """The hash of the file that a model or a partition is in; nothing where it is unskew's own."""
+    """Return the hash of the file that defines a model or a partition; an empty text if it is unskew's
+    own."""
     if not is_code(name):
         return ""
     path = split_name(name)[0]
@@ -23,7 +24,7 @@ def code_sha256(name: str, before: str, what: str) -> str:
 
 
 def method_sha256(spec: MethodSpec) -> str | None:
-    """The hash of a method's own files; None where all of it is unskew's own."""
+    """Return the hash of the method's own files, or None if all of it is unskew's own."""
     files = [Path(name) for name in spec.files()]
     if not files:
         if spec.sha256:
@@ -46,7 +47,7 @@ def _same_sha256(path: Path, before: str, setting: str) -> str:
 
 
 def _unchanged(what: str, now: str, before: str | None, setting: str) -> str:
-    """The hash as it is now, which has to be what it was before where that is known."""
+    """Return the present hash; refuse it if the experiment has another one."""
     if before and before != now:
         raise UserError(
             f"{what} has changed since the experiment was written ({setting} is {before[:12]}… there and "
@@ -56,7 +57,8 @@ def _unchanged(what: str, now: str, before: str | None, setting: str) -> str:
 
 
 def skew_sha256(spec: SkewSpec) -> str:
-    """The hash of the file that a partition or the code that draws it is in; nothing where there is none."""
+    """Return the hash of the file that holds a partition or the code that draws it; an empty text if there is
+    none."""
     skew = parse_skew(spec.recipe)
     path = path_of(skew.path) if isinstance(skew, Import) else None
     if path is not None and path.is_file():

@@ -16,8 +16,8 @@ from unskew.notation import (
 
 
 def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """The settings with `path=value` pairs put in, such as budget.rounds=5. A value is read as TOML, and as
-    plain text where it is not TOML."""
+    """Return the settings with `path=value` pairs such as budget.rounds=5 put in. A value is read as TOML, or
+    as plain text if it is not valid TOML."""
     settings = copy.deepcopy(settings)
     for assignment in assignments:
         path, sign, text = assignment.partition("=")
@@ -33,8 +33,8 @@ def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, An
 
 
 def method_table(text: str) -> dict[str, Any]:
-    """`NAME`, `NAME:option=value,option=value`, or several of these joined by +, as the [method] table of an
-    experiment."""
+    """Read `NAME`, `NAME:option=value,option=value`, or several of these joined by +, as the [method] table
+    of an experiment."""
     parts = [named(part) for part in re.split(r"\+(?!\d)", text)]
     if not all(name for name, _ in parts):
         raise UserError(f"--method is '{text}' but a name is missing: write one, or several joined by +.")

@@ -49,7 +49,8 @@ class Prepared(Resolved):
 
 
 def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | None = None) -> Prepared:
-    """Resolve every default. `federation` saves the work where it is known already."""
+    """Write out every default of an experiment and make its trial. `federation` saves the work of making it
+    if it is known already."""
     Period.parse(experiment.checkpoint)  # a mistake in it is known before anything is written
     method, options = assemble(experiment.method.parts())
     alone = len(options) == 1
@@ -128,7 +129,8 @@ def prepare(experiment: Experiment, dataset: Dataset, federation: Federation | N
 
 
 def _model(spec: ModelSpec, dataset: Dataset) -> tuple[models.OwnModel | None, ModelSpec]:
-    """The user's own model, where it is one, and the settings with every default written out."""
+    """Return the user's own model, if the settings name one, and the settings with every default written
+    out."""
     given: dict[str, Any] = spec.model_extra or {}
     update: dict[str, Any] = {"init_sha256": init_sha256(spec)}
     if spec.init:
@@ -159,7 +161,8 @@ def _model(spec: ModelSpec, dataset: Dataset) -> tuple[models.OwnModel | None, M
 
 
 def _check_own(trial: Trial, name: str) -> None:
-    """Refuse a model that cannot read the data, or whose initial weights do not follow from the seed."""
+    """Refuse a model of the user's that cannot read the data, or whose initial weights do not follow from the
+    seed."""
     first, second = Network(trial, torch.device("cpu")).train_module.state_dict(), trial.build().state_dict()
     if first.keys() != second.keys() or not all(torch.equal(first[key], second[key]) for key in first):
         raise UserError(

@@ -65,21 +65,21 @@ class SkewSpec(Spec):
     recipe: str = "dirichlet:0.1"
     """How samples are divided among clients: see `unskew skew --help`."""
     clients: Literal["auto"] | int = "auto"
-    """auto: as many as the data or the recipe tell, else 10."""
+    """auto: the number that the data or the recipe implies, else 10."""
     seed: int | None = Field(default=None, ge=0)
     """The partition's own seed; follows the run's when not given."""
     sha256: str = ""
-    """The hash of the file with the recipe's function, where it is the user's own; filled in."""
+    """The hash of the file with the recipe's function, if it is the user's own; filled in."""
 
 
 class ModelSpec(Spec):
-    """A model and its options: the keys beside these are the model's own, such as hidden."""
+    """A model and its options: all other keys are the model's own, such as hidden."""
 
     model_config = ConfigDict(extra="allow")
     name: str = "auto"
     """A name of `unskew.models.MODELS`, or one's own as my_net.py:Net; auto: one that suits the data."""
     sha256: str = ""
-    """The hash of the file with the model, where it is the user's own; filled in."""
+    """The hash of the file with the model, if it is the user's own; filled in."""
     init: str = ""
     """Trained weights to start from: a .safetensors or .pt file, or a run's folder."""
     init_sha256: str = ""
@@ -100,7 +100,7 @@ class ModelSpec(Spec):
 
 
 class MethodSpec(Spec):
-    """A method and its hyperparameters: the keys beside `name` are the constructor's. For methods put
+    """A method and its hyperparameters: all keys but `name` are the constructor's. For methods put
     together, such as fedvls+fedexp, they stand in a table of each part's name."""
 
     model_config = ConfigDict(extra="allow")
@@ -109,26 +109,26 @@ class MethodSpec(Spec):
     """The hash of the method's own file; where several parts have files, the hash of these files' hashes."""
 
     def brief(self, short: Mapping[str, str] | None = None) -> str:
-        """What the method is called everywhere: its name, of a file without the folder, and the
-        hyperparameters that do not have their defaults. `short` has other names of files, where two would be
-        the same."""
+        """Return the method's label: its name (without the folder if it is a file) and the hyperparameters
+        that differ from their defaults. `short` has other names for files that would otherwise be called the
+        same."""
         parts = self.changed()
         short = short or short_paths(self.files())
         return write_parts({short.get(name, name): options for name, options in parts.items()})
 
     def changed(self) -> dict[str, dict[str, OptionValue]]:
-        """The hyperparameters that do not have their defaults, by part."""
+        """Return the hyperparameters that differ from their defaults, by part."""
         return {
             name: {key: value for key, value in options.items() if value != find(name).options.get(key)}
             for name, options in self.parts().items()
         }
 
     def files(self) -> list[str]:
-        """The parts that are the user's own files."""
+        """Return the parts that are the user's own files."""
         return [name for name in self.parts() if name.endswith(".py")]
 
     def parts(self) -> dict[str, dict[str, OptionValue]]:
-        """Each part's name and the hyperparameters given for it."""
+        """Return each part's name and the hyperparameters given for it."""
         names = [part.strip() for part in self.name.split("+")]
         given: dict[str, Any] = self.model_extra or {}
         if len(set(names)) < len(names):
@@ -184,14 +184,14 @@ class Experiment(Spec):
     @field_validator("validation", mode="before")
     @classmethod
     def _as_text(cls, value: object) -> object:
-        """A share may be written as a number."""
+        """Accept a share that is written as a number."""
         return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     def result_settings(self) -> dict[str, Any]:
-        """The settings that results depend on. The others say how and where they are computed."""
+        """Return the settings that results depend on. The others say how and where they are computed."""
         elsewhere: dict[str, Any] = dict.fromkeys(
             ("engine", "workers", "trace", "client_memory", "checkpoint"), True
         )
@@ -199,15 +199,15 @@ class Experiment(Spec):
         return self.model_dump(mode="json", exclude_none=True, exclude=elsewhere | paths)
 
     def identity(self) -> str:
-        """SHA-256 over the settings that results depend on, as canonical JSON: sorted keys, no spaces. Of a
-        resolved experiment, as `prepare` makes it, it is the same however the settings were written. A
-        dataset's file counts by its path, that of a method, a model or a partition by its path and its
-        content, weights to start from by their content."""
+        """Compute the SHA-256 of the settings that results depend on, as canonical JSON (sorted keys, no
+        spaces). For a resolved experiment, as `prepare` makes it, it does not depend on how the settings were
+        written. A dataset's file counts by its path, a method, a model or a partition by its path and
+        content, initial weights by their content."""
         text = json.dumps(self.result_settings(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def title(self) -> str:
-        """The conditions in one line."""
+        """Describe the conditions in one line."""
         cohort = "" if self.budget.cohort == "all" else f", {self.budget.cohort} per round"
         attack = "" if self.attack == "none" else f", attack {self.attack}"
         held = "" if self.validation == "none" else f", validation {self.validation}"
@@ -218,22 +218,22 @@ class Experiment(Spec):
         )
 
     def code(self) -> list[str]:
-        """The flags that name the user's own code, without which `unskew resume` does not run it: --method,
-        --model and --skew, each with its value."""
+        """Return the flags that name the user's own code (--method, --model, --skew, each with its value).
+        `unskew resume` runs such code only if it is given them."""
         own = [("--method", part) for part in self.method.parts() if "." in part]
         own += [("--model", self.model.name)] if is_code(self.model.name) else []
         own += [("--skew", self.skew.recipe)] if skew_code(self.skew.recipe) else []
         return [f"{flag} {shlex.quote(value)}" for flag, value in own]
 
     def words(self) -> list[str]:
-        """The method, the data, the skew and the seed, short enough for a folder's name."""
+        """Return the method, the data, the skew and the seed, short enough for a folder's name."""
         own = path_in(self.data.name)
         data = Path(own).name if own else named(self.data.name)[0]
         return [self.method.brief(), data, brief_skew(self.skew.recipe), f"seed{self.seed}"]
 
 
 def brief_skew(recipe: str) -> str:
-    """A recipe without the options that have their default values and without folders, for people."""
+    """Shorten a recipe for display: without default options and without folders."""
     text = write_skew(parse_skew(recipe), brief=True)
     return short_texts([text])[text]
 
@@ -243,6 +243,7 @@ def absolute_method(name: str) -> str:
 
 
 def skew_code(recipe: str) -> str:
-    """The user's own function in a recipe, such as mine.py:function; nothing where there is none."""
+    """Return the user's own function in a recipe, such as mine.py:function; an empty text if there is
+    none."""
     own = own_skew(parse_skew(recipe))
     return "" if own is None else own.name

@@ -11,14 +11,15 @@ from unskew.types import Look, View, Weights
 
 
 def samples_per_round(trial: Trial) -> float:
-    """Return how many samples a round of a trial passes through, on average over cohorts."""
+    """Return how many samples a round of a trial trains on, on average over cohorts."""
     held = trial.federation.population.samples * trial.cohort / trial.federation.clients
     return trial.epochs * held
 
 
 @dataclass
 class PassCount:
-    """How many samples clients passed through a model for an answer, a backward pass counted as two."""
+    """Counts the forward passes of single samples that clients make for an answer; a backward pass counts as
+    two."""
 
     forward: int = 0
 

@@ -18,9 +18,9 @@ from unskew.trial import Trial
 
 @dataclass(frozen=True)
 class Program:
-    """A method in stages, or one that changes the model: a function of a `Run`, which trains with a base
-    method, plain FedAvg or what the program was combined with. Programs add with methods, not with each
-    other."""
+    """A method in stages, or one that changes the model: a function of a `Run`. It trains with a base method:
+    plain FedAvg, or what the program was combined with by `+`. A program can be combined with methods, but
+    not with another program."""
 
     run: Callable[[Run], Result]
     base: Method = Method()
@@ -37,7 +37,7 @@ class Program:
         return self.base.notes
 
     def work_in(self, trial: Trial) -> Work | None:
-        """What a client computes in every round; None where the stages differ or nobody has counted."""
+        """Return what a client computes in every round; None if the stages differ or it is unknown."""
         base = self.base.work_in(trial)
         return None if self.work is None or base is None else self.work + base
 
@@ -48,9 +48,8 @@ class Program:
         keeper: StageStore | None = None,
         make_run: MakeRun | None = None,
     ) -> Result:
-        """Train under a trial's conditions. Stages that the keeper has are not trained again, but their
-        rounds are reported. `make_run` makes the run where clients are asked otherwise than by the trial's
-        engine."""
+        """Train under a trial's conditions. Stages that the keeper has stored are not trained again, but
+        their rounds are reported. `make_run` makes the run if clients are not asked by the trial's engine."""
         with closing((make_run or Run)(trial, self.base, on_round, keeper)) as run:
             return self.run(run)
 

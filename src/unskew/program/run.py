@@ -45,12 +45,12 @@ class Trained:
 
     @property
     def weights(self) -> Weights:
-        """The model to use, whole: with the parameters that nobody trains."""
+        """The whole model to use, including the frozen parameters."""
         return self.served.with_frozen(self.frozen)
 
 
 class Run:
-    """What a program is given: the trial, the base method, and what it may do with clients."""
+    """What a program is given: the trial, the base method, and the operations on clients."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Run:
         """Counts the passes that clients make for the answers of the present stage."""
 
     def engine(self, trial: Trial | None = None) -> engines.Engine:
-        """The engine of a trial, by default the run's own: started once, however often it is asked for."""
+        """Return the engine of a trial, by default the run's own. It is started once."""
         trial = trial or self.trial
         if id(trial) not in self._engines:  # the trial is kept, so that no other gets its id
             self._engines[id(trial)] = trial, self._start(trial)
@@ -96,10 +96,11 @@ class Run:
         aside: bool = False,
         record: Callable[[Round], Round | None] = lambda round: round,
     ) -> Trained:
-        """Train by a method until so many rounds are done. `record` may change a round before it is reported,
-        or return None to hide it; it is called again for stored rounds. `aside=True` trains an auxiliary
-        model: its rounds are not reported, and its traffic and cost are counted outside the budget. In the
-        run's last stage, which goes to the end of the budget, validation chooses a round and may stop it."""
+        """Train with a method until so many rounds are done. `record` may change a round before it is
+        reported, or return None to hide it; it is called again for stored rounds. `aside=True` trains an
+        auxiliary model: its rounds are not reported, and its traffic and cost are counted outside the budget.
+        In the last stage of a run, which goes to the end of the budget, validation chooses a round and may
+        stop training."""
         trial = trial or self.trial
         engine = self.engine(trial)
         last = trial.budget.rounds if until is None else until
@@ -148,14 +149,13 @@ class Run:
         (state,) = stage.states
         model = model_to_serve(method, state.server) if stage.best is None else stage.best
         trained = Trained(state, stage.rounds, model, engine.frozen)
-        if aside:  # nobody trains this model further: its engine's memory is free for the main one
+        if aside:  # this model is finished: free its engine's memory for the main one
             self._engines.pop(id(trial))
             engine.close()
         return trained
 
     def train_all(self, method: Method, trial: Trial | None = None, *, start: State | None = None) -> Result:
-        """Train all rounds in one stage, as a run that has no other: for plain methods, and for programs that
-        change the model."""
+        """Train all rounds in one stage: for plain methods, and for programs that only change the model."""
         trained = self.train("training", method, trial, start=start)
         return self.result(trained.weights, trained.state, trained.rounds, trial=trial)
 
@@ -172,9 +172,10 @@ class Run:
         models: int = 1,
     ) -> tuple[Tensors, ...]:
         """Ask clients, by default all of them, the same question and return their answers in that order.
-        `weights` are sent to all of them; a `state` brings along what each client keeps. What they answer
-        counts as sent, unless it is `local` and stays with them; what they compute for it counts as the
-        run's, where one that is asked is as large as so many `models` of the run."""
+
+        `weights` are sent to all of them; a `state` provides what each client keeps. The answers count as
+        traffic unless they are `local` and stay with the clients. What clients compute for them counts as the
+        run's cost, `models` times if the model they are asked with is as large as so many of the run's."""
         trial = trial or self.trial
         engine, federation = self.engine(trial), trial.federation
 
@@ -210,8 +211,8 @@ class Run:
         return self._stage(name, make).values
 
     def value(self, name: str, make: Callable[[], Tensors], *, shared: bool = True) -> Tensors:
-        """What the server computes by itself, once. Clients on other machines may be sent it where later
-        stages need it, unless it is not `shared`: there it is empty then."""
+        """Compute a value at the server, once. If it is `shared`, clients on other machines may receive it
+        when later stages need it; otherwise it is empty there."""
         (value,) = self._stage(name, lambda _: Stage(values=(make(),))).values
         return value
 
@@ -224,10 +225,10 @@ class Run:
         rounds: int,
         model: Callable[[Stage], Weights] | None = None,
     ) -> Stage:
-        """A stage of so many rounds of another form than those of `train`: `begin` makes it before its first
-        round, `advance` does the next one. Each is reported, and the stage may be stored after it. `model` is
-        given of the run's last stage and makes its model: validation then chooses a round, of which
-        `Stage.best` is the model, and may stop it."""
+        """Train a stage whose rounds are not those of `train`: `begin` makes the stage before its first
+        round, `advance` trains the next one. Each round is reported, and the stage may be stored after it.
+        `model` is given for the last stage of a run and makes its model: validation then chooses a round,
+        whose model is `Stage.best`, and may stop training."""
         chooses = model is not None and self.trial.federation.validation is not None
 
         def make(stage: Stage | None) -> Stage:
@@ -252,7 +253,7 @@ class Run:
         make: Callable[[Stage | None], Stage],
         tell_again: Callable[[Round], object] = lambda _: None,
     ) -> Stage:
-        """A stage's value: as it was kept, or made from what of it was kept."""
+        """Return the stage of this name: as it was stored, or made, starting from what of it was stored."""
         if name in self._names:
             raise ValueError(f"two stages are named '{name}': give each a name of its own")
         self._names.add(name)
@@ -285,11 +286,11 @@ class Run:
         validated: Assessment | None = None,
         scores: ProbabilityScores | None = None,
     ) -> Result:
-        """The run as a whole. `trial` is the one whose model the weights are, by default the run's own;
-        `owners` says whose they are where they hold a model of each, stacked on the first axis. `traffic` is
-        what was sent beside rounds and stages. `final` and `validated` are for a model that is no round's:
-        how it does on the test and validation sets. `scores` are for one that is not of the form of the
-        trial's."""
+        """Make the result of the run. `trial` is the one whose model the weights are, by default the run's
+        own. `owners` names the clients if the weights hold a model of each, stacked on the first axis.
+        `traffic` is what was sent outside of rounds and stages. `final` and `validated` are the tests of a
+        model that is not one of the rounds', and `scores` are those of a model that is not of the trial's
+        form."""
         federation = self.trial.federation
         costs = [stage.cost for stage in self.stages]
         known = [cost for cost in costs if cost is not None]
@@ -329,7 +330,7 @@ class Run:
         return ["the method looks at a network's levels, and this model has none: it saw the features alone."]
 
     def _chosen(self, rounds: Sequence[Round]) -> Round:
-        """The round whose model the run has: the one that validation chose, or else the last."""
+        """Return the round whose model the run has: the one that validation chose, or the last."""
         number = self._choice.round if self._choice else None
         return next((round for round in rounds if round.number == number), rounds[-1])
 
@@ -351,7 +352,8 @@ class Run:
         )
 
     def _scores(self, weights: Weights) -> ProbabilityScores | None:
-        """How good the probabilities of a model are, where it is of the form of the one that was trained."""
+        """Compute how good a model's probabilities are; None if it is not of the form of the trained
+        model."""
         engine = self._trained_by or self.engine()
         own = engine.initial.with_frozen(engine.frozen)
         for mine, theirs in ((own.params, weights.params), (own.buffers, weights.buffers)):
@@ -362,16 +364,17 @@ class Run:
         return engine.probability_scores(weights)
 
     def close(self) -> None:
-        """End what the run's engines have started."""
+        """Stop the run's engines and their processes."""
         for _, engine in self._engines.values():
             engine.close()
 
     def share_of_samples(self, trial: Trial) -> float:
-        """How much more or less a round of a trial trains on than one of the run's own."""
+        """Return how many samples a round of a trial trains on, relative to a round of the run's own
+        trial."""
         return samples_per_round(trial) / max(samples_per_round(self.trial), 1e-9)
 
     def _cost_of(self, forward: float) -> float:
-        """Forward passes of single samples in rounds of FedAvg."""
+        """Convert forward passes of single samples to rounds of FedAvg."""
         unit = (1 + BACKWARD) * samples_per_round(self.trial)
         return forward / max(unit, 1e-9)
 

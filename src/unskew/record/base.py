@@ -13,7 +13,7 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 Number = float | None
-"""None where it does not exist, or is not finite."""
+"""None if it does not exist, or is not finite."""
 
 
 ByClass = list[Number]

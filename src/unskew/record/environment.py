@@ -34,7 +34,7 @@ class Environment(Machine):
     """The hash of the experiment (`Experiment.identity`), here too for runs that do not end."""
     changed: dict[str, dict[str, Any]] | None = None
     """The hyperparameters that do not have their defaults, by the parts of the method: the method's label is
-    made of them. None where these are not known."""
+    made of them. None if these are not known."""
 
 
 @DECLARED

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class DamagedError(ValueError):
-    """Why a text is not what it should be; begins with the field, where it is one field's fault."""
+    """Why a text is not what it should be; begins with the name of the field if one is at fault."""
 
 
 class Format(Generic[T]):

@@ -21,7 +21,7 @@ class FixedHead:
 
     normalise: Literal["batch", "l2", "none"]
     length: float
-    """The length of every feature vector, where they are normalised by l2."""
+    """The length of every feature vector, if they are normalised by l2."""
 
 
 @DECLARED
@@ -31,7 +31,7 @@ class ClientModel:
 
     client: int
     name: str
-    """Such as the site's; empty where clients have no names."""
+    """Such as the site's; empty if clients have no names."""
 
 
 @DECLARED
@@ -54,11 +54,11 @@ class NetworkRecord:
     name: str
     """A name of `unskew.models.MODELS`; of one's own model the file and the class, or its name in Python."""
     own: bool = False
-    """Whether it is built by one's own code, which is run only where somebody asks for it."""
+    """Whether the user's own code builds it, which runs only on request."""
     norm: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     statistics: Literal["average", "local", "batch"] = "average"
-    """What becomes of BatchNorm statistics: with local and batch every batch is normalised by its own."""
+    """How BatchNorm statistics are handled: with local and batch, every batch is normalised by its own."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     tuning: TuningRecord | None = None
     """None: all of it was trained."""
@@ -67,7 +67,7 @@ class NetworkRecord:
     side_by_side: Annotated[int, Field(ge=1)] | None = None
     """How many such networks stand side by side, under one last layer."""
     clients: list[ClientModel] | None = None
-    """The clients whose models these are, where there are several, stacked in every tensor."""
+    """The clients whose models these are, if there are several, stacked in every tensor."""
 
 
 @DECLARED
@@ -102,8 +102,8 @@ class ModelFile:
     method: str
     dataset: str
     seed: int | None = None
-    """None where it is kept from those who have the model, as with differential privacy."""
+    """None if it is kept from those who have the model, as with differential privacy."""
     round: int
     """The round after which the model was this, counted from 1."""
     identity: str | None = None
-    """The hash of the experiment (`Experiment.identity`); None where the seed is, which it could reveal."""
+    """The hash of the experiment (`Experiment.identity`); None if the seed is, which it could reveal."""

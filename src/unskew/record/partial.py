@@ -14,8 +14,6 @@ from typing_extensions import TypedDict
 
 from unskew.record.base import MORE_KEYS
 
-# What is declared elsewhere, or holds more than reports rely on: other keys may stand beside these.
-
 
 @MORE_KEYS
 class Named(TypedDict):

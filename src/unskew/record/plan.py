@@ -33,7 +33,7 @@ class Planned:
     experiment: dict[str, Any] = field(default_factory=dict)
     """The experiment as experiment.toml will have it."""
     condition: str = ""
-    """What its setting is called, where there are several."""
+    """What its setting is called, if there are several."""
 
 
 @DECLARED
@@ -45,7 +45,7 @@ class Plan:
     rounds: int
     """How many rounds each run has."""
     reference: str | None = None
-    """The method that the others are to be compared with, where it was asked for."""
+    """The method that the others are to be compared with, if it was asked for."""
 
 
 SAME_FOR_ALL = ("rounds", "cohort", "epochs", "steps")

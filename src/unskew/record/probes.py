@@ -25,7 +25,7 @@ class StagesRecord:
 @DECLARED
 @dataclass(frozen=True)
 class EffectRecord:
-    """What a round did to the clients' classes of each kind; None where there are none."""
+    """What a round did to the clients' classes of each kind; None if there are none."""
 
     majority: StagesRecord | None
     minority: StagesRecord | None

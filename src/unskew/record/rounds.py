@@ -43,7 +43,7 @@ class RoundRecord:
     tallies: dict[str, int]
     """What the method counted, by name."""
     faults: list[Fault] | None = None
-    """The clients of the cohort that were left out; None where there are none."""
+    """The clients of the cohort that were left out; None if there are none."""
 
 
 @DECLARED
@@ -66,9 +66,9 @@ class TestedRound(RoundRecord):
     prediction_share: ByClass
     distance_to_uniform: Number
     domains: dict[str, Number] | None = None
-    """Accuracy on each dataset, where several were joined."""
+    """Accuracy on each dataset, if several were joined."""
     sites: SiteSpread | None = None
-    """Accuracy at the sites, where test samples have owners."""
+    """Accuracy at the sites, if test samples have owners."""
     macro_f1: Number = None
     validation: Validated | None = None
-    """Where there is a validation set."""
+    """Only if there is a validation set."""

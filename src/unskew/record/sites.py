@@ -30,9 +30,9 @@ class SiteSpread:
     median: Number
     q90: Number
     unseen: Number = None
-    """Mean over sites that no client trained on; None where there are none."""
+    """Mean over sites that no client trained on; None if there are none."""
     accuracy: dict[str, Number] | None = None
-    """The accuracy on every site; None where there are more than `MOST_SITES`."""
+    """The accuracy on every site; None if there are more than `MOST_SITES`."""
 
 
 @DECLARED
@@ -42,7 +42,7 @@ class SiteRecord:
 
     name: str
     client: int | None
-    """The client that holds its training samples; None where none or several do."""
+    """The client that holds its training samples; None if none or several do."""
     train: list[int]
     """Training samples of each class."""
     test: list[int]
@@ -55,11 +55,11 @@ class SiteRecord:
     held: Number
     """Mean accuracy of the classes that it has in training."""
     vacant: Number
-    """Mean accuracy of those that it lacks in training, where it has test samples of them."""
+    """Mean accuracy of those that it lacks in training, if it has test samples of them."""
     answered: list[list[int]]
     """Its confusion matrix without the zeros: [class, answer, number of test samples]."""
     samples: int | None = None
-    """Training samples in all, where the site does not tell of which classes they are: `train` is 0 then."""
+    """All training samples, if the site does not report their classes: `train` is then 0."""
 
     @property
     def trained_on(self) -> int:
@@ -67,8 +67,8 @@ class SiteRecord:
         return sum(self.train) if self.samples is None else self.samples
 
     def lacks(self, classes: Sequence[str]) -> list[str]:
-        """Return the classes of which the site has no training sample; none if the site does not tell its
-        counts."""
+        """Return the classes of which the site has no training sample; none if the site does not
+        report its counts."""
         if self.samples is not None:
             return []
         return [name for name, n in zip(classes, self.train, strict=True) if not n]
@@ -81,4 +81,4 @@ class SitesRecord:
 
     spread: SiteSpread
     each: list[SiteRecord]
-    """Where there are more than `MOST_SITES`, those with the lowest accuracy."""
+    """If there are more than `MOST_SITES`: those with the lowest accuracy."""

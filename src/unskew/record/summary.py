@@ -65,7 +65,7 @@ class ValidationRecord(Validated):
     """The round whose line in rounds.jsonl is of the run's model: the chosen one, or the last of a method
     that changes the model after it."""
     stopped: int | None
-    """The round after which training stopped early; None where all were done."""
+    """The round after which training stopped early; None if all were done."""
     samples: int
     """How many validate."""
 
@@ -154,6 +154,6 @@ class Summary:
     sites: SitesRecord | None = None
     macro_f1: Number = None
     probabilities: Probabilities | None = None
-    """None where the method's model cannot be asked."""
+    """None if the method's model cannot be asked."""
     validation: ValidationRecord | None = None
-    """Where there is a validation set: the run's model is then that of the round they chose."""
+    """Only if there is a validation set: the run's model is then that of the round they chose."""

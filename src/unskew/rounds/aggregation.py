@@ -23,7 +23,7 @@ from unskew.types import Params, ServerState, Tensors, Updates, Weights
 
 @dataclass(frozen=True, eq=False)
 class RoundSummary:
-    """What a round came to, beside the next state."""
+    """What a round computed in addition to the next state."""
 
     done: list[ClientAnswer]
     """The clients that took at least one step, and whose updates are used."""
@@ -36,8 +36,8 @@ class RoundSummary:
 def aggregate(
     trial: Trial, method: Method, state: State, received: Weights, done: list[ClientAnswer]
 ) -> tuple[State, RoundSummary]:
-    """The next state from what the clients that trained have made of the received model: a function of
-    tensors, which waits for nothing. Without any, the model stays as it was."""
+    """Compute the next state from the updates of the clients that trained. It only depends on tensors and
+    does not wait for the device. If no client trained, the model stays as it was."""
     if not done:
         return _following(trial, state, state.server, done), RoundSummary(
             done, {}, torch.tensor(math.nan), {}
@@ -63,7 +63,7 @@ def aggregate(
 
 
 def _following(trial: Trial, state: State, server: ServerState, done: list[ClientAnswer]) -> State:
-    """The state after a round, with what its clients keep."""
+    """Return the state after a round, including what its clients keep."""
     by_client, store = {job.task.client: fit for job, fit in done}, store_of(trial)
 
     def kept(before: ClientTensors, now: Callable[[Fit], Tensors]) -> ClientTensors:
@@ -101,8 +101,8 @@ def _gather(trial: Trial, received: Weights, t: int, fits: list[Fit]) -> Updates
 
 
 def average_buffers(before: Tensors, updates: Updates) -> Tensors:
-    """Average floating-point buffers by the clients' weights, and take the largest value of counters. What no
-    client changed stays exactly as it was."""
+    """Average floating-point buffers by the clients' weights, and take the largest value of counters. Values
+    that no client changed stay exactly as they were."""
     return {
         name: before[name] + torch.tensordot(updates.weight.to(value), value - before[name], dims=1)
         if value.is_floating_point()

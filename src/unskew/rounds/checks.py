@@ -11,7 +11,7 @@ from unskew.types import Weights
 
 
 def check_compatible(trial: Trial, method: Method) -> None:
-    """Refuse a method that the trial's optimiser, its state or the probe does not fit."""
+    """Refuse a method that does not fit the trial's optimiser, its state or the probe."""
     budget = trial.budget
     kind = OptimizerChoice.parse(budget.optimizer).kind
     if method.needs_sgd and kind != "sgd":
@@ -33,7 +33,7 @@ def check_compatible(trial: Trial, method: Method) -> None:
 
 def check_fits(method: Method, state: State, initial: Weights, trial: Trial) -> None:
     """Refuse a state of another model, one that lacks what the method's server keeps, or one whose clients
-    have kept another optimiser's state."""
+    kept the state of another optimiser."""
     of_model = state.server.weights
     for have, need in ((of_model.params, initial.params), (of_model.buffers, initial.buffers)):
         for name in sorted(have.keys() | need.keys()):

@@ -13,12 +13,12 @@ from unskew.types import Weights
 
 
 def notes_of_faults(rounds: Iterable[Round]) -> list[str]:
-    """A note of the clients that rounds continued without, and none where there are none."""
+    """Return a note that names the clients that rounds continued without; no note if there are none."""
     return fault_notes((round.number, fault) for round in rounds for fault in round.faults)
 
 
 def divergence(weights: Weights) -> list[str]:
-    """A note where a model holds NaN or infinite values, and none where it does not."""
+    """Return a note if a model holds NaN or infinite values; no note otherwise."""
     if is_finite(weights):
         return []
     return ["training diverged: the final model holds NaN or infinite weights; try a smaller lr."]
@@ -29,6 +29,6 @@ def is_finite(weights: Weights) -> bool:
 
 
 def rounds_cost(trial: Trial, method: Method, rounds: int) -> float | None:
-    """The computation of so many rounds in rounds of FedAvg; None where nobody has counted the method's."""
+    """Return the computation of so many rounds, in rounds of FedAvg; None if it is unknown for the method."""
     work, epochs = method.work_in(trial), trial.epochs
     return None if work is None else rounds * metrics.round_cost(work.passes(epochs), epochs)

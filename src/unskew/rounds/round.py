@@ -30,7 +30,7 @@ def run_round(
     *,
     sampler: CohortSampler | None = None,
 ) -> tuple[State, Round]:
-    """One round, and what it did: sample, fit, aggregate, test, record."""
+    """Do one round: sample, fit, aggregate, test, record. Return the next state and the round's results."""
     after, pending = begin_round(trial, method, engine, state, sampler=sampler)
     outcome = pending.result()
     if isinstance(outcome, TrainedCohort):
@@ -45,7 +45,7 @@ CohortSampler = Callable[[Trial, int], list[Task]]
 
 
 def sample_cohort(trial: Trial, round: int) -> list[Task]:
-    """The clients that take part in a round, each with all its samples."""
+    """Choose the clients that take part in a round, each with all its samples."""
     federation = trial.federation
     chosen = draw_cohort(trial.seed, round, federation.clients, trial.cohort)
     return [Task(client, round, federation.holding(client)) for client in chosen]
@@ -58,7 +58,7 @@ class TrainedCohort:
     received: Weights
     """The model that all of them were sent."""
     shared: Tensors
-    """What the server broadcast beside it."""
+    """What the server broadcast in addition to the model."""
     tasks: list[Task]
     answers: list[ClientAnswer]
     """The answers that can be used, of the clients that took at least one step."""
@@ -69,7 +69,8 @@ class TrainedCohort:
     stop_timer: Callable[[], Pending[float]]
 
     def settled(self) -> TrainedCohort:
-        """Return this without what cannot be used, or this object where all can be. It waits."""
+        """Wait for the values of all answers. Return this cohort without those that cannot be used, or this
+        object if all can be."""
         if not (found := self.unusable.result()):
             return self
         answers, faults = without(self.answers, found), (*self.faults, *found)
@@ -79,8 +80,8 @@ class TrainedCohort:
 def fit_cohort(
     trial: Trial, method: Method, engine: engines.Engine, state: State, sampler: CohortSampler
 ) -> TrainedCohort:
-    """Train the clients of a round and look at what they send. Of an engine that works ahead of its numbers,
-    values are looked at when they arrive."""
+    """Train the clients of a round and check what they send. If the engine works ahead of the device, values
+    are checked when they arrive."""
     stop_timer = engine.start_timer()
     received, t, ahead = model_to_send(method, state.server), state.round, engine.rounds_ahead > 0
     tasks = sampler(trial, t)
@@ -115,9 +116,9 @@ def begin_round(
     sampler: CohortSampler | None = None,
     cohort: TrainedCohort | None = None,
 ) -> tuple[State, Pending[Round | TrainedCohort]]:
-    """One round, without waiting for a device that works on its own: the next state, and the round's record,
-    which is there when the device has got so far. Where it then turns out that an update cannot be used, what
-    is there instead is the cohort without it, to begin the round again with from the same state."""
+    """Begin one round without waiting for the device. Return the next state and the round's record, which is
+    available when the device has finished the round. If an update then turns out to be unusable, the result
+    is the cohort without it instead: begin the round again with that cohort, from the same state."""
     cohort = cohort or fit_cohort(trial, method, engine, state, sampler or sample_cohort)
     received, t = cohort.received, state.round
     try:
@@ -180,7 +181,8 @@ def begin_round(
 
 
 def raise_if_own_fault(method: Method, engine: engines.Engine, state: State, cohort: TrainedCohort) -> None:
-    """Say which part of a method's objective is not finite, where that has not come of the training."""
+    """Raise an error that names the part of the method's objective which is not finite, if training is not
+    the cause."""
     first = cohort.faults[0].client
     task = next(task for task in cohort.tasks if task.client == first)
     try:
@@ -197,8 +199,8 @@ def raise_if_own_fault(method: Method, engine: engines.Engine, state: State, coh
 
 
 def attacked(trial: Trial, received: Weights, t: int, answers: list[ClientAnswer]) -> list[ClientAnswer]:
-    """What the clients send, where the trial has some that attack. Those know of each other's honest updates
-    what can be used."""
+    """Return what the clients send if some of them attack. Attackers know the usable honest updates of each
+    other."""
     if trial.attack.kind == "none":
         return answers
     honest = {job.task.client: fit.weights for job, fit in answers if is_finite(fit.weights)}

@@ -13,13 +13,13 @@ from unskew.types import ServerState, Weights
 
 
 def initial_state(method: Method, weights: Weights, *, round: int = 0) -> State:
-    """The state before a round, with nothing remembered but the model."""
+    """Return the state before a round in which nothing is kept but the model."""
     memory = check_named_tensors("server.init", method.server.init(weights))
     return State(ServerState(weights, memory, round))
 
 
 def model_to_send(method: Method, state: ServerState) -> Weights:
-    """The model that the clients of the next round receive."""
+    """Return the model that clients receive in the next round."""
     model = method.server.send(state)
     check_instance("server.send", model, Weights)
     check_like_model("server.send", model.params, state.weights.params)
@@ -27,20 +27,21 @@ def model_to_send(method: Method, state: ServerState) -> Weights:
 
 
 def model_to_serve(method: Method, state: ServerState) -> Weights:
-    """The model to evaluate, save and deploy after a round."""
+    """Return the model to evaluate, save and deploy after a round."""
     model = method.server.serve(state)
     check_instance("server.serve", model, Weights)
     return model
 
 
 def store_of(trial: Trial) -> ClientStore:
-    """Where a trial's clients keep what they keep."""
+    """Return the store in which a trial's clients keep tensors between rounds."""
     limit = None if trial.client_memory is None else int(trial.client_memory * 1e9)
     return client_store(trial.pick_device(), limit, trial.client_files)
 
 
 def recall(method: Method, engine: engines.Engine, state: State, task: Task) -> Job:
-    """A client's task with what it remembers, or what the method begins with."""
+    """Make a client's job from its task and what it keeps; if it keeps nothing yet, from the method's initial
+    memory."""
     client = task.client
     memory = state.memories[client] if client in state.memories else engine.start_memory(method, task)
     return Job(task, memory, state.buffers.get(client), state.optimizers.get(client, {}))

@@ -25,9 +25,9 @@ def train_rounds(
     after_round: Callable[[Round, State], bool] = lambda *_: False,
 ) -> State:
     """Train up to round `until` (by default the budget's). `after_round(round, state)` is called in order and
-    returns True to stop. With `engine.rounds_ahead > 0` a round may start before the numbers of the one
-    before arrive; if these show an update that cannot be used, training goes back to the state before that
-    round and repeats it without the client."""
+    returns True to stop. With `engine.rounds_ahead > 0` a round may begin before the results of the previous
+    one arrive. If these show an unusable update, training goes back to the state before that round and
+    repeats it without the client."""
     check_compatible(trial, method)
     until = trial.budget.rounds if until is None else until
     under_way: list[tuple[State, Pending[Round | TrainedCohort]]] = []

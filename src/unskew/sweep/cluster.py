@@ -77,7 +77,7 @@ def run_on_cluster(
                     continue
                 watch.label(cells[number].name)
                 ends[number] = _take(unpack(answer), folders[number], each[number], watch, log)
-    except UserError as error:  # no worker starts: nobody will run what is left
+    except UserError as error:  # no worker starts: what is left cannot run
         for number in sent.keys() - ends.keys():
             fail(number, error)
     except KeyboardInterrupt:
@@ -88,15 +88,15 @@ def run_on_cluster(
 
 @dataclass(frozen=True, eq=False)
 class _Done:
-    """What a worker tells of a run."""
+    """What a worker sends back after a run."""
 
     where: record.Environment
     time: record.Time
     rounds: list[Round]
-    """Those that were finished."""
+    """The finished ones."""
     end: Result | record.Failure
     notes: list[str]
-    """What was said of checkpoints."""
+    """Messages about checkpoints."""
 
 
 def _take(

@@ -91,7 +91,7 @@ def run_folder(path: Path, resolved: Resolved, log: Sequence[str] = ()) -> Itera
     claim(path)
     try:
         with locked(path):
-            empty = claim(path) == EMPTY  # asked again, since nobody else changes it from here on
+            empty = claim(path) == EMPTY  # asked again: from here on no other process changes it
             try:
                 folder = RunFolder(path, resolved)
             except BaseException as error:

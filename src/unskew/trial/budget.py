@@ -18,7 +18,7 @@ from unskew.types import Optimizer
 
 
 def _whole(number: float) -> float:
-    """A whole number as such, however it was written."""
+    """Turn a float that is a whole number into an int."""
     return int(number) if number == int(number) else number
 
 
@@ -38,7 +38,7 @@ class Budget(Spec):
         ]
         | None
     ) = 5
-    """Passes of a client over its data in a round; None where `steps` are given. Of a part of a pass, so many
+    """Passes of a client over its data in a round; None if `steps` are given. Of a part of a pass, so many
     of its batches, rounded up."""
     steps: int | None = Field(default=None, ge=1)
     """Local steps of every client in a round, whatever it holds, in the place of epochs: pass follows pass,
@@ -88,29 +88,30 @@ class Budget(Spec):
             )
 
     def lr_at(self, round: int) -> float:
-        """The learning rate of a round, counted from 0."""
+        """Return the learning rate of a round, counted from 0."""
         return Schedule.parse(self.schedule).lr_at(round, self.lr, self.rounds)
 
     def local_optimizer(self, lr: float | Tensor, *, fused: bool = False) -> Optimizer:
-        """The rule by which clients move; `fused`: in the form of a GPU's kernels."""
+        """Make the clients' optimiser. `fused` chooses the GPU's fused kernels."""
         choice = OptimizerChoice.parse(self.optimizer)
         return choice.rule(lr, momentum=self.momentum or 0.0, weight_decay=self.weight_decay, fused=fused)
 
     def batch_sizes(self, samples: int, *, drop_single: bool = False) -> list[int]:
-        """The sizes of the batches of one pass. `drop_single` leaves out a trailing batch of one sample after
-        full ones, from which BatchNorm could take no statistics."""
+        """Return the sizes of the batches of one epoch. `drop_single` leaves out a last batch of one sample
+        that follows full ones, since BatchNorm cannot compute statistics of it."""
         full, rest = divmod(samples, self.batch_size)
         left_out = drop_single and rest == 1 and full
         return [self.batch_size] * full + ([rest] if rest and not left_out else [])
 
     def steps_in(self, batches: int) -> int:
-        """The local steps of a client whose pass over its data has so many batches."""
+        """Return the local steps of a client whose epoch has so many batches."""
         if self.steps is not None:
             return self.steps if batches else 0
         return _steps_in(self.epochs, batches)
 
     def passed(self, samples: int, *, drop_single: bool = False) -> int:
-        """How many samples a client that holds so many passes through in a round, counted once per epoch."""
+        """Return how many samples a client with so many samples trains on in a round, counted once per
+        epoch."""
         sizes = self.batch_sizes(samples, drop_single=drop_single)
         whole, rest = divmod(self.steps_in(len(sizes)), max(1, len(sizes)))
         return whole * sum(sizes) + sum(sizes[:rest])
@@ -118,5 +119,5 @@ class Budget(Spec):
 
 @lru_cache(maxsize=1024)
 def _steps_in(epochs: float, batches: int) -> int:
-    """Counted by the decimal digits of `epochs`: in binary 0.1 is not exactly a tenth."""
+    """Count steps by the decimal digits of `epochs`, since 0.1 is not exactly a tenth in binary."""
     return math.ceil(Fraction(str(epochs)) * batches)

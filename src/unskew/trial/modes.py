@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 Statistics = Literal["average", "local", "batch"]
-"""What becomes of BatchNorm statistics. average: the server averages them with the clients' weights.
+"""How BatchNorm statistics are handled. average: the server averages them with the clients' weights.
 local: they stay with their client, and the global model is tested on the statistics of the test batch.
 batch: there are none, and every forward pass normalises by its own batch."""
 

@@ -21,7 +21,7 @@ class Evaluation(Spec):
     batch_size: int = Field(default=500, ge=1)
 
     def due(self, round: int, rounds: int) -> bool:
-        """Whether the model is to be tested after a round, counted from 1."""
+        """Say whether the model is tested after a round, counted from 1."""
         return round % self.every == 0 or round == rounds
 
 
@@ -40,7 +40,7 @@ class Stop(Spec):
 
     @classmethod
     def parse(cls, text: str) -> Stop:
-        """Read `none`, or `patience=20,metric=macro-f1,min_delta=0.001`, of which each may be left out."""
+        """Read `none`, or `patience=20,metric=macro-f1,min_delta=0.001`, any of which may be left out."""
         if text.strip() in ("", "none"):
             return cls()
         values: dict[str, Any] = {}
@@ -63,7 +63,8 @@ class Stop(Spec):
         return ",".join(f"{key}={value}" for key, value in options.items())
 
     def score(self, confusion: metrics.Counts, loss: float) -> float:
-        """How good a model is by the metric, from its confusion matrix and its loss: more is better."""
+        """Compute how good a model is by the metric, from its confusion matrix and its loss: higher is
+        better."""
         if self.metric == "loss":
             return -loss
         return float(METRICS[self.metric](confusion))
@@ -78,19 +79,20 @@ METRICS: dict[str, Callable[[metrics.Counts], float]] = {
 
 
 class Probe(Spec):
-    """How often the clients' own models are looked at: what a round did to each, which costs a test each."""
+    """How often the clients' own models are tested, which shows what a round did to each; it costs one test
+    per client."""
 
     every: int = Field(default=0, ge=0)
     """Probe every so many rounds, and the last one; 0: never."""
 
     def due(self, round: int, rounds: int) -> bool:
-        """Whether a round, counted from 1, is to be probed."""
+        """Say whether a round, counted from 1, is probed."""
         return bool(self.every) and (round % self.every == 0 or round == rounds)
 
 
 class Faults(Spec):
-    """What becomes of a client that sends no update, or one that cannot be used: with NaN or infinite values,
-    with other names, shapes or types than it was sent, or too large."""
+    """What to do about a client that sends no update, or one that cannot be used: with NaN or infinite
+    values, with other names, shapes or types than the model's, or too large."""
 
     on_fault: Literal["stop-at-errors", "skip", "stop"] = "stop-at-errors"
     """skip: the round continues without the client. stop: the run stops. stop-at-errors: it stops where code

@@ -41,7 +41,7 @@ trained, its gradient."""
 
 @dataclass(frozen=True)
 class Trial:
-    """A federation, a model and a budget: all a run needs beside the method."""
+    """A federation, a model and a budget: all a run needs in addition to the method."""
 
     federation: Federation
     model: str | nn.Module | Callable[[], nn.Module]
@@ -127,7 +127,7 @@ class Trial:
 
     @cached_property
     def start_notes(self) -> tuple[str, ...]:
-        """What the model starts from, and which part of it is trained, where that is not all of it."""
+        """What the model starts from, and which part of it is trained, if that is not all of it."""
         if self.init is None and not self.tuning:
             return ()
         module, matched = self._made()
@@ -138,17 +138,18 @@ class Trial:
         return tuple(notes)
 
     def with_model(self, model: nn.Module | Callable[[], nn.Module]) -> Trial:
-        """The trial with another model, which is taken as it is: what was asked of the first, such as options
-        or weights to start from, is no longer."""
+        """Return the trial with another model, taken as it is: settings for the first one, such as options or
+        initial weights, do not apply to it."""
         return replace(self, model=model, norm=None, model_options={}, init=None, tuning=models.Tuning())
 
     def counts_of(self, client: int, counts: Tensor) -> Tensor:
-        """A client's label counts as it claims them: true, unless an attack says otherwise."""
+        """Return a client's label counts as it reports them: the true ones, unless an attack changes them."""
         return self.attack.counts(self.seed, self.federation.clients, client, counts)
 
     def sent_of(self, weights: Weights) -> Tensors:
-        """What of a model the server and the clients send each other: its parameters, and its buffers where
-        they are averaged. Elsewhere clients keep their own, or all have the same for good."""
+        """Return the tensors of a model that the server and the clients send each other: the parameters, and
+        the buffers if they are averaged. Otherwise every client keeps its own buffers, or there are none that
+        change."""
         return weights.params | weights.buffers if self.statistics == "average" else weights.params
 
     @property
@@ -159,13 +160,13 @@ class Trial:
     @cached_property
     def epochs(self) -> float:
         """How often a round passes a client's sample through the model, on average over all samples: the
-        budget's epochs, or what its steps come to."""
+        budget's epochs, or its steps converted to epochs."""
         if self.budget.steps is None and isinstance(self.budget.epochs, int):
             return self.budget.epochs
         return self.passed(self.federation.sizes) / max(1, self.federation.population.samples)
 
     def passed(self, sizes: Tensor) -> float:
-        """How many samples clients that hold so many each pass through in a round, all of them together."""
+        """Return how many samples clients of these sizes train on in a round, all of them together."""
         if self.budget.steps is None and isinstance(self.budget.epochs, int):
             return self.budget.epochs * int(sizes.sum())
         clients = Counter[int](sizes.tolist())
@@ -193,8 +194,8 @@ class Trial:
         return replace(network, statistics=self.statistics, precision=self.pick_precision())
 
     def build(self, *, adapted: bool = True) -> nn.Module:
-        """The model with its initial weights: the same for every method under this trial. `adapted` says that
-        it returns features and logits, as all of MODELS do."""
+        """Build the model with its initial weights, the same for every method under this trial. With
+        `adapted` it returns features and logits, as all of MODELS do."""
         module, _ = self._made()
         if adapted and not isinstance(self.model, str):
             module = models.adapt(module, len(self.federation.dataset.classes))
@@ -205,7 +206,7 @@ class Trial:
         return module
 
     def _made(self) -> tuple[nn.Module, models.Matched | None]:
-        """The model, and what of the weights to start from it has taken."""
+        """Build the model, and match it with the weights to start from, if any."""
         dataset = self.federation.dataset
         classes = len(dataset.classes)
         with torch.random.fork_rng(devices=[]):
@@ -245,7 +246,7 @@ class Trial:
         return device
 
     def pick_precision(self) -> Precision:
-        """The trial's precision on its device."""
+        """Return the precision to use on the trial's device."""
         if self.precision != "auto":
             return self.precision
         return "tf32" if self.pick_device().type == "cuda" else "fp32"
@@ -265,7 +266,7 @@ def _copy(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def _float32() -> Iterator[None]:
-    """Make tensors of float32, whatever PyTorch's default is, as data are."""
+    """Make float32 PyTorch's default type, as in the data."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -275,7 +276,7 @@ def _float32() -> Iterator[None]:
 
 
 def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, Any]) -> NetworkRecord:
-    """A network that is made by the user's own code."""
+    """Describe a network that the user's own code makes."""
     if isinstance(model, models.OwnModel):
         file, name = split_name(model.name)
         return NetworkRecord(name=f"{file.name}:{name}", own=True, options=models.stated_options(model))
@@ -286,7 +287,7 @@ def _own_network(model: nn.Module | Callable[[], nn.Module], options: dict[str, 
 
 
 def _check_memory(name: str, make: Callable[[], nn.Module]) -> None:
-    """Refuse a model that no memory holds before it is made."""
+    """Refuse a model that does not fit into memory before it is made."""
     try:
         with torch.device("meta"):  # its shapes alone
             size: float = 4 * sum(value.numel() for value in make().parameters())
@@ -299,7 +300,7 @@ def _check_memory(name: str, make: Callable[[], nn.Module]) -> None:
 
 
 def weights_of(module: nn.Module) -> Weights:
-    """A module's trainable parameters, and its buffers but for those of frozen BatchNorms."""
+    """Return a module's trainable parameters and its buffers, except for those of frozen BatchNorms."""
     every = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     unsent = every | models.frozen_tensors(module).keys()
     params = {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
