@@ -34,7 +34,7 @@ class RoundSummary:
 
 
 def aggregate(
-    trial: Trial, method: Method, state: State, received: Weights, done: list[ClientAnswer]
+    trial: Trial, method: Method, state: State, sent: Weights, done: list[ClientAnswer]
 ) -> tuple[State, RoundSummary]:
     """Compute the next state from the updates of the clients that trained. It only depends on tensors and
     does not wait for the device. If no client trained, the model stays as it was."""
@@ -43,14 +43,14 @@ def aggregate(
             done, {}, torch.tensor(math.nan), {}
         )
     server = state.server
-    updates = _gather(trial, received, state.round, [fit for _, fit in done])
+    updates = _gather(trial, sent, state.round, [fit for _, fit in done])
     revised = method.server.revise(server, updates)
     check_instance("server.revise", revised, Updates)
-    delta = check_like_model("server.combine", method.server.combine(server, revised), received.params)
+    delta = check_like_model("server.combine", method.server.combine(server, revised), sent.params)
     params, memory = check_pair("server.move", method.server.move(server, delta), "parameters, memory")
-    params = check_like_model("server.move", params, received.params)
+    params = check_like_model("server.move", params, sent.params)
     memory = check_named_tensors("server.move", memory)
-    buffers = received.buffers
+    buffers = sent.buffers
     if trial.statistics == "average":
         combine_buffers = method.server.buffers or average_buffers
         buffers = check_like_model("server.buffers", combine_buffers(buffers, revised), buffers)
@@ -78,8 +78,8 @@ def _following(trial: Trial, state: State, server: ServerState, done: list[Clien
     )
 
 
-def _gather(trial: Trial, received: Weights, t: int, fits: list[Fit]) -> Updates:
-    device = next(iter(received.params.values())).device
+def _gather(trial: Trial, sent: Weights, t: int, fits: list[Fit]) -> Updates:
+    device = next(iter(sent.params.values())).device
     population = trial.federation.population
     samples = torch.tensor([fit.samples for fit in fits], dtype=torch.float64)
 
@@ -90,7 +90,7 @@ def _gather(trial: Trial, received: Weights, t: int, fits: list[Fit]) -> Updates
     return Updates(
         holders=population.holders,
         weight=upload(samples / samples.sum(), device),
-        delta={name: value.sub_(received.params[name]) for name, value in after.items()},
+        delta={name: value.sub_(sent.params[name]) for name, value in after.items()},
         buffers=stacked([fit.weights.buffers for fit in fits]),
         steps=upload(torch.tensor([fit.steps for fit in fits]), device),
         lr=trial.budget.lr_at(t),

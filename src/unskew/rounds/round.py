@@ -53,9 +53,9 @@ def sample_cohort(trial: Trial, round: int) -> list[Task]:
 
 @dataclass(frozen=True, eq=False)
 class TrainedCohort:
-    """The clients that trained in a round, and what came of it."""
+    """The clients that trained in a round, and their answers."""
 
-    received: Weights
+    sent: Weights
     """The model that all of them were sent."""
     shared: Tensors
     """What the server broadcast in addition to the model."""
@@ -83,19 +83,19 @@ def fit_cohort(
     """Train the clients of a round and check what they send. If the engine works ahead of the device, values
     are checked when they arrive."""
     stop_timer = engine.start_timer()
-    received, t, ahead = model_to_send(method, state.server), state.round, engine.rounds_ahead > 0
+    sent, t, ahead = model_to_send(method, state.server), state.round, engine.rounds_ahead > 0
     tasks = sampler(trial, t)
     with engine.deterministic():  # also on its number of threads: workers want the cores
         jobs = [recall(method, engine, state, task) for task in tasks]
-    # An engine that works ahead of its numbers makes the next round's inputs meanwhile.
+    # An engine that works ahead of the device makes the next round's inputs meanwhile.
     upcoming = sampler(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
     shared = check_named_tensors("server.share", method.server.share(state.server))
-    outcomes = engine.fit(method, received, shared, jobs, upcoming)
+    outcomes = engine.fit(method, sent, shared, jobs, upcoming)
 
-    answers, faults = sort_out(trial.faults, t, jobs, outcomes, received)
+    answers, faults = sort_out(trial.faults, t, jobs, outcomes, sent)
     with engine.deterministic():
-        answers = attacked(trial, received, t, answers)
-    check = ValueCheck(answers, received, trial.faults.max_norm)
+        answers = attacked(trial, sent, t, answers)
+    check = ValueCheck(answers, sent, trial.faults.max_norm)
     arriving = engine.fetch(check.values)
 
     def unusable() -> list[Fault]:
@@ -103,7 +103,7 @@ def fit_cohort(
         accept(trial.faults, t, found)
         return found
 
-    cohort = TrainedCohort(received, shared, tasks, answers, tuple(faults), Pending(unusable), stop_timer)
+    cohort = TrainedCohort(sent, shared, tasks, answers, tuple(faults), Pending(unusable), stop_timer)
     return cohort if ahead else cohort.settled()
 
 
@@ -120,7 +120,7 @@ def begin_round(
     available when the device has finished the round. If an update then turns out to be unusable, the result
     is the cohort without it instead: begin the round again with that cohort, from the same state."""
     cohort = cohort or fit_cohort(trial, method, engine, state, sampler or sample_cohort)
-    received, t = cohort.received, state.round
+    sent, t = cohort.sent, state.round
     try:
         require_enough(trial.faults, t, len(cohort.answers), cohort.faults)
     except DivergedError:
@@ -128,7 +128,7 @@ def begin_round(
         raise
     try:
         with engine.deterministic():
-            following, summary = aggregate(trial, method, state, received, cohort.answers)
+            following, summary = aggregate(trial, method, state, sent, cohort.answers)
 
         due = trial.evaluation.due(following.round, trial.budget.rounds)
         model = model_to_serve(method, following.server) if due else None
@@ -142,14 +142,14 @@ def begin_round(
             known = test if model is following.server.weights else None
             trained = {job.task: fit.weights for job, fit in summary.done}
             moved = following.server.weights
-            findings = observe(trial, engine, received, trained, summary.delta, moved, known)
+            findings = observe(trial, engine, sent, trained, summary.delta, moved, known)
     except Exception:
-        if (settled := cohort.settled()) is not cohort:  # the error may come of what cannot be used
+        if (settled := cohort.settled()) is not cohort:  # an answer that cannot be used may have caused the error
             return state, Pending.done(settled)
         raise
 
     traffic = metrics.traffic(
-        trial.sent_of(received),
+        trial.sent_of(sent),
         cohort=len(cohort.tasks),
         trained=len(summary.done),
         shared=cohort.shared,
@@ -187,8 +187,8 @@ def raise_if_own_fault(method: Method, engine: engines.Engine, state: State, coh
     task = next(task for task in cohort.tasks if task.client == first)
     try:
         job = recall(method, engine, state, task)
-        bad = find_bad_part(engine, method, cohort.received, cohort.shared, job)
-    except Exception:  # of a method that cannot be asked outside of training
+        bad = find_bad_part(engine, method, cohort.sent, cohort.shared, job)
+    except Exception:  # the method cannot be evaluated outside of training
         return
     if bad:
         what, name = bad
@@ -198,13 +198,13 @@ def raise_if_own_fault(method: Method, engine: engines.Engine, state: State, coh
         ) from None
 
 
-def attacked(trial: Trial, received: Weights, t: int, answers: list[ClientAnswer]) -> list[ClientAnswer]:
+def attacked(trial: Trial, sent: Weights, t: int, answers: list[ClientAnswer]) -> list[ClientAnswer]:
     """Return what the clients send if some of them attack. Attackers know the usable honest updates of each
     other."""
     if trial.attack.kind == "none":
         return answers
     honest = {job.task.client: fit.weights for job, fit in answers if is_finite(fit.weights)}
-    lies = trial.attack.changed(trial.seed, t, trial.federation.clients, received, honest)
+    lies = trial.attack.changed(trial.seed, t, trial.federation.clients, sent, honest)
     if trial.statistics == "local":  # buffers are not sent: a client keeps its own
         lies = {client: Weights(lie.params, honest[client].buffers) for client, lie in lies.items()}
     return [(job, replace(fit, weights=lies.get(job.task.client, fit.weights))) for job, fit in answers]
