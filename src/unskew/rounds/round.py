@@ -144,7 +144,7 @@ def begin_round(
             moved = following.server.weights
             findings = observe(trial, engine, sent, trained, summary.delta, moved, known)
     except Exception:
-        if (settled := cohort.settled()) is not cohort:  # an answer that cannot be used may have caused the error
+        if (settled := cohort.settled()) is not cohort:  # an unusable answer may have caused the error
             return state, Pending.done(settled)
         raise
 
