@@ -83,9 +83,9 @@ def _in_step(count: int) -> None:
 
 
 def _in_aggregation(count: int) -> None:
-    from unskew import rounds
+    from unskew.rounds import aggregation
 
-    _at(rounds, "_gather", count, before=False)
+    _at(aggregation, "_gather", count, before=False)
 
 
 def _in_stage(count: int) -> None:
@@ -137,9 +137,9 @@ def _in_record(count: int) -> None:
 
 
 def _at_end(count: int) -> None:
-    from unskew import runs
+    from unskew.runs import folder
 
-    _at(runs, "write_whole", count, before=False)
+    _at(folder, "write_whole", count, before=False)
 
 
 POINTS: dict[str, tuple[Callable[[int], None], int]] = {
