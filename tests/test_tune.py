@@ -12,7 +12,8 @@ import pytest
 
 from unskew import Trial, UserError
 from unskew.runs import RunFolder
-from unskew.search import Search, Searched, TrialLine, best, choose, parse_over
+from unskew.tune.search import Search, Searched, TrialLine, best, choose
+from unskew.tune.space import parse_over
 
 pytest.importorskip("optuna")
 

@@ -24,7 +24,7 @@ from unskew.record import Plan
 from unskew.report.read import read_run
 from unskew.study import Study, StudyCell, read_plan
 from unskew.sweep import execute, is_finished, remove_leftovers
-from unskew.tune import read_search
+from unskew.tune.folder import read_search
 
 
 def resume(

@@ -17,21 +17,11 @@ from unskew.experiment import Experiment, Prepared, put, read
 from unskew.record import DamagedError, Failure, to_json
 from unskew.report.read import SavedRun
 from unskew.runs import slug, write_whole
-from unskew.search import (
-    SEARCH,
-    TRIAL,
-    Over,
-    Search,
-    TrialLine,
-    Value,
-    best,
-    choose,
-    default_values,
-    trials_of,
-)
 from unskew.sweep import SweepRun, Watcher, sweep
+from unskew.tune.search import SEARCH, TRIAL, Search, TrialLine, best, choose, trials_of
+from unskew.tune.space import Dimension, Value, default_values
 
-Methods = Mapping[str, tuple[Mapping[str, Any], Sequence[Over]]]
+Methods = Mapping[str, tuple[Mapping[str, Any], Sequence[Dimension]]]
 """Of each method that is searched its table in an experiment, and what is tried."""
 Prepare = Callable[[Sequence[Experiment]], list[Prepared]]
 """From settings to experiments that can run."""
@@ -115,12 +105,12 @@ def run_search(
     ):
         done[line.method][line.number] = line
     _write_trials(folder, done)
-    planned = {name: trials_of(search, overs) for name, (_, overs) in methods.items()}
+    planned = {name: trials_of(search, space) for name, (_, space) in methods.items()}
     while any(len(done[name]) < planned[name] for name in methods):
         chosen = [
             (name, number, values)
-            for name, (_, overs) in methods.items()
-            for number, values in _next(search, overs, done[name], planned[name])
+            for name, (_, space) in methods.items()
+            for number, values in _next(search, space, done[name], planned[name])
         ]
         for line in run(chosen):
             done[line.method].append(line)
@@ -128,12 +118,12 @@ def run_search(
 
 
 def _next(
-    search: Search, overs: Sequence[Over], done: Sequence[TrialLine], planned: int
+    search: Search, space: Sequence[Dimension], done: Sequence[TrialLine], planned: int
 ) -> Iterator[tuple[int, dict[str, Value]]]:
     """The trials of a method that come next, with their numbers. Where a damaged file has lost some of those
     that were chosen together, they are chosen as they were."""
     first = len(done) - len(done) % search.at_once
-    chosen = choose(search, overs, done[:first], min(search.at_once, planned - first))
+    chosen = choose(search, space, done[:first], min(search.at_once, planned - first))
     yield from list(enumerate(chosen, first))[len(done) - first :]
 
 
@@ -192,7 +182,7 @@ def winners(
 ) -> list[Winner]:
     """The best trial of every method that has one, each with its experiment file written."""
     found = []
-    for name, (_, overs) in methods.items():
+    for name, (_, space) in methods.items():
         won = best(search, done[name])
         if won is None:
             continue
@@ -202,8 +192,8 @@ def winners(
         if search.experiment.get("skew", {}).get("seed") is None:  # it follows the run's
             settings["skew"].pop("seed", None)
         write_whole(path, tomli_w.dumps(settings))
-        default = default_values(overs)
+        default = default_values(space)
         plain = next((line for line in done[name] if line.values == default), None)
-        edges = [each.setting for each in overs if each.at_edge(won.values[each.setting])]
+        edges = [each.setting for each in space if each.at_edge(won.values[each.setting])]
         found.append(Winner(name, won, plain, path, edges))
     return found

@@ -1,33 +1,26 @@
-"""A search for hyperparameters by validation: what is tried, how the next trial is chosen, who wins.
-
-Every method is searched by itself with the same number of trials. A trial's values follow from the seed, its
-number and the trials before it alone, so that a search that was stopped continues with the same ones.
-"""
+"""The search space of hyperparameters: the settings that are searched, and the values tried for each."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, assign
 from unskew.methods.assemble import find
-from unskew.randomness import Purpose, draw_seed
-from unskew.record import SAME_FOR_ALL, Format
-from unskew.trial import Stop
+from unskew.record import SAME_FOR_ALL
 
 if TYPE_CHECKING:
     import optuna
 
-SAMPLERS = ("tpe", "random", "grid")
 Value = bool | int | float | str
 
 
 @dataclass(frozen=True)
-class Over:
+class Dimension:
     """What one setting is tried with: a range, or some values."""
 
     setting: str
@@ -74,7 +67,7 @@ class Over:
         return min(here - low, high - here) < 0.01 * (high - low)
 
 
-def parse_over(text: str, method: Mapping[str, Any], experiment: Experiment | None = None) -> Over:
+def parse_over(text: str, method: Mapping[str, Any], experiment: Experiment | None = None) -> Dimension:
     """Read SETTING=LOW..HIGH, with :log behind it where orders of magnitude matter, or SETTING=A|B|C. The
     setting is a hyperparameter of the method, of the table it has in an experiment, or one such as
     budget.lr, whose value without a search is that of the experiment."""
@@ -86,7 +79,7 @@ def parse_over(text: str, method: Mapping[str, Any], experiment: Experiment | No
         choices = tuple(_value(part) for part in said.split("|"))
         if len(set(choices)) < len(choices):
             raise UserError(f"--over {text} names a value twice: name each once.")
-        return Over(setting, choices=choices, default=default)
+        return Dimension(setting, choices=choices, default=default)
     span, _, scale = said.partition(":")
     low, high = (_number(part, text) for part in span.split("..", 1))
     if scale not in ("", "log"):
@@ -102,7 +95,7 @@ def parse_over(text: str, method: Mapping[str, Any], experiment: Experiment | No
         raise UserError(f"{key} is {default} by default and no number: write {key}=true|false.")
     if whole and not (low.is_integer() and high.is_integer()):
         raise UserError(f"--over {text} is not between whole numbers, and {key} is one: write whole numbers.")
-    return Over(setting, low, high, bool(scale), whole, default=default)
+    return Dimension(setting, low, high, bool(scale), whole, default=default)
 
 
 def _setting(key: str, method: Mapping[str, Any], experiment: Experiment) -> tuple[str, Value | None]:
@@ -161,134 +154,24 @@ def _number(text: str, whole: str) -> float:
     return number
 
 
-# What search.json and trials.jsonl hold
-
-
-@dataclass(frozen=True)
-class Searched:
-    """A method and what is searched of it, as they were typed."""
-
-    method: str
-    over: list[str]
-    table: dict[str, Any]
-    """The method as an experiment has it."""
-
-
-@dataclass(frozen=True)
-class Search:
-    """search.json: all that a search depends on."""
-
-    methods: list[Searched]
-    trials: int
-    """How many trials each method has."""
-    seeds: list[int]
-    """The seeds of each trial; its score is the mean over them."""
-    sampler: str
-    at_once: int
-    """How many trials of a method are chosen before the first of them is known."""
-    experiment: dict[str, Any]
-    """The settings that all trials share."""
-    data_sha256: str = ""
-    """The hash of the dataset and of the validation set; filled in."""
-    version: int = 1
-
-    @property
-    def metric(self) -> str:
-        """The metric by which trials are compared, and by which their rounds are chosen."""
-        return Stop.parse(str(self.experiment.get("stop", "none"))).metric
-
-    @property
-    def sign(self) -> int:
-        """1 where more is better, -1 where less is."""
-        return -1 if self.metric == "loss" else 1
-
-
-@dataclass(frozen=True)
-class TrialLine:
-    """A line of trials.jsonl: what one trial was and came to."""
-
-    method: str
-    number: int
-    """The number of the trial, counted from 0."""
-    values: dict[str, Value]
-    """The values by setting."""
-    score: float | None
-    """The search's metric on validation data, the mean over seeds; None where a run has failed."""
-    by_seed: list[float | None]
-    folders: list[str]
-    """The folders of its runs, in the search's folder."""
-    errors: list[str] = field(default_factory=list)
-
-
-SEARCH: Format[Search] = Format(Search)
-TRIAL: Format[TrialLine] = Format(TrialLine)
-
-
-def default_values(overs: Sequence[Over]) -> dict[str, Value] | None:
+def default_values(space: Sequence[Dimension]) -> dict[str, Value] | None:
     """The values without a search, where they may be tried."""
-    values = {each.setting: each.default for each in overs}
-    if all(each.holds(each.default) for each in overs):
+    values = {each.setting: each.default for each in space}
+    if all(each.holds(each.default) for each in space):
         return {name: value for name, value in values.items() if value is not None}
     return None
 
 
-def grid(overs: Sequence[Over]) -> list[dict[str, Value]]:
+def grid(space: Sequence[Dimension]) -> list[dict[str, Value]]:
     """All combinations of the values of the settings."""
-    for each in overs:
+    for each in space:
         if not each.choices:
             name = called(each.setting)
             raise UserError(f"--sampler grid needs values for {name}: write {name}=A|B|C, no range.")
     return [
-        dict(zip([each.setting for each in overs], values, strict=True))
-        for values in itertools.product(*(each.choices for each in overs))
+        dict(zip([each.setting for each in space], values, strict=True))
+        for values in itertools.product(*(each.choices for each in space))
     ]
-
-
-def trials_of(search: Search, overs: Sequence[Over]) -> int:
-    """How many trials a method is given: a grid has as many as it has points."""
-    return len(grid(overs)) if search.sampler == "grid" else search.trials
-
-
-def choose(
-    search: Search, overs: Sequence[Over], done: Sequence[TrialLine], count: int
-) -> Iterator[dict[str, Value]]:
-    """The values of the next `count` trials of a method, whose trials so far are `done`. The first has the
-    values that the method has without a search, where they lie in the ranges."""
-    first = len(done)
-    if search.sampler == "grid":
-        yield from grid(overs)[first : first + count]
-        return
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    number = draw_seed(search.seeds[0], Purpose.SEARCH, first) % (1 << 32)
-    kinds = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
-    study = optuna.create_study(
-        direction="maximize" if search.sign > 0 else "minimize",
-        sampler=kinds[search.sampler](seed=number),
-    )
-    distributions = {each.setting: each.distribution() for each in overs}
-    for line in done:
-        failed = line.score is None
-        study.add_trial(
-            optuna.trial.create_trial(
-                state=optuna.trial.TrialState.FAIL if failed else optuna.trial.TrialState.COMPLETE,
-                value=line.score,
-                params=line.values,
-                distributions=distributions,
-            )
-        )
-    default = default_values(overs)
-    if not first and default is not None:
-        study.enqueue_trial(default)
-    for _ in range(count):
-        yield dict(study.ask(distributions).params)
-
-
-def best(search: Search, lines: Sequence[TrialLine]) -> TrialLine | None:
-    """The trial with the best score, the first of several; None where all have failed."""
-    known = [line for line in lines if line.score is not None]
-    return max(known, key=lambda line: search.sign * (line.score or 0.0), default=None)
 
 
 def called(setting: str) -> str:
