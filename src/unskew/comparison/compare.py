@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from unskew import metrics, notebook
 from unskew.errors import UserError, unknown
-from unskew.gather import RunSources, gathered
 from unskew.report.answer import TITLES, Answer, Standing, answer, points, verdict
 from unskew.report.conditions import by_condition
 from unskew.report.read import repeated
+from unskew.run_sources import RunSources, gathered
 
 ComparedRow = dict[str, str | float | int | None]
 

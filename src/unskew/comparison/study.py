@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unskew.comparison import comparison
+from unskew.comparison.statistics import comparison
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared
 from unskew.reading import shorten
