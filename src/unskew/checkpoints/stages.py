@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from unskew.checkpoints.file import encode, read
+from unskew.checkpoints.packing import pack, unpack
+from unskew.checkpoints.period import Period
 from unskew.client_tensors import ClientTensors
 from unskew.data.dataset import Split
 from unskew.errors import UserError
@@ -27,47 +26,15 @@ from unskew.files import sync_folder, write_file
 from unskew.program import StoredStage
 from unskew.result import Stage
 from unskew.rounds import store_of
-from unskew.tensor_files import dump, load
+from unskew.tensor_files import dump
 from unskew.trial import Trial
 from unskew.types import Tensors
-from unskew.values import pack, unpack
 
-VERSION = 3
-LONGEST_HEADER = 1 << 16
 MOST_COST = 0.02
 """The part of a run's time that checkpoints may take where nobody has said how often they are due."""
 BYTES_A_SECOND = 100e6
 """How fast a checkpoint is written where none was yet: a slow disk's."""
 SUFFIX = ".checkpoint"
-
-
-@dataclass(frozen=True)
-class Period:
-    """How often a checkpoint is due."""
-
-    rounds: int | None = None
-    """After every so many rounds; None: by time."""
-    seconds: float | None = 30.0
-    """Every so many seconds; None with no rounds either: never."""
-    adapts: bool = True
-    """Whether it may be longer, so that checkpoints take no more than `MOST_COST` of the time."""
-
-    @classmethod
-    def parse(cls, text: str) -> Period:
-        """Read `auto`, `never`, `every=10` (rounds) or a time such as `30s`, `5m` or `2h`."""
-        text = text.strip().removeprefix("every=")
-        if text == "auto":
-            return cls()
-        if text == "never":
-            return cls(seconds=None)
-        if match := re.fullmatch(r"(\d{1,9})", text):
-            if int(match[1]):
-                return cls(rounds=int(match[1]), seconds=None, adapts=False)
-        elif match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|h)", text):
-            return cls(seconds=float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]], adapts=False)
-        raise UserError(
-            f"checkpoint is '{text}' but should be every=ROUNDS, a time such as 30s or 5m, auto or never."
-        )
 
 
 class Checkpoints:
@@ -204,8 +171,8 @@ class Checkpoints:
                     self.folder.mkdir(parents=True)
                     sync_folder(self.folder.parent)
                 for path, header, tensors, value in texts:
-                    write_file(path, _file(header, tensors))
-                    _read(path, self.identity)  # as it lies there now
+                    write_file(path, encode(header, tensors))
+                    read(path, self.identity)  # as it lies there now
                     self._files[path] = _kept_by_clients(value)
                     self._prune(path)
                 self.written += 1
@@ -245,7 +212,7 @@ class Checkpoints:
         found: dict[str, StoredStage] = {}
         for path in sorted(self.folder.glob(f"*{SUFFIX}"), reverse=True):
             try:
-                header, tensors = _read(path, self.identity)
+                header, tensors = read(path, self.identity)
                 name, number = header["stage"], int(path.name.partition("-")[0])
                 stage = unpack(Stage, header["value"], tensors, self.store, self._device)
                 mappings = _kept_by_clients(stage)
@@ -309,49 +276,3 @@ def _size(stage: Stage) -> int:
 
 def _kept_by_clients(stage: Stage) -> list[ClientTensors]:
     return [kept for state in stage.states for kept in (state.memories, state.buffers, state.optimizers)]
-
-
-def _file(header: Mapping[str, Any], tensors: Tensors) -> bytes:
-    """A line of JSON, and tensors behind it."""
-    value = {**header, "value": None}
-    text = json.dumps(header["value"], default=_index)
-    encoded = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-    body = dump({**tensors, "value": encoded})
-    first = {"format": "unskew checkpoint", "version": VERSION, **value, "bytes": len(body)}
-    line = json.dumps(first, sort_keys=True).encode()
-    digest = hashlib.sha256(line + b"\n" + body).hexdigest()
-    return json.dumps({**first, "sha256": digest}, sort_keys=True).encode() + b"\n" + body
-
-
-def _index(kept: ClientTensors) -> Any:
-    """Where what clients keep lies on disk, from when it does."""
-    kept.sync()
-    return kept.index()
-
-
-def _read(path: Path, identity: str) -> tuple[dict[str, Any], Tensors]:
-    """What a file holds; a ValueError says what is wrong with it."""
-    content = path.read_bytes()
-    line, end, body = content[:LONGEST_HEADER].partition(b"\n")
-    if not end:
-        raise ValueError("it has no header" if content else "it is empty")
-    body = content[len(line) + 1 :]
-    try:
-        header = json.loads(line)
-        kind, digest = header.pop("format"), header.pop("sha256")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError("its header is damaged") from None
-    if kind != "unskew checkpoint":
-        raise ValueError("it is no checkpoint")
-    if header.get("version") != VERSION:
-        raise ValueError(f"it is of version {header.get('version')!r}, this is {VERSION}")
-    if header.get("bytes") != len(body):
-        raise ValueError(f"it has {len(body)} bytes in the place of {header.get('bytes')!r}")
-    signed = json.dumps({"format": kind, **header}, sort_keys=True).encode()
-    if hashlib.sha256(signed + b"\n" + body).hexdigest() != digest:
-        raise ValueError("its checksum is another")
-    if header.get("identity") != identity:
-        raise ValueError("it is of another experiment")
-    tensors = load(body)
-    header["value"] = json.loads(tensors.pop("value").numpy().tobytes())
-    return header, tensors
