@@ -1,4 +1,5 @@
-"""Where a run runs: the machine, the versions and the commits."""
+"""The machine that this process runs on: its memory, and what a run records of it, of versions and of
+commits."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -15,6 +17,20 @@ import torch
 
 from unskew import record
 from unskew.version import VERSION
+
+GIB = 1 << 30
+
+
+def machine_memory() -> int:
+    """Return how many bytes this process may use: the machine's memory, or less if a container has a
+    limit."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        found = 8 * GIB
+    with suppress(OSError, ValueError):  # the file holds "max" if there is no limit
+        found = min(found, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8")))
+    return found
 
 
 def machine(device: torch.device) -> record.Machine:
