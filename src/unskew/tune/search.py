@@ -1,7 +1,8 @@
-"""A search for hyperparameters by validation: what is tried, how the next trial is chosen, who wins.
+"""A hyperparameter search as values: what is searched, how the next trial is chosen, and which trial is best.
 
-Every method is searched by itself with the same number of trials. A trial's values follow from the seed, its
-number and the trials before it alone, so that a search that was stopped continues with the same ones.
+Every method is searched by itself, with the same number of trials. The values of a trial follow from the
+seed, its number and the trials before it alone, so that a search that was stopped continues with the same
+values.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ SAMPLERS = ("tpe", "random", "grid")
 
 @dataclass(frozen=True)
 class Searched:
-    """A method and what is searched of it, as they were typed."""
+    """A method and its settings to search, as they were typed."""
 
     method: str
     over: list[str]
     table: dict[str, Any]
-    """The method as an experiment has it."""
+    """The table of the method in an experiment."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """search.json: all that a search depends on."""
+    """search.json: everything that the results of a search depend on."""
 
     methods: list[Searched]
     trials: int
@@ -39,39 +40,41 @@ class Search:
     """The seeds of each trial; its score is the mean over them."""
     sampler: str
     at_once: int
-    """How many trials of a method are chosen before the first of them is known."""
+    """How many trials of a method are chosen together, before any of them has run."""
     experiment: dict[str, Any]
     """The settings that all trials share."""
     data_sha256: str = ""
-    """The hash of the dataset and of the validation set; filled in."""
+    """The hash of the dataset and of the validation set; set when the data is known."""
     version: int = 1
 
     @property
     def metric(self) -> str:
-        """The metric by which trials are compared, and by which their rounds are chosen."""
+        """The metric that chooses the best round of a run, and by which trials are compared."""
         return Stop.parse(str(self.experiment.get("stop", "none"))).metric
 
     @property
     def sign(self) -> int:
-        """1 where more is better, -1 where less is."""
+        """1 if a higher metric is better, -1 if a lower one is."""
         return -1 if self.metric == "loss" else 1
 
 
 @dataclass(frozen=True)
 class TrialLine:
-    """A line of trials.jsonl: what one trial was and came to."""
+    """A line of trials.jsonl: one trial with its values and its score."""
 
     method: str
     number: int
-    """The number of the trial, counted from 0."""
+    """The number of the trial among those of its method, counted from 0."""
     values: dict[str, Value]
-    """The values by setting."""
+    """The value of each searched setting."""
     score: float | None
-    """The search's metric on validation data, the mean over seeds; None where a run has failed."""
+    """The search's metric on validation data, the mean over seeds; None if it is not known for every seed."""
     by_seed: list[float | None]
+    """The metric of each seed's run."""
     folders: list[str]
-    """The folders of its runs, in the search's folder."""
+    """The folder of each seed's run, relative to the search's folder."""
     errors: list[str] = field(default_factory=list)
+    """A sentence for each run that failed."""
 
 
 SEARCH: Format[Search] = Format(Search)
@@ -79,15 +82,16 @@ TRIAL: Format[TrialLine] = Format(TrialLine)
 
 
 def trials_of(search: Search, space: Sequence[Dimension]) -> int:
-    """How many trials a method is given: a grid has as many as it has points."""
+    """Return how many trials a method gets: the number of points of a grid, else the number that the search
+    sets."""
     return len(grid(space)) if search.sampler == "grid" else search.trials
 
 
 def choose(
     search: Search, space: Sequence[Dimension], done: Sequence[TrialLine], count: int
 ) -> Iterator[dict[str, Value]]:
-    """The values of the next `count` trials of a method, whose trials so far are `done`. The first has the
-    values that the method has without a search, where they lie in the ranges."""
+    """Yield the values of the next `count` trials of a method, given its trials so far. Except for a
+    grid, its first trial has the values that the settings have without a search, if these may be tried."""
     first = len(done)
     if search.sampler == "grid":
         yield from grid(space)[first : first + count]
@@ -95,11 +99,11 @@ def choose(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    number = draw_seed(search.seeds[0], Purpose.SEARCH, first) % (1 << 32)
-    kinds = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+    seed = draw_seed(search.seeds[0], Purpose.SEARCH, first) % (1 << 32)
+    samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
     study = optuna.create_study(
         direction="maximize" if search.sign > 0 else "minimize",
-        sampler=kinds[search.sampler](seed=number),
+        sampler=samplers[search.sampler](seed=seed),
     )
     distributions = {each.setting: each.distribution() for each in space}
     for line in done:
@@ -120,6 +124,6 @@ def choose(
 
 
 def best(search: Search, lines: Sequence[TrialLine]) -> TrialLine | None:
-    """The trial with the best score, the first of several; None where all have failed."""
+    """Return the trial with the best score, the first of equal ones; None if no trial has a score."""
     known = [line for line in lines if line.score is not None]
     return max(known, key=lambda line: search.sign * (line.score or 0.0), default=None)

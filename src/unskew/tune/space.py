@@ -21,23 +21,23 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Dimension:
-    """What one setting is tried with: a range, or some values."""
+    """A setting that is searched, and the values tried for it: a range, or a list of values."""
 
     setting: str
-    """Where it stands in an experiment, such as method.mu."""
+    """The name of the setting in an experiment, such as method.mu."""
     low: float = 0.0
     high: float = 0.0
     log: bool = False
-    """Whether orders of magnitude are equally likely."""
+    """Whether values are drawn on a logarithmic scale."""
     whole: bool = False
-    """Whether the range is of whole numbers."""
+    """Whether only whole numbers of the range are tried."""
     choices: tuple[Value, ...] = ()
-    """Values to choose from, in the place of a range."""
+    """The values to choose from, instead of a range."""
     default: Value | None = None
-    """The setting's value without a search."""
+    """The value that the setting has without a search; None if it has none."""
 
     def distribution(self) -> optuna.distributions.BaseDistribution:
-        """Return these values as a distribution of Optuna."""
+        """Return the values as a distribution of Optuna."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.choices:
@@ -47,19 +47,20 @@ class Dimension:
         return FloatDistribution(self.low, self.high, log=self.log)
 
     def ends(self) -> tuple[Value, ...]:
-        """The values that all others lie between."""
+        """Return the smallest and the largest value of the range, or all values of the list."""
         if self.choices:
             return self.choices
         return (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
 
     def holds(self, value: object) -> bool:
-        """Whether the value may be tried."""
+        """Say whether the value is one that may be tried."""
         if self.choices:
             return value in self.choices
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     def at_edge(self, value: Value) -> bool:
-        """Whether a value lies in the outer hundredth of its range: there may be a better one beyond."""
+        """Say whether a value lies in the outermost hundredth of its range, so that a better one may lie
+        outside of it. A value from a list never does."""
         if self.choices or not isinstance(value, int | float) or self.low == self.high:
             return False
         scale = math.log if self.log else float
@@ -68,19 +69,19 @@ class Dimension:
 
 
 def parse_over(text: str, method: Mapping[str, Any], experiment: Experiment | None = None) -> Dimension:
-    """Read SETTING=LOW..HIGH, with :log behind it where orders of magnitude matter, or SETTING=A|B|C. The
-    setting is a hyperparameter of the method, of the table it has in an experiment, or one such as
-    budget.lr, whose value without a search is that of the experiment."""
-    key, sign, said = (part.strip() for part in text.partition("="))
-    if not (key and sign and said):
+    """Read SETTING=LOW..HIGH, with :log behind it for a logarithmic scale, or SETTING=A|B|C. The setting is a
+    hyperparameter of the method, given as its table in an experiment, or a setting of the experiment such as
+    budget.lr. Its value without a search is taken from that table or from the experiment."""
+    key, sign, values = (part.strip() for part in text.partition("="))
+    if not (key and sign and values):
         raise UserError(f"--over is '{text}' but should be such as mu=0.001..1:log or beta=1|2|3.")
     setting, default = _setting(key, method, experiment or Experiment())
-    if ".." not in said:
-        choices = tuple(_value(part) for part in said.split("|"))
+    if ".." not in values:
+        choices = tuple(_value(part) for part in values.split("|"))
         if len(set(choices)) < len(choices):
             raise UserError(f"--over {text} names a value twice: name each once.")
         return Dimension(setting, choices=choices, default=default)
-    span, _, scale = said.partition(":")
+    span, _, scale = values.partition(":")
     low, high = (_number(part, text) for part in span.split("..", 1))
     if scale not in ("", "log"):
         raise UserError(f"--over {text} ends with ':{scale}': write :log, or nothing.")
@@ -89,7 +90,7 @@ def parse_over(text: str, method: Mapping[str, Any], experiment: Experiment | No
     if scale and low <= 0:
         raise UserError(f"--over {text} begins at {low:g}, which has no logarithm: begin above 0.")
     whole = isinstance(default, int)
-    if isinstance(default, str):  # such as auto, in the place of a number
+    if isinstance(default, str):  # such as auto, instead of a number
         whole = all(part.strip().isdecimal() for part in span.split(".."))
     if isinstance(default, bool):
         raise UserError(f"{key} is {default} by default and no number: write {key}=true|false.")
@@ -99,7 +100,7 @@ def parse_over(text: str, method: Mapping[str, Any], experiment: Experiment | No
 
 
 def _setting(key: str, method: Mapping[str, Any], experiment: Experiment) -> tuple[str, Value | None]:
-    """Where a setting stands in an experiment, and its value there."""
+    """Return the name of a setting in an experiment, and its value there."""
     table, _, inner = key.partition(".")
     if table in Experiment.model_fields and inner:
         if table == "budget" and inner in SAME_FOR_ALL:
@@ -136,7 +137,7 @@ def _setting(key: str, method: Mapping[str, Any], experiment: Experiment) -> tup
 
 
 def _value(text: str) -> Value:
-    """A value as `--set` reads it."""
+    """Read a value as `--set` does."""
     text = text.strip()
     value = assign({}, [f"value={text}"])["value"]
     if not text or not isinstance(value, bool | int | float | str):
@@ -144,18 +145,19 @@ def _value(text: str) -> Value:
     return value
 
 
-def _number(text: str, whole: str) -> float:
+def _number(text: str, over: str) -> float:
+    """Read a finite number. `over` is the whole text of --over, for the error."""
     try:
         number = float(text)
     except ValueError:
         number = float("nan")
     if not abs(number) < float("inf"):
-        raise UserError(f"--over is '{whole}' but '{text}' is not a number: write LOW..HIGH.")
+        raise UserError(f"--over is '{over}' but '{text}' is not a number: write LOW..HIGH.")
     return number
 
 
 def default_values(space: Sequence[Dimension]) -> dict[str, Value] | None:
-    """The values without a search, where they may be tried."""
+    """Return the values that the settings have without a search; None if one of them may not be tried."""
     values = {each.setting: each.default for each in space}
     if all(each.holds(each.default) for each in space):
         return {name: value for name, value in values.items() if value is not None}
@@ -163,7 +165,7 @@ def default_values(space: Sequence[Dimension]) -> dict[str, Value] | None:
 
 
 def grid(space: Sequence[Dimension]) -> list[dict[str, Value]]:
-    """All combinations of the values of the settings."""
+    """Return all combinations of the settings' values."""
     for each in space:
         if not each.choices:
             name = called(each.setting)
@@ -175,12 +177,12 @@ def grid(space: Sequence[Dimension]) -> list[dict[str, Value]]:
 
 
 def called(setting: str) -> str:
-    """A setting as a person writes it behind --over."""
+    """Return the name of a setting as it is written behind --over."""
     return setting.removeprefix("method.")
 
 
 def describe(values: Mapping[str, Value]) -> str:
-    """Values as a person writes them."""
+    """Return values as a text for people, such as "mu=0.1, budget.lr=0.01"."""
     return ", ".join(f"{called(name)}={_short(value)}" for name, value in values.items())
 
 
