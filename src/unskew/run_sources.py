@@ -22,9 +22,9 @@ RunSources = RunSource | Iterable[RunSource] | Mapping[str, RunSource | Iterable
 
 @contextmanager
 def gathered(sources: RunSources, *, failed: bool = False) -> Iterator[list[SavedRun]]:
-    """Yield the runs of the sources. Results in memory are saved as run folders, which are removed at the end of the `with`
-    block. A run that was given under a name has it as its label. `failed` includes runs that failed before
-    their first test."""
+    """Yield the runs of the sources. Results in memory are saved as run folders, which are removed at the end
+    of the `with` block. A run that was given under a name has it as its label. `failed` includes runs that
+    failed before their first test."""
     named = sources if isinstance(sources, Mapping) else {"": sources}
     names: dict[Path, str] = {}
     with TemporaryDirectory(prefix="unskew-") as folder:

@@ -1,4 +1,4 @@
-"""Checkpoints: what training has come to, on disk."""
+"""Checkpoints: the state of training on disk, so that a run that was stopped resumes with the same bits."""
 
 from unskew.checkpoints.period import Period
 from unskew.checkpoints.stages import Checkpoints

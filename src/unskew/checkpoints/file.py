@@ -1,4 +1,4 @@
-"""The file of a checkpoint: a line of JSON, and tensors behind it."""
+"""The file of a checkpoint: a line of JSON, and tensors in the format of safetensors behind it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from unskew.types import Tensors
 
 VERSION = 3
 LONGEST_HEADER = 1 << 16
+"""Bytes within which the line of JSON has to end."""
 
 
 def encode(header: Mapping[str, Any], tensors: Tensors) -> bytes:
-    """A line of JSON, and tensors behind it."""
+    """Return the content of a checkpoint's file. The JSON of header["value"] becomes one of the tensors, and
+    the line of JSON has a checksum of everything."""
     value = {**header, "value": None}
     text = json.dumps(header["value"], default=_index)
     encoded = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
@@ -31,7 +33,8 @@ def encode(header: Mapping[str, Any], tensors: Tensors) -> bytes:
 
 
 def read(path: Path, identity: str) -> tuple[dict[str, Any], Tensors]:
-    """What a file holds; a ValueError says what is wrong with it."""
+    """Return the header and the tensors of a file, or raise a ValueError that says what is wrong with it. The
+    checkpoint has to be of the experiment with this `identity`."""
     content = path.read_bytes()
     line, end, body = content[:LONGEST_HEADER].partition(b"\n")
     if not end:
@@ -59,6 +62,6 @@ def read(path: Path, identity: str) -> tuple[dict[str, Any], Tensors]:
 
 
 def _index(kept: ClientTensors) -> Any:
-    """Where what clients keep lies on disk, from when it does."""
+    """Write to disk what clients keep, and return where it lies there."""
     kept.sync()
     return kept.index()

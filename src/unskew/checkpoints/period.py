@@ -13,11 +13,12 @@ class Period:
     """How often a checkpoint is due."""
 
     rounds: int | None = None
-    """After every so many rounds; None: by time."""
+    """The number of rounds between two checkpoints; None if time decides."""
     seconds: float | None = 30.0
-    """Every so many seconds; None with no rounds either: never."""
+    """The number of seconds between two checkpoints; None if rounds decide. If both are None, there are no
+    checkpoints."""
     adapts: bool = True
-    """Whether it may be longer, so that checkpoints take no more than `MOST_COST` of the time."""
+    """Whether there may be fewer checkpoints, so that they take no more than `MOST_COST` of the time."""
 
     @classmethod
     def parse(cls, text: str) -> Period:

@@ -1,8 +1,8 @@
-"""Checkpoints: what training has come to, on disk, so that a run that was stopped resumes with the same bits.
+"""When checkpoints are written, and which of them a run resumes from.
 
-A checkpoint is one file: a line of JSON, which says what it is of and has a checksum of all there is, and
-behind it tensors in the format of safetensors. It is written beside training, and an older one stays until it
-was read back. What clients keep lies in files of its own, which are only appended to (`client_tensors`).
+A checkpoint holds one stage of a run, whole or up to one of its rounds. It is written in another thread while
+training goes on, and is read back before an older one is removed. What clients keep is in files of its own
+(`client_tensors`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from unskew.trial import Trial
 from unskew.types import Tensors
 
 MOST_COST = 0.02
-"""The part of a run's time that checkpoints may take where nobody has said how often they are due."""
+"""The share of a run's time that checkpoints may take if the user has not set how often they are due."""
 BYTES_A_SECOND = 100e6
-"""How fast a checkpoint is written where none was yet: a slow disk's."""
+"""The assumed speed of writing before the first checkpoint: that of a slow disk."""
 SUFFIX = ".checkpoint"
 
 
 class Checkpoints:
-    """Keeps the stages of a run in a folder. One that was there before is found there again."""
+    """The checkpoints of a run in a folder. Stages that are there already are found again."""
 
     def __init__(
         self,
@@ -49,41 +49,42 @@ class Checkpoints:
         every: Period | str = "auto",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`method` tells the method from others in words of the caller's, since its functions cannot be
-        compared: a run resumes from checkpoints of the same trial and the same words alone. `every` is how
-        often a checkpoint is due. `say` receives a sentence for each checkpoint that cannot be used."""
+        """Read the checkpoints in the folder. `method` is a text that describes the method, since its
+        functions cannot be compared: a run resumes only from checkpoints of the same trial with the same
+        text. `every` says how often a checkpoint is due. `say` receives a sentence for each checkpoint that
+        cannot be used."""
         self.folder, self._say = Path(folder), say
         self._trial, self._method = trial, method
         self.period = Period.parse(every) if isinstance(every, str) else every
         self.store = store_of(trial)
         self._device = trial.pick_device()
         self._numbers: dict[str, int] = {}
-        """The number of each stage, in its files' names."""
+        """The number of each stage in the names of its files."""
         self._ended: dict[str, Stage] = {}
         """Stages that have ended and are not on disk yet."""
         self._files: dict[Path, list[ClientTensors]] = {}
-        """The checkpoints that are whole, with what clients keep in them: as long as that is alive, its files
-        stay."""
+        """The intact checkpoints, with the mappings of what clients keep in them. The files of these mappings
+        stay as long as the mappings are alive."""
         self._writer: threading.Thread | None = None
         self._error: Exception | None = None
         self._stop: Callable[[], BaseException] | None = None
         self._rounds = 0
         self._cost = 0.0
         self._began = self._saved = time.monotonic()
-        self._unread = False
+        self._some_unusable = False
         self.seconds_before = 0.0
-        """How long the run has taken before it was stopped, as far as it is kept."""
+        """How long the run took before it was stopped, up to its last checkpoint."""
         self.written = 0
         """How many checkpoints were written."""
         self._found = self._read_all()
 
     @cached_property
     def identity(self) -> str:
-        """What a checkpoint has to be of: not known before one is read or written, since the initial model is
-        built for it."""
+        """The identity that a checkpoint of this run has. It is computed when it is first needed, since the
+        initial model has to be built for it."""
         return identity_of(self._trial, self._method)
 
-    # What a run asks for
+    # Called by the run
 
     def find(self, name: str) -> StoredStage | None:
         """Return what is stored of a stage, or None."""
@@ -91,7 +92,7 @@ class Checkpoints:
         return self._found.pop(name, None)
 
     def after_round(self, name: str, stage: Stage) -> None:
-        """A stage has come so far: keep it if a checkpoint is due, or if the run is to stop."""
+        """Write a checkpoint of a stage that goes on, if one is due or the run is to stop."""
         self._rounds += 1
         if self._stop:
             self._save(name, stage, ended=False)
@@ -101,7 +102,8 @@ class Checkpoints:
             self._save(name, stage, ended=False)
 
     def end(self, name: str, stage: Stage) -> None:
-        """A stage has ended. It is written with the next checkpoint: until then it is done again."""
+        """Keep a stage that has ended for the next checkpoint, and write that if it is due. A run that is
+        stopped before repeats what is not written."""
         self._ended[name] = stage
         if self._stop or (self._due() and self._affordable(stage)):
             self._save(name, stage, ended=True)
@@ -109,20 +111,20 @@ class Checkpoints:
             self.wait()
             raise self._stop()
 
-    # What who runs it asks for
+    # Called by the owner of the run
 
     def stop(self, reason: Callable[[], BaseException]) -> None:
-        """Let the run keep what it has after its present round, and raise the reason."""
+        """Make the run write a checkpoint after its current round, and raise the reason."""
         self._stop = reason
 
     def close(self) -> None:
-        """Wait until nothing is written any more."""
+        """Wait until the thread that writes has ended."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
 
     def wait(self) -> None:
-        """Wait until all is on disk. An error of writing is raised here, or at the next checkpoint."""
+        """Wait until everything is on disk. An error of writing is raised here, or at the next checkpoint."""
         self.close()
         error, self._error = self._error, None
         if isinstance(error, OSError):
@@ -143,8 +145,8 @@ class Checkpoints:
         return time.monotonic() - self._saved >= self.period.seconds
 
     def _affordable(self, stage: Stage) -> bool:
-        """Whether another checkpoint leaves their share of the time below `MOST_COST`. The first is judged by
-        its size."""
+        """Say whether checkpoints take no more than `MOST_COST` of the time if one more is written. The cost
+        of the first is estimated from its size, that of the others from those before."""
         if not self.period.adapts:
             return True
         affordable = MOST_COST * (time.monotonic() - self._began) - self._cost
@@ -153,16 +155,17 @@ class Checkpoints:
         )
 
     def _save(self, name: str, stage: Stage, *, ended: bool) -> None:
+        """Start writing the stages that have ended, and this one if it has not."""
         self.wait()
         began = time.monotonic()
-        texts = [
+        files = [
             (self._path(each), *self._packed(each, done, True), done) for each, done in self._ended.items()
         ]
         if not ended:
-            texts.append((self._path(name, len(stage.rounds)), *self._packed(name, stage, False), stage))
+            files.append((self._path(name, len(stage.rounds)), *self._packed(name, stage, False), stage))
         self._ended.clear()
         self._rounds = 0
-        here = time.monotonic() - began
+        packing_time = time.monotonic() - began
 
         def write() -> None:
             began = time.monotonic()
@@ -170,15 +173,15 @@ class Checkpoints:
                 if not self.folder.is_dir():
                     self.folder.mkdir(parents=True)
                     sync_folder(self.folder.parent)
-                for path, header, tensors, value in texts:
+                for path, header, tensors, value in files:
                     write_file(path, encode(header, tensors))
-                    read(path, self.identity)  # as it lies there now
+                    read(path, self.identity)  # to check the file as it is on disk
                     self._files[path] = _kept_by_clients(value)
                     self._prune(path)
                 self.written += 1
             except Exception as error:  # for the thread that waits
                 self._error = error
-            self._cost += here + time.monotonic() - began
+            self._cost += packing_time + time.monotonic() - began
             self._saved = time.monotonic()
 
         self._writer = threading.Thread(target=write, name="checkpoint")
@@ -189,7 +192,7 @@ class Checkpoints:
         return self.folder / f"{self._numbers[name]:03d}-{last}{SUFFIX}"
 
     def _packed(self, name: str, stage: Stage, ended: bool) -> tuple[dict[str, Any], Tensors]:
-        """A stage as JSON and tensors in host memory, which nobody changes."""
+        """Return a stage as JSON and as tensors in host memory, copies that training does not change."""
         tensors: Tensors = {}
         value = pack(stage, tensors, self.store)
         header = {"stage": name, "ended": ended, "rounds": len(stage.rounds), "value": value}
@@ -197,8 +200,8 @@ class Checkpoints:
         return header | {"identity": self.identity, "seconds": seconds}, tensors
 
     def _prune(self, newest: Path) -> None:
-        """Remove the files of a stage but the two newest, or all but the last where it has ended. Damaged
-        files stay for whoever wants to look at them."""
+        """Remove the files of a stage except the two newest, or except the last one if the stage has ended.
+        Damaged files stay, so that the user can look at them."""
         number, _, last = newest.name.removesuffix(SUFFIX).partition("-")
         others = sorted(path for path in self._files if path.name.startswith(f"{number}-") and path != newest)
         for path in others if last == "ended" else others[:-1]:
@@ -208,7 +211,7 @@ class Checkpoints:
     # Reading
 
     def _read_all(self) -> dict[str, StoredStage]:
-        """The newest of every stage that is whole. What is damaged is reported, and left alone."""
+        """Return the newest intact checkpoint of every stage. Damaged files are reported, and stay."""
         found: dict[str, StoredStage] = {}
         for path in sorted(self.folder.glob(f"*{SUFFIX}"), reverse=True):
             try:
@@ -218,25 +221,25 @@ class Checkpoints:
                 mappings = _kept_by_clients(stage)
                 for kept in mappings:
                     for client in kept:
-                        kept[client]  # what is damaged raises
-            except Exception as error:  # whatever a file may say
+                        kept[client]  # raises if it is damaged
+            except Exception as error:  # of any kind, since a damaged file may hold anything
                 why = str(error).rstrip(".")
                 self._say(f"the checkpoint {path} cannot be used ({why}): an older one is, or none.")
-                self._unread = True
+                self._some_unusable = True
                 continue
-            found.setdefault(
-                name, StoredStage(stage, header["ended"])
-            )  # the newest comes first, the whole before it
+            # The newest comes first, and before it the one that was written when the stage had ended.
+            found.setdefault(name, StoredStage(stage, header["ended"]))
             self._numbers[name] = number
             self.seconds_before = max(self.seconds_before, float(header["seconds"]))
             self._files[path] = mappings
-        if not self._unread:  # else somebody may still want what it tells of
+        if not self._some_unusable:  # else the user may still need the files that it refers to
             self.store.remove_unused()
         return found
 
 
 def identity_of(trial: Trial, method: str) -> str:
-    """SHA-256 over what a trial's results depend on, the initial model included, and words for the method."""
+    """Return the SHA-256 of everything that a trial's results depend on, including the initial model, and of
+    the text that describes the method."""
     parts = {
         "method": method,
         "data": trial.federation.dataset.sha256,
@@ -263,7 +266,7 @@ def _digest(split: Split | None) -> str:
 
 
 def _size(stage: Stage) -> int:
-    """About how many bytes a stage takes on disk."""
+    """Return about how many bytes a stage takes on disk."""
     total = (
         sum(value.nbytes for value in (stage.best.params | stage.best.buffers).values()) if stage.best else 0
     )
