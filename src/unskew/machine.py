@@ -34,7 +34,7 @@ def machine_memory() -> int:
 
 
 def machine(device: torch.device) -> record.Machine:
-    """Where this process runs."""
+    """Return the record of the machine, the command, the versions and the commits of this process."""
     return record.Machine(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         command=list(sys.argv),
@@ -49,7 +49,7 @@ def machine(device: torch.device) -> record.Machine:
     )
 
 
-# What was imported stays as it was, however many runs this process has.
+# Cached, since they do not change during a process, which may have many runs.
 
 
 @cache
@@ -73,8 +73,8 @@ def _cpu_name() -> str:
 
 
 def _git_commit(folder: Path) -> str | None:
-    """The commit checked out in `folder`, with '+' where tracked files differ from it; None outside git.
-    A repository may name programs in its settings, and may be a stranger's: none of them runs."""
+    """Return the commit checked out in `folder`, with '+' if tracked files differ from it; None outside git.
+    Programs that a repository names in its settings do not run, since it may be a stranger's."""
     quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0"}
     ask = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
 
@@ -88,7 +88,7 @@ def _git_commit(folder: Path) -> str | None:
             return None
         filters = answer("config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
         for name in filters.stdout.splitlines():
-            if "=" in name:  # cannot be given another value
+            if "=" in name:  # such a setting cannot be overridden
                 return None
             ask += ["-c", f"{name}="]
         changed = answer("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
