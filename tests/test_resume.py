@@ -363,11 +363,11 @@ def damage_clients(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (damage_truncate, "bytes in the place of"),
+        (damage_truncate, "bytes instead of"),
         (damage_empty, "it is empty"),
-        (damage_flip, "its checksum is another"),
-        (damage_header, "its checksum is another"),
-        (damage_version, "it is of version 9, this is 3"),
+        (damage_flip, "its checksum is wrong"),
+        (damage_header, "its checksum is wrong"),
+        (damage_version, "its version is 9, and this unskew reads version 3"),
         (damage_text, "its header is damaged"),
     ],
 )

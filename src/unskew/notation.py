@@ -43,7 +43,9 @@ def path_of(text: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise UserError(f"'{text}' names the home folder of nobody: write the path out.") from None
+        raise UserError(
+            f"'{text}' names the home folder of a user that does not exist: write the path out."
+        ) from None
 
 
 def without(signs: str, path: Path) -> str:
@@ -52,8 +54,8 @@ def without(signs: str, path: Path) -> str:
     for sign in signs:
         if sign in str(path):
             raise UserError(
-                f"the path {path} holds a '{sign}', which separates settings where a run's are written down: "
-                "use a folder and a file without it."
+                f"the path {path} contains a '{sign}', which separates settings where those of a run are "
+                "written down: use a folder and a file without it."
             )
     return str(path)
 

@@ -48,12 +48,12 @@ def read(path: Path, identity: str) -> tuple[dict[str, Any], Tensors]:
     if kind != "unskew checkpoint":
         raise ValueError("it is no checkpoint")
     if header.get("version") != VERSION:
-        raise ValueError(f"it is of version {header.get('version')!r}, this is {VERSION}")
+        raise ValueError(f"its version is {header.get('version')!r}, and this unskew reads version {VERSION}")
     if header.get("bytes") != len(body):
-        raise ValueError(f"it has {len(body)} bytes in the place of {header.get('bytes')!r}")
+        raise ValueError(f"it has {len(body)} bytes instead of {header.get('bytes')!r}")
     signed = json.dumps({"format": kind, **header}, sort_keys=True).encode()
     if hashlib.sha256(signed + b"\n" + body).hexdigest() != digest:
-        raise ValueError("its checksum is another")
+        raise ValueError("its checksum is wrong")
     if header.get("identity") != identity:
         raise ValueError("it is of another experiment")
     tensors = load(body)

@@ -77,12 +77,12 @@ def unpack(kind: Any, value: Any, tensors: Tensors, store: ClientStore, device: 
         return tuple(inner(arguments[0], each) for each in value)
     if origin is Literal:
         if value not in arguments:
-            raise ValueError(f"there is {value!r} in the place of one of {', '.join(map(str, arguments))}")
+            raise ValueError(f"there is {value!r} instead of one of {', '.join(map(str, arguments))}")
         return value
     if kind is float:
         return float(value)
     if not isinstance(value, kind):
-        raise ValueError(f"there is a {type(value).__name__} in the place of a {kind.__name__}")
+        raise ValueError(f"there is a {type(value).__name__} instead of a {kind.__name__}")
     return value
 
 

@@ -224,7 +224,7 @@ class Checkpoints:
                         kept[client]  # raises if it is damaged
             except Exception as error:  # of any kind, since a damaged file may hold anything
                 why = str(error).rstrip(".")
-                self._say(f"the checkpoint {path} cannot be used ({why}): an older one is, or none.")
+                self._say(f"the checkpoint {path} cannot be used ({why}): an older one is used, or none.")
                 self._some_unusable = True
                 continue
             # The newest comes first, and before it the one that was written when the stage had ended.

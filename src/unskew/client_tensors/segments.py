@@ -227,7 +227,7 @@ def read_checked(place: DiskPlace, client: int) -> bytes:
     if len(data) < place.length:
         raise damaged(place, client, "the file is too short")
     if _checksum(data) != place.checksum:
-        raise damaged(place, client, "its checksum is another")
+        raise damaged(place, client, "its checksum is wrong")
     return data
 
 
