@@ -61,7 +61,7 @@ def read(path: Path, identity: str) -> tuple[dict[str, Any], Tensors]:
     return header, tensors
 
 
-def _index(kept: ClientTensors) -> Any:
+def _index(mapping: ClientTensors) -> Any:
     """Write to disk what clients keep, and return where it lies there."""
-    kept.sync()
-    return kept.index()
+    mapping.sync()
+    return mapping.index()

@@ -219,9 +219,9 @@ class Checkpoints:
                 name, number = header["stage"], int(path.name.partition("-")[0])
                 stage = unpack(Stage, header["value"], tensors, self.store, self._device)
                 mappings = _kept_by_clients(stage)
-                for kept in mappings:
-                    for client in kept:
-                        kept[client]  # raises if it is damaged
+                for mapping in mappings:
+                    for client in mapping:
+                        mapping[client]  # raises if it is damaged
             except Exception as error:  # of any kind, since a damaged file may hold anything
                 why = str(error).rstrip(".")
                 self._say(f"the checkpoint {path} cannot be used ({why}): an older one is used, or none.")
@@ -274,8 +274,10 @@ def _size(stage: Stage) -> int:
         weights = state.server.weights
         for tensors in (weights.params, weights.buffers, state.server.memory):
             total += sum(value.nbytes for value in tensors.values())
-    return total + sum(kept.bytes_to_write for kept in _kept_by_clients(stage))
+    return total + sum(mapping.bytes_to_write for mapping in _kept_by_clients(stage))
 
 
 def _kept_by_clients(stage: Stage) -> list[ClientTensors]:
-    return [kept for state in stage.states for kept in (state.memories, state.buffers, state.optimizers)]
+    return [
+        mapping for state in stage.states for mapping in (state.memories, state.buffers, state.optimizers)
+    ]

@@ -177,7 +177,7 @@ class ClientStore:
         entries: Mapping[int, ClientEntry],
         copies: Mapping[ClientEntry, Tensors],
     ) -> Index:
-        """Write to disk what of a mapping's entries is not there yet, and return where all of them lie. They
+        """Write the entries of a mapping that are not on disk yet, and return where all of them lie. They
         stay there as long as the mapping is alive."""
         if self.folder is None:
             raise ValueError("tensors in files without a name cannot be found again: give the store a folder")
@@ -250,13 +250,13 @@ class ClientStore:
         """Start copying tensors to host memory. The copies are complete when the device has got to them."""
         if self.device.type != "cuda":
             return tensors
-        there = {}
+        copies = {}
         for name, value in tensors.items():
-            there[name] = torch.empty_like(value, device="cpu", pin_memory=True)
-            there[name].copy_(value, non_blocking=True)
+            copies[name] = torch.empty_like(value, device="cpu", pin_memory=True)
+            copies[name].copy_(value, non_blocking=True)
             # Its memory must not be given to another stream before it was copied.
             value.record_stream(torch.cuda.current_stream(self.device))
-        return there
+        return copies
 
     def _write(self, entry: ClientEntry, tensors: Tensors) -> None:
         if any(value.is_cuda for value in tensors.values()):

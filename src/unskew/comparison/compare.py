@@ -76,8 +76,8 @@ class Compared:
                 ]
                 for name, *more in rows
             ]
-            said = [notebook.paragraph(text) for text in (found.sentence, found.skew, *found.notes)]
-            parts.append(notebook.panel(condition, notebook.table(head, shown) if rows else "", *said))
+            texts = [notebook.paragraph(text) for text in (found.sentence, found.skew, *found.notes)]
+            parts.append(notebook.panel(condition, notebook.table(head, shown) if rows else "", *texts))
         return "".join(parts)
 
 
