@@ -209,21 +209,21 @@ def test_training_from_disk_gives_the_same_bits(federation, tmp_path, engine, me
 
 def test_a_run_leaves_the_model_and_not_what_its_clients_kept(unskew, tmp_path):
     small = ["run", "--method", "scaffold", "--rounds", "2", "--epochs", "1", "--json", "--quiet"]
-    told = [
+    results = [
         json.loads(unskew(*small, "--out", name, "--set", f"client_memory={limit}").out)
         for name, limit in (("disk", 0), ("memory", 1))
     ]
-    assert told[0]["weights_sha256"] == told[1]["weights_sha256"]
-    assert told[0]["identity"] == told[1]["identity"]
+    assert results[0]["weights_sha256"] == results[1]["weights_sha256"]
+    assert results[0]["identity"] == results[1]["identity"]
     assert not (tmp_path / "disk" / "clients").exists()
 
 
 def test_a_run_from_the_command_line_draws_its_clients(unskew, tmp_path):
     data = "synthetic:1,1,clients=100000,cap=60,drawn=true"
     small = ["--rounds", "2", "--epochs", "1", "--cohort", "5", "--probe", "1", "--quiet", "--json"]
-    told = json.loads(unskew("run", "--dataset", data, "--skew", "natural", *small, "--out", "drawn").out)
-    assert told["clients"] == 100_000
-    assert "of the first 1,000 of 100,000" in told["notes"][0]
+    result = json.loads(unskew("run", "--dataset", data, "--skew", "natural", *small, "--out", "drawn").out)
+    assert result["clients"] == 100_000
+    assert "of the first 1,000 of 100,000" in result["notes"][0]
     assert unskew("report", "drawn", "--out", "page.html").code == 0
     assert "100000 clients, 5 per round" in (tmp_path / "page.html").read_text()
     assert unskew("figure", "predictions", "drawn", "--out", "answers.png").code == 0
