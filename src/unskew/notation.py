@@ -14,6 +14,8 @@ from pathlib import Path
 from unskew.errors import UserError, unknown
 
 BOOLS = {"true": True, "1": True, "false": False, "0": False}
+LARGEST = (1 << 63) - 1
+"""The largest whole number that is read: that of an int64."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +127,18 @@ def _value(what: str, kind: object, text: str) -> object:
     if free is bool and text.lower() in BOOLS:
         return BOOLS[text.lower()]
     words = {bool: "true or false", int: "a whole number", float: "a number"}
-    if free is int or free is float:
+    if free is int:
         with contextlib.suppress(ValueError):
-            number: float = free(text)
+            whole = int(text)
+            if abs(whole) <= LARGEST:
+                return whole
+            words[int] = "a whole number of reasonable size"
+    if free is float:
+        with contextlib.suppress(ValueError):
+            number = float(text)
             if math.isfinite(number):
                 return number
-            words[free] = "a finite number"
+            words[float] = "a finite number"
     if free is None:
         raise unknown(what, text, fixed)
     raise UserError(f"{what} is '{text}' but should be {' or '.join([*map(repr, fixed), words[free]])}.")
