@@ -69,9 +69,9 @@ from unskew.report.page import embed, page_data
 from unskew.report.read import coming
 from unskew.report.table import tabulate
 from unskew.report.table_text import WRITERS
-from unskew.search import parse_over
 from unskew.testing import hard_trial
 from unskew.trained import load_model
+from unskew.tune.space import parse_over
 
 LONGEST = 5.0
 """Seconds that an answer may take."""

@@ -103,9 +103,9 @@ def _around_rename(count: int) -> None:
 
 def _in_write(count: int) -> None:
     """Half of a checkpoint."""
-    from unskew import checkpoints
+    from unskew.checkpoints import stages
 
-    whole, calls = checkpoints.write_file, 0
+    whole, calls = stages.write_file, 0
 
     def half(path: Path, content: bytes) -> None:
         nonlocal calls
@@ -115,7 +115,7 @@ def _in_write(count: int) -> None:
             _die()
         whole(path, content)
 
-    checkpoints.write_file = half
+    stages.write_file = half
 
 
 def _in_record(count: int) -> None:

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import unskew
-from unskew import client_tensors
-from unskew.client_tensors import ClientStore, ClientTensors
+from unskew.client_tensors import ClientStore, ClientTensors, segments
 from unskew.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("no_workers")
@@ -67,7 +66,7 @@ def test_what_is_kept_comes_back_in_every_tier(tmp_path, limit):
 
 
 def test_an_older_value_stays_as_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(client_tensors, "SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 20_000)
     mapping, older = ClientStore(CPU, limit=0, folder=tmp_path).empty(), {}
     for round in range(30):
         mapping = mapping.updated({client: some(100 * round + client) for client in (round % 3, 3)})
@@ -80,7 +79,7 @@ def test_an_older_value_stays_as_it_was(tmp_path, monkeypatch):
 
 
 def test_files_do_not_grow_with_the_rounds(tmp_path, monkeypatch):
-    monkeypatch.setattr(client_tensors, "SEGMENT_BYTES", 30_000)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 30_000)
     mapping = ClientStore(CPU, limit=0, folder=tmp_path).empty().updated({k: some(k) for k in range(10)})
     alive = sum(path.stat().st_size for path in tmp_path.iterdir())
     for round in range(200):
@@ -90,7 +89,7 @@ def test_files_do_not_grow_with_the_rounds(tmp_path, monkeypatch):
 
 
 def test_a_store_is_opened_again_from_its_index(tmp_path, monkeypatch):
-    monkeypatch.setattr(client_tensors, "SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 20_000)
     mapping = ClientStore(CPU, limit=6000, folder=tmp_path).empty().updated({k: some(k) for k in range(4)})
     mapping.sync()
     index = json.loads(json.dumps(mapping.index()))
@@ -210,21 +209,21 @@ def test_training_from_disk_gives_the_same_bits(federation, tmp_path, engine, me
 
 def test_a_run_leaves_the_model_and_not_what_its_clients_kept(unskew, tmp_path):
     small = ["run", "--method", "scaffold", "--rounds", "2", "--epochs", "1", "--json", "--quiet"]
-    told = [
+    results = [
         json.loads(unskew(*small, "--out", name, "--set", f"client_memory={limit}").out)
         for name, limit in (("disk", 0), ("memory", 1))
     ]
-    assert told[0]["weights_sha256"] == told[1]["weights_sha256"]
-    assert told[0]["identity"] == told[1]["identity"]
+    assert results[0]["weights_sha256"] == results[1]["weights_sha256"]
+    assert results[0]["identity"] == results[1]["identity"]
     assert not (tmp_path / "disk" / "clients").exists()
 
 
 def test_a_run_from_the_command_line_draws_its_clients(unskew, tmp_path):
     data = "synthetic:1,1,clients=100000,cap=60,drawn=true"
     small = ["--rounds", "2", "--epochs", "1", "--cohort", "5", "--probe", "1", "--quiet", "--json"]
-    told = json.loads(unskew("run", "--dataset", data, "--skew", "natural", *small, "--out", "drawn").out)
-    assert told["clients"] == 100_000
-    assert "of the first 1,000 of 100,000" in told["notes"][0]
+    result = json.loads(unskew("run", "--dataset", data, "--skew", "natural", *small, "--out", "drawn").out)
+    assert result["clients"] == 100_000
+    assert "of the first 1,000 of 100,000" in result["notes"][0]
     assert unskew("report", "drawn", "--out", "page.html").code == 0
     assert "100000 clients, 5 per round" in (tmp_path / "page.html").read_text()
     assert unskew("figure", "predictions", "drawn", "--out", "answers.png").code == 0
@@ -238,7 +237,7 @@ def test_a_run_from_the_command_line_draws_its_clients(unskew, tmp_path):
 
 
 def test_another_thread_writes_while_training_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(client_tensors, "SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 20_000)
     store = ClientStore(CPU, limit=30_000, folder=tmp_path)
     mappings = [store.empty().updated({k: some(k) for k in range(12)})]
     with ThreadPoolExecutor(1) as other:

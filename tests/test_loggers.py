@@ -38,8 +38,8 @@ def call(*arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with every logger, on classes whose names are hard on file names and on markup; tested every
-    other round, probed every third."""
+    """Make a run with every logger, on classes whose names are difficult in file names and in markup. It is
+    tested in every second round and probed in every third."""
     root = tmp_path_factory.mktemp("a [b] #c")
     rng = np.random.default_rng(0)
     with (root / "odd.csv").open("w", newline="", encoding="utf-8") as file:
@@ -76,8 +76,8 @@ def summary(folder: Path) -> dict:
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> dict[str, dict[int, float]]:
-    """What every logger has to hold, tag by tag and round by round, read from the run's own files."""
+def logged(folder: Path) -> dict[str, dict[int, float]]:
+    """Return the numbers that every logger should have, by tag and round, read from the run's own files."""
     values: dict[str, dict[int, float]] = {}
 
     def note(tag: str, step: int, value: float | None) -> None:
@@ -124,14 +124,14 @@ def told(folder: Path) -> dict[str, dict[int, float]]:
     return values
 
 
-def test_tensorboard_holds_every_number(folder, told):
+def test_tensorboard_holds_every_number(folder, logged):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     (file,) = (folder / "tensorboard").iterdir()
     events = EventAccumulator(str(file)).Reload()
-    assert set(events.Tags()["scalars"]) == set(told)
-    for tag, values in told.items():
+    assert set(events.Tags()["scalars"]) == set(logged)
+    for tag, values in logged.items():
         kept = {event.step: event.value for event in events.Scalars(tag)}
         assert kept == pytest.approx(values, rel=1e-6, abs=1e-9)  # TensorBoard's scalars are float32
 
@@ -153,13 +153,13 @@ def test_tensorboard_holds_every_number(folder, told):
     assert settings["skew.recipe"].string_value.startswith("dirichlet:0.3")
 
 
-def test_mlflow_holds_every_number(folder, told):
+def test_mlflow_holds_every_number(folder, logged):
     from mlflow import MlflowClient
 
     client = MlflowClient((folder / "mlruns").as_uri())
     run = only_run(client)
-    assert set(run.data.metrics) == set(told)
-    for tag, values in told.items():
+    assert set(run.data.metrics) == set(logged)
+    for tag, values in logged.items():
         assert {each.step: each.value for each in client.get_metric_history(run.info.run_id, tag)} == values
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "fedprox:mu=0.25 seed 1"
@@ -179,7 +179,8 @@ def only_run(client):
 
 
 def wandb_records(path: Path) -> Iterator:
-    """The records of a .wandb file: a header of 7 bytes, then protobuf messages in LevelDB's log format."""
+    """Yield the records of a .wandb file: a header of 7 bytes, then protobuf messages in LevelDB's log
+    format."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, message = path.read_bytes(), 7, b""
@@ -200,7 +201,7 @@ def wandb_records(path: Path) -> Iterator:
 
 
 def finished(path: Path) -> list:
-    """All records. W&B's own process writes them, and the last ones come a moment after the run has ended."""
+    """Return all records, when the last one is there: W&B's own process writes it after the run has ended."""
     deadline = time.monotonic() + 60  # only so that a missing record does not hang the tests
     while time.monotonic() < deadline:
         records = list(wandb_records(path))
@@ -210,7 +211,7 @@ def finished(path: Path) -> list:
     raise AssertionError(f"{path} has no end")
 
 
-def test_wandb_holds_every_number(folder, told):
+def test_wandb_holds_every_number(folder, logged):
     (run,) = (folder / "wandb").glob("offline-run-*")
     (file,) = run.glob("*.wandb")
     kept: dict[str, dict[int, float]] = {}
@@ -228,7 +229,7 @@ def test_wandb_holds_every_number(folder, told):
             settings |= {each.key: json.loads(each.value_json) for each in record.run.config.update}
         elif kind == "exit":
             codes.append(record.exit.exit_code)
-    assert kept == told
+    assert kept == logged
     assert codes == [0]
     assert settings["budget.rounds"] == 5
     assert settings["method.mu"] == 0.25
@@ -273,7 +274,7 @@ def test_each_run_of_a_comparison_has_logs_of_its_own(unskew, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_package_that_is_not_installed_is_told_before_anything_is_written(
+def test_a_package_that_is_not_installed_is_reported_before_anything_is_written(
     unskew, tmp_path, monkeypatch, name
 ):
     for module in [each for each in sys.modules if each.partition(".")[0] == name]:
@@ -302,7 +303,7 @@ class Vandal:
         pass
 
 
-def test_a_logger_that_fails_loses_no_run_and_is_told_of_once(unskew, tmp_path, monkeypatch):
+def test_a_logger_that_fails_loses_no_run_and_is_reported_once(unskew, tmp_path, monkeypatch):
     monkeypatch.setitem(LOGGERS, "vandal", Vandal)
     flags = [flag for flag in BRIEF if flag != "--quiet"]
     answer = unskew("run", *flags, "--rounds", "4", "--out", "run", "--log", "vandal,mlflow,tensorboard")
@@ -364,7 +365,8 @@ def test_a_run_that_is_stopped_is_marked_so(unskew, tmp_path, monkeypatch):
 
 
 def outside(script: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A process that does not look like a test: packages that report to their makers spare those."""
+    """Run a script in a process that does not look like a test, since packages that send reports do not do so
+    in tests."""
     hints = ("PYTEST", "CI", "GITHUB", "WANDB", "MLFLOW", "DO_NOT_TRACK")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(hints)}
     return subprocess.run(
@@ -378,7 +380,7 @@ def outside(script: str, tmp_path: Path, **environment: str) -> subprocess.Compl
 
 
 def test_nothing_is_sent_to_anyone(tmp_path):
-    """Every way out leads through a proxy, and nobody knocks there."""
+    """All connections would go through a proxy, and it gets none."""
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
         ways = {key: address for name in ("http_proxy", "https_proxy") for key in (name, name.upper())}

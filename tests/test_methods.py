@@ -21,11 +21,11 @@ from federations import flat
 from unskew import Budget, Evaluation, Method, Trial, UserError, federate, methods, train
 from unskew.data.augment import normalise
 from unskew.experiment import MethodSpec
+from unskew.method_costs import observe
 from unskew.methods import METHODS, fedavg, fedprox
 from unskew.methods.assemble import assemble
 from unskew.metrics import Traffic
 from unskew.metrics.costs import nbytes
-from unskew.observed import observe
 from unskew.testing import check_method, hard_trial
 from unskew.types import End, Memory, Scope, Tensors, Weights
 

@@ -467,7 +467,9 @@ def test_a_path_that_no_settings_can_name_is_refused_before_anything_runs(
     )
     answer = unskew("run", *own, "--clients", "2", "--rounds", "1", "--quiet", "--out", "r")
     assert answer.code == 2
-    assert f"holds a '{sign}', which separates settings where a run's are written down" in answer.err
+    assert (
+        f"contains a '{sign}', which separates settings where those of a run are written down" in answer.err
+    )
     assert not Path("r").exists()
 
 

@@ -64,7 +64,7 @@ def stop_after(checkpoints: Checkpoints, offers: int) -> Checkpoints:
 
 
 def same(first, second) -> bool:
-    """Whether two results are the same in all but their times."""
+    """Say whether two results are the same except for their times."""
     return (
         all(
             torch.equal(value, (second.weights.params | second.weights.buffers)[name])
@@ -102,7 +102,7 @@ def test_a_run_goes_on_from_wherever_it_was_stopped(method, tmp_path):
     after_round = checkpoints.after_round
 
     def copy_after_round(name, stage):
-        """What a run that is stopped here leaves behind."""
+        """Copy what a run that is stopped here leaves behind."""
         after_round(name, stage)
         checkpoints.wait()
         stops.append(tmp_path / f"stop {len(stops)}")
@@ -311,7 +311,7 @@ def test_an_unfinished_folder_is_gone_on_with_only_by_the_same_experiment(unskew
 
 
 def run_until(number: int, unskew, monkeypatch: pytest.MonkeyPatch, checkpoint: str):
-    """A run that fails in the round of this number, when it is to be written down."""
+    """Run until an error when the round of this number is written."""
     whole = RunFolder.append
 
     def append(folder, round):
@@ -363,11 +363,11 @@ def damage_clients(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (damage_truncate, "bytes in the place of"),
+        (damage_truncate, "bytes instead of"),
         (damage_empty, "it is empty"),
-        (damage_flip, "its checksum is another"),
-        (damage_header, "its checksum is another"),
-        (damage_version, "it is of version 9, this is 3"),
+        (damage_flip, "its checksum is wrong"),
+        (damage_header, "its checksum is wrong"),
+        (damage_version, "its version is 9, and this unskew reads version 3"),
         (damage_text, "its header is damaged"),
     ],
 )
@@ -389,9 +389,9 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(damage, reason, tm
     again = Checkpoints(tmp_path / "checkpoints", files, "it")
     assert same(whole, package.train(files, methods.scaffold(), keeper=again))
     damage(older)
-    told: list[str] = []
-    assert Checkpoints(tmp_path / "checkpoints", files, "it", say=told.append).find("training") is None
-    assert len(told) == 2
+    sentences: list[str] = []
+    assert Checkpoints(tmp_path / "checkpoints", files, "it", say=sentences.append).find("training") is None
+    assert len(sentences) == 2
 
 
 def test_damage_to_what_clients_keep_is_found_before_it_is_used(tmp_path):
@@ -421,7 +421,7 @@ def test_a_checkpoint_of_another_experiment_is_not_used(tmp_path):
 # A full disk, two at once
 
 
-def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(unskew, tmp_path):
+def test_a_full_disk_is_reported_and_the_run_goes_on_when_there_is_room(unskew, tmp_path):
     ask = " ".join([*BRIEF, "--method", "scaffold", "--model", "mlp-small", "--checkpoint", "every=1"])
     room = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
     child = kills.fork(["run", *ask.split(), *POOL, "--out", "run"], tmp_path / "log", room)
@@ -484,8 +484,8 @@ def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
     assert answer.code == 0, answer.err
     assert finished == {path: path.read_bytes() for path in finished}
     assert unskew(*ask, "--out", "whole").code == 0
-    told = [json.loads((tmp_path / each / "compare.json").read_text()) for each in ("broken", "whole")]
-    assert kills._timeless(told[0]) == kills._timeless(told[1])
+    results = [json.loads((tmp_path / each / "compare.json").read_text()) for each in ("broken", "whole")]
+    assert kills._timeless(results[0]) == kills._timeless(results[1])
     for cell in ("fedavg-seed1", "fedavg-seed2", "fedprox-mu=0.1-seed1", "fedprox-mu=0.1-seed2"):
         assert kills.fingerprint(tmp_path / "broken" / cell) == kills.fingerprint(tmp_path / "whole" / cell)
     again = unskew(*ask, "--out", "whole")
@@ -493,7 +493,7 @@ def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
     assert "holds a finished run or compare" in again.err
     shown = unskew("resume", "whole", "--json")
     assert shown.code == 0
-    assert kills._timeless(json.loads(shown.out)) == kills._timeless(told[1])
+    assert kills._timeless(json.loads(shown.out)) == kills._timeless(results[1])
     (tmp_path / "broken/compare.json").unlink()
     other = unskew(*ask[:2], *BRIEF, "--rounds", "12", "--seeds", "1,2", "--out", "broken")
     assert "holds another compare (with fedprox-mu=0.1-seed1)" in other.err
@@ -505,7 +505,8 @@ def test_a_compare_goes_on_cell_by_cell(unskew, tmp_path):
 
 
 def test_records_are_those_of_the_model_also_where_a_round_comes_out_otherwise(unskew, tmp_path, monkeypatch):
-    """As when a worker died in it before the run was stopped, and did not when it was done again."""
+    """This happens when a worker died in the round before the run was stopped, and not when it was
+    repeated."""
     run_until(4, unskew, monkeypatch, "never")
     path = tmp_path / "run/rounds.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -516,8 +517,8 @@ def test_records_are_those_of_the_model_also_where_a_round_comes_out_otherwise(u
     assert any("round 2 differs from what it was" in note for note in json.loads(answer.out)["notes"])
     unskew("run", *BRIEF, "--out", "whole")
     texts = [(tmp_path / each / "rounds.jsonl").read_text() for each in ("run", "whole")]
-    told = [[kills._timeless(json.loads(line)) for line in text.splitlines()] for text in texts]
-    assert told[0] == told[1]
+    lines = [[kills._timeless(json.loads(line)) for line in text.splitlines()] for text in texts]
+    assert lines[0] == lines[1]
 
 
 def test_a_damaged_line_is_cut_off_and_made_again(unskew, tmp_path, monkeypatch):
@@ -543,7 +544,7 @@ def test_a_damaged_note_of_where_a_run_began_does_not_cost_the_run(unskew, tmp_p
     ]
 
 
-def test_a_damaged_run_of_a_comparison_is_told_of_with_what_helps(unskew, tmp_path):
+def test_a_damaged_run_of_a_comparison_is_reported_with_what_helps(unskew, tmp_path):
     command = ["compare", "fedavg", "fedprox", *BRIEF, "--seeds", "1", "--out", "both"]
     assert unskew(*command).code == 0
     whole = (tmp_path / "both/fedavg-seed1/summary.json").read_bytes()

@@ -29,7 +29,7 @@ RUN = ["--rounds", "1", "--epochs", "1", "--model", "mlp-small", "--skew", "natu
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own to work in."""
+    """Work in a new folder, and return it."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "work"
@@ -72,9 +72,9 @@ def test_skew_shows_sites_by_name_and_which_classes_they_lack(unskew, here: Path
     assert lines["north"][1:6] == ["8", "8", "·", "16", "1"]
     assert lines["north"][-1] == "2"
     assert lines["south"][1:6] == ["8", "8", "8", "24", "0"]
-    told = json.loads(unskew(*ask, "--json").out)
-    assert told["names"] == ["north", "south"]
-    assert told["vacant"] == [1, 0]
+    result = json.loads(unskew(*ask, "--json").out)
+    assert result["names"] == ["north", "south"]
+    assert result["vacant"] == [1, 0]
 
 
 # The model at each site
@@ -138,21 +138,21 @@ def test_answers_belong_to_their_samples_on_every_engine(statistics) -> None:
         statistics=statistics,
         engine="loop",
     )
-    told = []
+    answers = []
     for engine in ("loop", "pool"):
         result = package.train(Trial(**{**vars(trial), "engine": engine, "workers": 2}))
         for round in result.rounds:
             cells = data.test.labels.numpy() * 4 + round.test.answers
             assert (np.bincount(cells, minlength=16).reshape(4, 4) == round.test.confusion).all()
-        told.append([round.test.answers.tolist() for round in result.rounds])
-    assert told[0] == told[1]
+        answers.append([round.test.answers.tolist() for round in result.rounds])
+    assert answers[0] == answers[1]
 
 
 def test_data_without_owners_have_no_sites(unskew) -> None:
     answer = unskew("run", "--dataset", "digits", "--rounds", "1", "--epochs", "1", "--json", "--quiet")
-    told = json.loads(answer.out)
-    assert "sites" not in told
-    line = (Path(told["run_dir"]) / "rounds.jsonl").read_text()
+    summary = json.loads(answer.out)
+    assert "sites" not in summary
+    line = (Path(summary["run_dir"]) / "rounds.jsonl").read_text()
     assert "sites" not in json.loads(line)
 
 
@@ -193,13 +193,13 @@ def test_run_and_compare_tell_of_every_site(unskew) -> None:
     assert run.summary.sites.spread == run.tested[-1].sites
     assert sum(n for _, _, n in each["Hungary"].answered) == sum(each["Hungary"].test) == 59
     answer = unskew("compare", "fedavg", "local-only", *ask, "--seeds", "1,2", "--out", "two", "--json")
-    told = json.loads(answer.out)["methods"]
+    methods = json.loads(answer.out)["methods"]
     mine = [
         read_run(Path("two") / f"local-only-seed{seed}").summary.sites.spread.accuracy["Hungary"]
         for seed in (1, 2)
     ]
-    assert told["local-only"]["sites"]["accuracy"]["Hungary"]["mean"] == pytest.approx(np.mean(mine))
-    assert told["fedavg"]["sites"]["worst"]["mean"] <= told["fedavg"]["sites"]["mean"]["mean"]
+    assert methods["local-only"]["sites"]["accuracy"]["Hungary"]["mean"] == pytest.approx(np.mean(mine))
+    assert methods["fedavg"]["sites"]["worst"]["mean"] <= methods["fedavg"]["sites"]["mean"]["mean"]
 
 
 def test_of_many_sites_a_round_has_the_spread_and_a_file_all(unskew) -> None:
@@ -210,9 +210,9 @@ def test_of_many_sites_a_round_has_the_spread_and_a_file_all(unskew) -> None:
     run = read_run(Path("one"))
     assert [line.sites.accuracy for line in run.tested] == [None, None]
     assert run.tested[-1].sites.sites == number
-    told = [json.loads(line) for line in Path("one/sites.jsonl").read_text().splitlines()]
-    assert len(told) == number
-    accuracies = sorted(site["accuracy"] for site in told)
+    sites = [json.loads(line) for line in Path("one/sites.jsonl").read_text().splitlines()]
+    assert len(sites) == number
+    accuracies = sorted(site["accuracy"] for site in sites)
     shown = run.summary.sites.each
     assert [site.accuracy for site in shown] == accuracies[:MOST_SITES]
     assert run.summary.sites.spread.median == pytest.approx(np.median(accuracies))

@@ -86,17 +86,17 @@ def test_what_data_call_their_samples():
         dataset = load(name)
         assert dataset.samples == called
     digits = federate(load("digits"), "dirichlet:0.1", clients=10, seed=1)
-    told = describe_skew(digits.partition.counts, samples=digits.dataset.samples)
-    assert told.startswith(f"a client lacks {digits.partition.vacant.mean():.1f} of 10 classes; ")
+    text = describe_skew(digits.partition.counts, samples=digits.dataset.samples)
+    assert text.startswith(f"a client lacks {digits.partition.vacant.mean():.1f} of 10 classes; ")
 
 
 @given(arrays(np.int64, st.tuples(st.integers(1, 12), st.integers(2, 6)), elements=st.integers(0, 500)))
 def test_any_counts_have_a_sentence_and_its_half_is_half(counts):
-    told = describe_skew(counts, cohort=max(1, len(counts) // 2))
-    assert told
-    assert "nan" not in told
+    text = describe_skew(counts, cohort=max(1, len(counts) // 2))
+    assert text
+    assert "nan" not in text
     sizes = counts.sum(axis=1)
-    if found := re.search(r"half the clients hold under ([\d,]+) ", told):
+    if found := re.search(r"half the clients hold under ([\d,]+) ", text):
         assert np.mean(sizes < int(found[1].replace(",", ""))) >= 0.5
-    if found := re.search(r"lacks ([\d.]+) of", told):
-        assert found[1] == f"{(counts == 0).sum(axis=1).mean():.1f}".removesuffix(".0") or "lacks one" in told
+    if found := re.search(r"lacks ([\d.]+) of", text):
+        assert found[1] == f"{(counts == 0).sum(axis=1).mean():.1f}".removesuffix(".0") or "lacks one" in text

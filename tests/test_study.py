@@ -33,10 +33,10 @@ def test_methods_are_compared_under_every_combination_of_settings(unskew, tmp_pa
     assert list(whole["conditions"]) == names
     assert len(whole["runs"]) == 16
     for name in names:
-        told = whole["conditions"][name]
-        assert list(told["methods"]) == ["fedavg", "fedprox"]
-        assert told["answer"]["reference"] == "fedavg"
-        assert told["answer"]["sentence"].split("\N{NO-BREAK SPACE}")[0] in " ".join(made.out.split())
+        result = whole["conditions"][name]
+        assert list(result["methods"]) == ["fedavg", "fedprox"]
+        assert result["answer"]["reference"] == "fedavg"
+        assert result["answer"]["sentence"].split("\N{NO-BREAK SPACE}")[0] in " ".join(made.out.split())
     runs = read_runs([tmp_path / "all"])
     assert len(by_condition(runs)) == 4
     lrs = {run.experiment["budget"]["lr"] for run in runs if run.skew.startswith("iid")}
@@ -68,14 +68,14 @@ def test_another_reference_that_is_asked_for_later_is_kept(unskew, tmp_path):
     three = ("--seeds", "1-3", "--skew", "dirichlet:0.05", "--out", "all")
     for reference in ("fedprox:mu=1", "fedavg"):
         assert unskew("compare", "fedavg", "fedprox:mu=1", *BRIEF, *three, "--reference", reference).code == 0
-        told = json.loads((tmp_path / "all" / "compare.json").read_text())
+        result = json.loads((tmp_path / "all" / "compare.json").read_text())
         [found] = package.compare(tmp_path / "all").answers
-        assert (told["answer"]["reference"], found.reference) == (reference, reference)
-        assert told["answer"]["sentence"] == found.sentence
+        assert (result["answer"]["reference"], found.reference) == (reference, reference)
+        assert result["answer"]["sentence"] == found.sentence
         (tmp_path / "all" / "compare.json").unlink()  # as if it had been stopped before its end
     assert unskew("resume", "all", "--quiet").code == 0
-    told = json.loads((tmp_path / "all" / "compare.json").read_text())
-    assert told["answer"]["reference"] == "fedavg"
+    result = json.loads((tmp_path / "all" / "compare.json").read_text())
+    assert result["answer"]["reference"] == "fedavg"
 
 
 @pytest.mark.parametrize(
@@ -147,11 +147,11 @@ def test_folders_keep_the_sign_of_an_exponent(unskew, tmp_path):
     assert names == {"lr=1e0-fedavg-seed1", "lr=1e-1-fedavg-seed1"}
 
 
-def test_folders_that_were_moved_are_told_where_they_are(unskew, tmp_path):
+def test_folders_that_were_moved_are_found_where_they_are(unskew, tmp_path):
     assert unskew("compare", "fedavg", "fedprox", *BRIEF, "--out", "before").code == 0
     (tmp_path / "before").rename(tmp_path / "after")
     (tmp_path / "after" / "compare.json").unlink()
     assert unskew("resume", "after", "--quiet").code == 0
-    told = json.loads((tmp_path / "after" / "compare.json").read_text())
-    assert {Path(each["run_dir"]).parent.name for each in told["runs"]} == {"after"}
+    result = json.loads((tmp_path / "after" / "compare.json").read_text())
+    assert {Path(each["run_dir"]).parent.name for each in result["runs"]} == {"after"}
     assert "run folder: after/fedavg-seed1" in unskew("resume", "after/fedavg-seed1").out

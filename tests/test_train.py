@@ -404,7 +404,7 @@ def test_an_error_in_a_client_says_which_client_round_and_stage(digits, monkeypa
 
 
 @pytest.mark.parametrize("engine", ["loop", "graphs"])
-def test_rounds_before_one_that_fails_are_told(digits, monkeypatch, engine):
+def test_on_round_gets_the_rounds_before_one_that_fails(digits, monkeypatch, engine):
     def combine(state, updates):
         if state.round == 2:
             raise ZeroDivisionError("a mistake in the method")
@@ -412,12 +412,12 @@ def test_rounds_before_one_that_fails_are_told(digits, monkeypatch, engine):
 
     monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
     trial = Trial(split(digits, range(30)), "mlp-small", budget=Budget(rounds=3), engine=engine, device="cpu")
-    told: list[int] = []
+    numbers: list[int] = []
     with pytest.raises(ZeroDivisionError):
         unskew.train(
-            trial, Method(server=Server(combine=combine)), on_round=lambda round: told.append(round.number)
+            trial, Method(server=Server(combine=combine)), on_round=lambda round: numbers.append(round.number)
         )
-    assert told == [1, 2]
+    assert numbers == [1, 2]
 
 
 def test_an_error_of_the_users_keeps_its_one_sentence(digits):

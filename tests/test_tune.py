@@ -12,7 +12,8 @@ import pytest
 
 from unskew import Trial, UserError
 from unskew.runs import RunFolder
-from unskew.search import Search, Searched, TrialLine, best, choose, parse_over
+from unskew.tune.search import Search, Searched, TrialLine, best, choose
+from unskew.tune.space import parse_over
 
 pytest.importorskip("optuna")
 
@@ -39,8 +40,8 @@ def test_winners_are_chosen_on_validation_and_can_be_run(unskew, tmp_path):
         "--trials", "3", *BRIEF, "--seeds", "1,2", "--out", "out", "--json",
     )  # fmt: skip
     assert answer.code == 0, answer.err
-    told = json.loads(answer.out)
-    assert told == json.loads((tmp_path / "out/tune.json").read_text())
+    result = json.loads(answer.out)
+    assert result == json.loads((tmp_path / "out/tune.json").read_text())
     lines = [json.loads(line) for line in (tmp_path / "out/trials.jsonl").read_text().splitlines()]
     assert [(line["method"], line["number"]) for line in lines] == [
         (method, number) for number in range(3) for method in ("fedprox", "fedavg")
@@ -52,13 +53,13 @@ def test_winners_are_chosen_on_validation_and_can_be_run(unskew, tmp_path):
         ]
         assert line["by_seed"] == [summary["validation"]["value"] for summary in summaries]
         assert line["score"] == pytest.approx(sum(line["by_seed"]) / 2)
-    assert [(each["method"], each["trial"]) for each in told["all"]] == [
+    assert [(each["method"], each["trial"]) for each in result["all"]] == [
         (method, trial) for method in ("fedprox", "fedavg") for trial in (1, 2, 3)
     ]
-    for winner in told["winners"]:
+    for winner in result["winners"]:
         (there,) = (
             each
-            for each in told["all"]
+            for each in result["all"]
             if (each["method"], each["trial"]) == (winner["method"], winner["trial"])
         )
         assert there["score"] == winner["score"]
@@ -66,7 +67,7 @@ def test_winners_are_chosen_on_validation_and_can_be_run(unskew, tmp_path):
         assert winner["score"] == max(line["score"] for line in own)
         settings = tomllib.loads((tmp_path / winner["experiment"]).read_text())
         assert settings["budget"]["lr"] == winner["values"]["budget.lr"]
-    files = [winner["experiment"] for winner in told["winners"]]
+    files = [winner["experiment"] for winner in result["winners"]]
     again = unskew("compare", *files, "--seeds", "3,4", "--quiet", "--json")
     assert again.code == 0, again.err
     found = json.loads(again.out)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from unskew import data, flower, losses, methods, metrics, models, plot
     from unskew.advice import Advice, advise
     from unskew.checkpoints import Checkpoints
-    from unskew.compared import Compared, compare
+    from unskew.comparison.compare import Compared, compare
     from unskew.data import Dataset, Federation, federate, load
     from unskew.data.augment import Augment
     from unskew.errors import UserError
@@ -59,7 +59,7 @@ __all__ = [
 _MODULES = {
     "advice": ("Advice", "advise"),
     "checkpoints": ("Checkpoints",),
-    "compared": ("Compared", "compare"),
+    "comparison.compare": ("Compared", "compare"),
     "data": ("Dataset", "Federation", "federate", "load"),
     "data.augment": ("Augment",),
     "errors": ("UserError",),

@@ -1,4 +1,4 @@
-"""Where the time of a command goes."""
+"""The time that each part of a command takes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _IMPORTED = time.perf_counter()
 
 
 class Clock:
-    """Seconds by what they went to: those between two marks belong to the later one, so that all parts add up
-    to the whole."""
+    """A clock that adds up seconds by part. The time between two marks belongs to the later mark, so that the
+    parts add up to the whole."""
 
     def __init__(self, age: float = 0.0) -> None:
-        """`age` is how long ago it began."""
+        """Start a clock that began `age` seconds ago."""
         self.parts: dict[str, float] = {}
         self._began = self._last = time.perf_counter() - age
 
     def mark(self, name: str) -> None:
-        """What went by since the last mark is of this name."""
+        """Add the seconds since the last mark to the part of this name."""
         now = time.perf_counter()
         self.parts[name] = self.parts.get(name, 0.0) + now - self._last
         self._last = now
@@ -31,10 +31,11 @@ class Clock:
 
 
 def process_age() -> float:
-    """Seconds since this process was started; where the system does not tell, since this module was
-    imported."""
+    """Return the seconds since this process was started, or since this module was imported if the system does
+    not say when the process was started."""
     try:
-        # Behind the program's name, which may hold anything, the 20th field is when it began, since the boot.
+        # The program's name, in parentheses, may contain anything. The 20th field after it is the time of the
+        # start, in ticks since the boot.
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):

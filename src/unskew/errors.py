@@ -1,4 +1,4 @@
-"""What a user did wrong, said in one sentence."""
+"""Errors for the user, each with a message of one sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class UserError(ValueError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, with a sentence on what is kept."""
+    """Ctrl-C, with a message that says what is kept."""
 
 
 def require(condition: bool, sentence: str) -> None:
@@ -23,7 +23,8 @@ def require(condition: bool, sentence: str) -> None:
 
 
 def whole_number(name: str, value: object, least: int | None = 0) -> int:
-    """A whole number of at least so much, which may come as one of NumPy's; a UserError where it is not."""
+    """Return a value as an int, or raise a UserError if it is not a whole number of at least `least`. Whole
+    numbers of NumPy are accepted; `name` is for the error."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -35,7 +36,8 @@ def whole_number(name: str, value: object, least: int | None = 0) -> int:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is not among `known`: it offers the nearest one, or else all of them."""
+    """Return the error for a name that is not among `known`. It suggests the most similar known name, or
+    lists all if none is similar."""
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.6)
     if near:

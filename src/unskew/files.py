@@ -1,4 +1,4 @@
-"""Files that a reader sees whole or not at all, also after the power was cut."""
+"""Write files so that a reader sees them whole or not at all, even after a loss of power."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Let `path` hold this content: until it does, it is as it was."""
+    """Replace the content of `path`. Until all of it is written, the file is as before."""
     with replacing(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what is to stand at `path`: it goes there when all is written, and away when it is not.
-    Nobody else writes to the same place."""
+    """Yield a path to write to, which no other process uses. At the end of the `with` block it is renamed to
+    `path`; after an error it is removed."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         yield partial
@@ -30,14 +30,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the disk has a file's content."""
+    """Wait until the disk has the content of a file."""
     with path.open("r+b") as file:
         os.fsync(file.fileno())
 
 
 def put(ready: Path, path: Path) -> None:
-    """Rename a file or folder that is ready to `path`, in such an order that a crash leaves there what was or
-    what is to be: first its content reaches the disk, then its name."""
+    """Rename a complete file or folder to `path`. Its content reaches the disk before its name does, so that
+    a crash leaves either the old or the new content there."""
     if ready.is_dir():
         if hasattr(os, "sync"):  # one call for all files in it; Windows has none
             os.sync()
@@ -48,7 +48,7 @@ def put(ready: Path, path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Let the names of a folder's files reach the disk."""
+    """Wait until the disk has the names of a folder's files."""
     with contextlib.suppress(OSError):  # not every system lets a folder be opened or synchronised
         folder = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""One writer of a folder at a time."""
+"""A lock on a folder, so that only one process at a time writes to it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from unskew.errors import UserError
 
 NAME = ".lock"
 _mine: set[Path] = set()
-"""What this process holds: the system lets one process lock a file twice."""
+"""The locks that this process holds, since the system lets a process lock the same file twice."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Be the one writer of a folder that is there, or say who is. The system frees the lock of a process that
-    has ended, however it did; what such a one has left behind is taken over."""
+    """Lock an existing folder, or refuse and name the process that has locked it. The system releases the
+    lock of a process that has ended, however it ended; the file that it left behind is used again."""
     path = folder.resolve() / NAME
     if path in _mine:
         raise UserError(f"this process is writing to {folder} already: choose another folder with --out.")
@@ -29,18 +29,19 @@ def locked(folder: Path) -> Iterator[None]:
     _mine.add(path)
     try:
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
-        with contextlib.suppress(OSError):  # of a full disk: who holds it is told then without a name
+        with contextlib.suppress(OSError):  # on a full disk, the error of others does not name this process
             os.ftruncate(descriptor, 0)
             os.write(descriptor, json.dumps(owner).encode())
         yield
     finally:
         _mine.discard(path)
         with contextlib.suppress(OSError):
-            path.unlink()  # before it is free: who waits sees that its file is another
+            path.unlink()  # while it is locked: a process that waits for it sees that it is gone
         os.close(descriptor)
 
 
 def _acquire(path: Path, folder: Path) -> int:
+    """Open and lock the file at `path`, and return its descriptor."""
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
@@ -57,11 +58,12 @@ def _acquire(path: Path, folder: Path) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # the one before has just removed it
+        os.close(descriptor)  # the process before has just removed the file
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock a file, unless another process has. A process's own children do not inherit it."""
+    """Lock a file and return True, or return False if another process has locked it. Child processes do not
+    inherit the lock."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -79,7 +81,7 @@ def _lock_on_windows(descriptor: int) -> bool:
     import msvcrt
 
     try:
-        os.lseek(descriptor, 1 << 20, os.SEEK_SET)  # beyond what is read
+        os.lseek(descriptor, 1 << 20, os.SEEK_SET)  # beyond the bytes that others read
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
     except OSError:
         return False
@@ -88,6 +90,7 @@ def _lock_on_windows(descriptor: int) -> bool:
 
 
 def _held(descriptor: int, folder: Path) -> str:
+    """Return the error that names the process that holds the lock."""
     try:
         os.lseek(descriptor, 0, os.SEEK_SET)
         owner = json.loads(os.read(descriptor, 4096))

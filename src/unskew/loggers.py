@@ -1,7 +1,8 @@
-"""Runs for who looks at them in TensorBoard, MLflow or Weights & Biases.
+"""Loggers, which write the numbers of a run for TensorBoard, MLflow or Weights & Biases.
 
-A logger writes into the run folder, beside the run's own files, and never to the network. It changes no
-number of a run, and one that fails does not stop it. No package is imported that is not asked for.
+A logger writes into the run folder, next to the run's own files, and never to the network. It changes no
+number of a run, and an error in it does not stop the run. Only the packages of the chosen loggers are
+imported.
 """
 
 from __future__ import annotations
@@ -29,29 +30,31 @@ from unskew.record import Json, ProbeRecord, RoundRecord, Summary, plain
 LoggedSetting = bool | int | float | str
 
 PROJECT = "unskew"
-"""What runs are filed under where a logger wants a name for it."""
+"""The name of the project or experiment under which a logger files runs."""
 SHOWN_FIRST = ("accuracy", "min_class", "groups/vacant")
 """The columns of TensorBoard's table of hyperparameters."""
-LONGEST_NAME = 100  # of a class; MLflow makes it a file's name, and takes 250 characters
+LONGEST_NAME = 100  # of a class: MLflow uses it as a file name, of at most 250 characters
 CORNER = "true \\ predicted"
-MOST_CELLS = 32  # classes beyond which a table of the confusion matrix is too wide to read
+MOST_CELLS = 32  # with more classes, a table of the confusion matrix is too wide to read
 
 
 class Logger(Protocol):
-    """Someone who is told of a run: once when it begins, after every round, once when it is over."""
+    """Receives a run: once when it begins, after every round, and once when it has ended."""
 
     def begin(self, settings: Mapping[str, LoggedSetting], folder: Path, name: str, /) -> None:
-        """`settings` is the experiment, flat, such as budget.rounds; `folder` the run's."""
+        """Receive the settings of the experiment in a flat table, with keys such as budget.rounds, and the
+        folder and the name of the run."""
 
     def round(self, number: int, values: Mapping[str, float], /) -> None:
-        """`values` is what `flatten` makes of a line of rounds.jsonl and of probes.jsonl."""
+        """Receive the numbers of a round, which `flatten` has made from its lines in rounds.jsonl and
+        probes.jsonl."""
 
     def end(self, summary: Mapping[str, Json] | None, /) -> None:
-        """`summary` is summary.json; None where the run was stopped."""
+        """Receive the content of summary.json, or None if the run was stopped."""
 
 
 def _remove(folder: Path) -> None:
-    """Remove what was logged before a run was interrupted: once resumed it tells all its rounds again."""
+    """Remove what was logged before a run was interrupted, since a resumed run logs all its rounds again."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -102,7 +105,7 @@ class MLflow:
         self._client = self._mlflow.MlflowClient((folder / "mlruns").resolve().as_uri())
         found = self._client.get_experiment_by_name(PROJECT)
         place = found.experiment_id if found else self._client.create_experiment(PROJECT)
-        for before in self._client.search_runs([place]):  # of the same run, until it was interrupted
+        for before in self._client.search_runs([place]):  # the same run before it was interrupted
             self._client.delete_run(before.info.run_id)
         self._run = self._client.create_run(place, run_name=name).info.run_id
         params = [self._entities.Param(key, str(value)) for key, value in settings.items()]
@@ -142,7 +145,7 @@ class WeightsAndBiases:
         )
         _remove(folder / "wandb")
         self._run = self._wandb.init(
-            dir=str(folder.resolve()),  # its process may have been started in another folder
+            dir=str(folder.resolve()),  # since the process of wandb may run in another folder
             project=PROJECT,
             name=name,
             config=dict(settings),
@@ -155,7 +158,7 @@ class WeightsAndBiases:
 
     def end(self, summary: Mapping[str, Json] | None) -> None:
         if summary is not None:
-            # Its own tables become artifacts, which it keeps outside of the folder it is given.
+            # Not as a table of wandb: these become artifacts, which wandb stores outside of the folder.
             matrix = self._wandb.Html(_html(*_confusion(summary)), inject=False)
             self._run.log({"confusion": matrix})
         self._run.finish(exit_code=int(summary is None))
@@ -169,7 +172,8 @@ LOGGERS: dict[str, Callable[[], Logger]] = {
 
 
 def find(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, where each is one of a logger whose package is installed."""
+    """Return the names without repetitions. Refuse one that is no logger or whose package is not
+    installed."""
     found = tuple(dict.fromkeys(names))
     for name in found:
         if name not in LOGGERS:
@@ -180,7 +184,7 @@ def find(names: Iterable[str]) -> tuple[str, ...]:
 
 
 class Log:
-    """The loggers of one run. One that fails is told of once, and no more is asked of it."""
+    """The loggers of one run. If one fails, this is reported once, and it is not called again."""
 
     def __init__(
         self,
@@ -197,9 +201,9 @@ class Log:
         self.names = tuple(names)
         self._loggers = {each: LOGGERS[each]() for each in self.names}
         self.notes: list[str] = []
-        """The loggers that have failed, and how."""
+        """A sentence for each logger that has failed."""
         flat = flatten_settings(settings)
-        self._tell(lambda logger: logger.begin(flat, folder, name))
+        self._call(lambda logger: logger.begin(flat, folder, name))
 
     def __enter__(self) -> Log:
         return self
@@ -211,22 +215,22 @@ class Log:
             self.end(None)
 
     def round(self, line: RoundRecord, probe: ProbeRecord | None = None) -> None:
-        """A line of rounds.jsonl, and of probes.jsonl where the round was probed."""
+        """Log a line of rounds.jsonl, and the line of probes.jsonl if the round was probed."""
         if self._loggers:
             values = flatten(plain(line), None if probe is None else plain(probe), self._classes)
-            self._tell(lambda logger: logger.round(line.round, values))
+            self._call(lambda logger: logger.round(line.round, values))
 
     def end(self, summary: Summary | None) -> None:
-        """summary.json; None where the run was stopped."""
+        """Log summary.json, or None if the run was stopped, and end the loggers."""
         values = None if summary is None else plain(summary)
-        self._tell(lambda logger: logger.end(values))
+        self._call(lambda logger: logger.end(values))
         self._loggers.clear()
 
-    def _tell(self, what: Callable[[Logger], None]) -> None:
+    def _call(self, call: Callable[[Logger], None]) -> None:
         for name, logger in list(self._loggers.items()):
             try:
-                what(logger)
-            except Exception as error:  # whatever a package of others may raise
+                call(logger)
+            except Exception as error:  # of any kind, since it comes from a package of others
                 del self._loggers[name]
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 self.notes.append(f"{name} has failed and gets no more of this run: {reason}")
@@ -236,9 +240,9 @@ class Log:
 def flatten(
     record: Mapping[str, Json], probe: Mapping[str, Json] | None, classes: Sequence[str]
 ) -> dict[str, float]:
-    """Every number of a round under a name of its own, such as accuracy, groups/vacant, class/NAME (by
-    `tags`), probe/groups/vacant/drop. What does not exist, such as the accuracy of a round that was
-    not tested, is left out."""
+    """Return every number of a round under its own name, such as accuracy, groups/vacant, class/NAME (with
+    names from `tags`) or probe/groups/vacant/drop. Leave out numbers that do not exist, such as the accuracy
+    of a round that was not tested."""
     values = _numbers("", record, classes)
     return values if probe is None else values | _numbers("probe/", probe, classes)
 
@@ -259,7 +263,8 @@ def _numbers(prefix: str, record: Mapping[str, Json], classes: Sequence[str]) ->
 
 
 def flatten_settings(settings: Mapping[str, object], prefix: str = "") -> dict[str, LoggedSetting]:
-    """An experiment without its tables: budget.rounds, method.mu."""
+    """Return the settings of an experiment in one flat table, with keys such as budget.rounds and
+    method.mu."""
     flat: dict[str, LoggedSetting] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
@@ -270,8 +275,8 @@ def flatten_settings(settings: Mapping[str, object], prefix: str = "") -> dict[s
 
 
 def tags(names: Iterable[str]) -> list[str]:
-    """Names of classes or domains as every logger takes them: without what MLflow does not take in a name or
-    would read as a folder, not too long, and still different."""
+    """Return names of classes or domains that every logger accepts: not too long, and without characters that
+    MLflow refuses or reads as a folder. Different names remain different."""
     found: list[str] = []
     for index, name in enumerate(names):
         tag = re.sub(r"[^\w .-]", "_", name)[:LONGEST_NAME].strip(" .") or "_"
@@ -282,6 +287,7 @@ def tags(names: Iterable[str]) -> list[str]:
 
 
 def _import(module: str, extra: str) -> Any:
+    """Import a module, or tell the user how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -291,13 +297,15 @@ def _import(module: str, extra: str) -> Any:
 
 
 def _confusion(summary: Mapping[str, Json]) -> tuple[list[str], metrics.Counts]:
+    """Return the names of the classes and the confusion matrix of a summary."""
     classes = summary["classes"]
     assert isinstance(classes, list)
     return [str(name) for name in classes], np.array(summary["confusion"], dtype=np.int64)
 
 
 def _picture(confusion: metrics.Counts) -> np.ndarray:
-    """Rows are the true classes, columns the predicted ones; black is all of a class. Large enough to see."""
+    """Return a picture of the confusion matrix, large enough to see. Rows are true classes, columns are
+    predicted ones, and a black cell is all samples of a class."""
     grey = np.rint(255 * (1 - np.nan_to_num(metrics.confusion_share(confusion)))).astype(np.uint8)
     return np.kron(grey, np.ones((max(1, 320 // len(grey)),) * 2, np.uint8))
 
@@ -319,7 +327,7 @@ def _html(classes: Sequence[str], confusion: metrics.Counts) -> str:
 
 
 def _code(text: str) -> str:
-    """Text that Markdown leaves as it is."""
+    """Return text as code in Markdown, so that its characters have no other meaning."""
     return "`" + re.sub(r"[`|\s]+", " ", text) + "`"
 
 

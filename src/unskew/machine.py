@@ -1,4 +1,5 @@
-"""Where a run runs: the machine, the versions and the commits."""
+"""The machine that this process runs on: its memory, and what a run records of it, of versions and of
+commits."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -16,9 +18,23 @@ import torch
 from unskew import record
 from unskew.version import VERSION
 
+GIB = 1 << 30
+
+
+def machine_memory() -> int:
+    """Return how many bytes this process may use: the machine's memory, or less if a container has a
+    limit."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        found = 8 * GIB
+    with suppress(OSError, ValueError):  # the file holds "max" if there is no limit
+        found = min(found, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8")))
+    return found
+
 
 def machine(device: torch.device) -> record.Machine:
-    """Where this process runs."""
+    """Return the record of the machine, the command, the versions and the commits of this process."""
     return record.Machine(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         command=list(sys.argv),
@@ -33,7 +49,7 @@ def machine(device: torch.device) -> record.Machine:
     )
 
 
-# What was imported stays as it was, however many runs this process has.
+# Cached, since they do not change during a process, which may have many runs.
 
 
 @cache
@@ -57,8 +73,8 @@ def _cpu_name() -> str:
 
 
 def _git_commit(folder: Path) -> str | None:
-    """The commit checked out in `folder`, with '+' where tracked files differ from it; None outside git.
-    A repository may name programs in its settings, and may be a stranger's: none of them runs."""
+    """Return the commit checked out in `folder`, with '+' if tracked files differ from it; None outside git.
+    Programs that a repository names in its settings do not run, since it may be a stranger's."""
     quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0"}
     ask = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
 
@@ -72,7 +88,7 @@ def _git_commit(folder: Path) -> str | None:
             return None
         filters = answer("config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
         for name in filters.stdout.splitlines():
-            if "=" in name:  # cannot be given another value
+            if "=" in name:  # such a setting cannot be overridden
                 return None
             ask += ["-c", f"{name}="]
         changed = answer("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")

@@ -14,64 +14,68 @@ from pathlib import Path
 from unskew.errors import UserError, unknown
 
 BOOLS = {"true": True, "1": True, "false": False, "0": False}
+LARGEST = (1 << 63) - 1
+"""The largest whole number that is read: that of an int64."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One of the items after the colon, which commas separate."""
+    """One of the items after the colon. They are separated by commas."""
 
     text: str
-    """As it was written, without the blanks around it."""
+    """The item as it was written, without the blanks around it."""
     key: str | None
-    """None where the item is a value without a name."""
+    """The name of the option; None if only a value is given."""
     value: str
 
 
 @dataclass(frozen=True)
 class Option:
-    """What an option takes: str, Path, int, float, bool, Literal["a", "b"], a union of one of these with
-    Literal or None, or tuple[int, ...] (or of texts), whose parts are separated by slashes."""
+    """An option and its type: str, Path, int, float, bool, Literal["a", "b"], a union of one of these with
+    Literal or None, or tuple[int, ...] or tuple[str, ...], whose parts are separated by slashes."""
 
     kind: object
     required: bool
 
 
 def path_of(text: str) -> Path:
-    """A path as it is typed, where ~ is the home folder."""
+    """Return the path that a user has typed, with ~ for the home folder."""
     if "\0" in text:
         raise UserError(f"{text!r} is no path: no name of a file has a null character.")
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise UserError(f"'{text}' names the home folder of nobody: write the path out.") from None
+        raise UserError(
+            f"'{text}' names the home folder of a user that does not exist: write the path out."
+        ) from None
 
 
 def without(signs: str, path: Path) -> str:
-    """The path as it is written down in a run's settings, which is refused where it holds one of these
-    signs: there they separate settings."""
+    """Return the path as it is written in a run's settings, and refuse one that contains any of these signs,
+    since they separate settings there."""
     for sign in signs:
         if sign in str(path):
             raise UserError(
-                f"the path {path} holds a '{sign}', which separates settings where a run's are written down: "
-                "use a folder and a file without it."
+                f"the path {path} contains a '{sign}', which separates settings where those of a run are "
+                "written down: use a folder and a file without it."
             )
     return str(path)
 
 
 def joined(text: str) -> list[str]:
-    """The parts of a text that are joined by plus signs, each before a letter or before the path of a Python
-    file: the sign of 1e+3 belongs to the number, and that of c++/data to the path."""
+    """Split a text at the plus signs that join parts: those before a letter or before the path of a Python
+    file. The plus sign of 1e+3 belongs to the number, and those of c++/data belong to the path."""
     return re.split(r"\+(?=[A-Za-z]|[./~][^+]*\.py:)", text.strip())
 
 
 def named(text: str) -> tuple[str, str | None]:
-    """The name, and all that stands after its colon; None where there is no colon."""
+    """Return the name before the first colon, and everything after the colon; None if there is no colon."""
     name, colon, rest = text.strip().partition(":")
     return name, rest if colon else None
 
 
 def items(rest: str | None) -> list[Item]:
-    """The items in what stands after a colon."""
+    """Return the items of the text after a colon."""
     return [_item(text.strip()) for text in rest.split(",")] if rest else []
 
 
@@ -83,8 +87,9 @@ def _item(text: str) -> Item:
 def read_options(
     name: str, given: Sequence[Item], options: Mapping[str, Option], unnamed: Sequence[str], path: str = ""
 ) -> dict[str, typing.Any]:
-    """The values of the options that are given, each as its kind. Those in `unnamed` may come first, in this
-    order, without their names. `path`: what stands between the colon and the options, in errors."""
+    """Return the values of the given options, each as its type. The options in `unnamed` may come first, in
+    this order and without their names. `path` is what stands between the colon and the options, for
+    errors."""
     if given and not options:
         raise UserError(f"{name} has no options: leave out '{','.join(item.text for item in given)}'.")
     values: dict[str, object] = {}
@@ -107,6 +112,7 @@ def read_options(
 
 
 def _value(what: str, kind: object, text: str) -> object:
+    """Return the value of a text as an option's type. `what` names the option in errors."""
     if typing.get_origin(kind) is tuple:
         inner = typing.get_args(kind)[0]
         parts = [] if text == "even" and inner is not str else text.split("/")
@@ -121,20 +127,26 @@ def _value(what: str, kind: object, text: str) -> object:
     if free is bool and text.lower() in BOOLS:
         return BOOLS[text.lower()]
     words = {bool: "true or false", int: "a whole number", float: "a number"}
-    if free is int or free is float:
+    if free is int:
         with contextlib.suppress(ValueError):
-            number: float = free(text)
+            whole = int(text)
+            if abs(whole) <= LARGEST:
+                return whole
+            words[int] = "a whole number of reasonable size"
+    if free is float:
+        with contextlib.suppress(ValueError):
+            number = float(text)
             if math.isfinite(number):
                 return number
-            words[free] = "a finite number"
+            words[float] = "a finite number"
     if free is None:
         raise unknown(what, text, fixed)
     raise UserError(f"{what} is '{text}' but should be {' or '.join([*map(repr, fixed), words[free]])}.")
 
 
 def _alternatives(kind: object) -> tuple[dict[str, object], type | None]:
-    """The texts that stand for themselves (or, as none, for None), and the type of every other text; None
-    where there is no other."""
+    """Return the fixed texts that a type allows with their values, and the type of every other text; None if
+    no other text is allowed."""
     is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
     fixed: dict[str, object] = {}
     free: type | None = None
@@ -149,25 +161,25 @@ def _alternatives(kind: object) -> tuple[dict[str, object], type | None]:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Sorted, as numbers where all are whole numbers, else as text."""
+    """Return the names sorted: as numbers if all are whole numbers, else as texts."""
     names = list(names)
     whole = all(len(text) < 20 and text.removeprefix("-").isdecimal() for text in names)
     return sorted(names, key=lambda text: (int(text), text)) if whole else sorted(names)
 
 
 NO_HYPERPARAMETERS = {"name", "sha256"}
-"""The keys of a method's table that say which code it is."""
+"""The keys of a method's table that identify its code."""
 
 
 def write_method(method: Mapping[str, typing.Any]) -> str:
-    """A method's table as it can be typed: name:option=value, parts joined by +."""
+    """Return a method as it can be typed, from its table: name:option=value, with parts joined by +."""
     names = method["name"].split("+")
     given = {key: value for key, value in method.items() if key not in NO_HYPERPARAMETERS}
     return write_parts({names[0]: given} if len(names) == 1 else {name: given.get(name) for name in names})
 
 
 def write_parts(parts: Mapping[str, object]) -> str:
-    """The parts of a method and the hyperparameters of each, as they can be typed."""
+    """Return a method as it can be typed, from its parts and the hyperparameters of each."""
     return "+".join(
         f"{name}:{','.join(f'{key}={write_value(value)}' for key, value in options.items())}"
         if options and isinstance(options, dict)
@@ -177,7 +189,7 @@ def write_parts(parts: Mapping[str, object]) -> str:
 
 
 def write_value(value: object) -> str:
-    """A value as it can be typed, one text for one value: 1.0 is 1."""
+    """Return a value as it can be typed. Equal values give the same text: 1.0 is 1."""
     if isinstance(value, bool):
         return str(value).lower()
     whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
@@ -185,8 +197,8 @@ def write_value(value: object) -> str:
 
 
 def short_paths(paths: Iterable[str]) -> dict[str, str]:
-    """The names of files without their folders; where two would be the same, with as many folders as tell
-    all of that name apart."""
+    """Return a short name for each path: the file without its folders. If files have the same name, theirs
+    keep as many folders as make all of them different."""
     parts = {path: Path(path).parts for path in paths}
     short: dict[str, str] = {}
     for path, mine in parts.items():
@@ -199,8 +211,8 @@ def short_paths(paths: Iterable[str]) -> dict[str, str]:
 
 
 def path_in(text: str) -> str:
-    """The absolute path that a name of data, a skew, a model or a part of a method begins with or has behind
-    its first colon; empty where there is none."""
+    """Return the absolute path at the beginning, or behind the first colon, of a text that names data, a
+    skew, a model or a part of a method; an empty text if there is none."""
     name, rest = named(text)
     first = items(rest)
     for each in (name, first[0].text if first else ""):
@@ -210,8 +222,8 @@ def path_in(text: str) -> str:
 
 
 def short_texts(texts: Iterable[str]) -> dict[str, str]:
-    """Names of data, skews or models for people: files without their folders, as long as all remain
-    different."""
+    """Return a short name for each text that names data, a skew or a model: files without their folders, as
+    long as all names remain different."""
     each = {text: joined(text) for text in texts}
     short = short_paths(path for parts in each.values() for part in parts if (path := path_in(part)))
     return {
@@ -223,8 +235,8 @@ def short_texts(texts: Iterable[str]) -> dict[str, str]:
 
 
 def short_data(texts: Iterable[str]) -> dict[str, str]:
-    """Names of data for people: of files and folders of one's own the name alone, without the kind and the
-    options, as long as all remain different."""
+    """Return a short name for each text that names data: for the user's own files and folders only their
+    name, without the kind and the options, as long as all names remain different."""
     whole = short_texts(texts)
     files = short_paths(path for text in whole for part in joined(text) if (path := path_in(part)))
     brief = {text: "+".join(files.get(path_in(part), part) for part in joined(text)) for text in whole}
@@ -233,7 +245,7 @@ def short_data(texts: Iterable[str]) -> dict[str, str]:
 
 
 def flatten(table: Mapping[str, typing.Any], above: str = "") -> Iterator[tuple[str, typing.Any]]:
-    """The values of tables in tables, each with its path, such as budget.lr."""
+    """Yield the values of nested tables, each with its path, such as budget.lr."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from flatten(value, f"{above}{key}.")
@@ -242,14 +254,15 @@ def flatten(table: Mapping[str, typing.Any], above: str = "") -> Iterator[tuple[
 
 
 def span(numbers: Iterable[int], dash: str = "–") -> str:
-    """The least and the greatest of several numbers, or the one that all of them are; at least one."""
+    """Return the smallest and the largest of the numbers with a dash between them, or the number if all are
+    equal. There must be at least one."""
     known = sorted(set(numbers))
     return dash.join(str(number) for number in dict.fromkeys((known[0], known[-1])))
 
 
 def parse_class_groups(text: str) -> list[tuple[int, ...]]:
-    """Read groups of classes: `0/6,2/4/6` is (0, 6), (2, 4, 6). A semicolon does for the comma, which on a
-    command line ends an option."""
+    """Read groups of classes: `0/6,2/4/6` is (0, 6), (2, 4, 6). A semicolon may replace the comma, since on a
+    command line a comma ends an option."""
     groups: list[tuple[int, ...]] = []
     for part in re.split(r"[,;]", text) if text.strip() else []:
         if not re.fullmatch(r"\s*\d+(\s*/\s*\d+)+\s*", part):

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal
 from unskew.data import Federation
 from unskew.errors import unknown
 from unskew.final import draw_tsne
-from unskew.gather import RunSources, gathered
 from unskew.report import figures
 from unskew.report.read import SavedRun
+from unskew.run_sources import RunSources, gathered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

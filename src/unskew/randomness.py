@@ -1,5 +1,5 @@
-"""Where every random number comes from: a pure function of the seed and of what it is for, never of what
-ran before. So the order of clients, the number of workers and the engine cannot change a result."""
+"""The source of all random numbers: pure functions of the seed and of the purpose, never of what ran before.
+So the order of clients, the number of workers and the engine cannot change a result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Purpose(IntEnum):
-    """Streams of one seed. The numbers are part of every result: never renumber, only append."""
+    """The streams of a seed. Every result depends on the numbers: never change them, only append."""
 
     INITIAL_WEIGHTS = 0
     COHORT = 1
@@ -29,24 +29,24 @@ class Purpose(IntEnum):
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
-    """The random numbers for one purpose and one key. The key's length counts: (0,) and (0, 0) are different
-    streams, and so is no key at all."""
+    """Return the stream of random numbers for a purpose and a key, such as a round and a client. Keys of
+    different lengths give different streams, even (0,), (0, 0) and an empty key."""
     return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, *key)))
 
 
 def draw_seed(seed: int, purpose: Purpose, *key: int) -> int:
-    """A seed for a generator that is not NumPy's."""
+    """Return a seed for a generator that is not NumPy's."""
     return int(_sequence(seed, purpose, *key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def _sequence(seed: int, purpose: Purpose, *key: int) -> np.random.SeedSequence:
-    # As a spawn key and not as further entropy, which NumPy pads with zeros: [1] and [1, 0, 0] are the same.
+    # A spawn key, since NumPy pads entropy with zeros: as entropy, [1] and [1, 0, 0] are the same.
     return np.random.SeedSequence(seed, spawn_key=(purpose, len(key), *key))
 
 
 def seed_torch(value: int, device: torch.device) -> None:
-    """Seed what draws without a generator of its own, on the CPU and on the device."""
-    import torch  # here: who only draws numbers does without
+    """Seed PyTorch's default generators, of the CPU and of the device."""
+    import torch  # here, since drawing with NumPy does not need it
 
     if device.type == "cpu":
         # torch.manual_seed also leaves a note, with a stack trace, for every kind of device that is not

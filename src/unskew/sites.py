@@ -1,4 +1,4 @@
-"""The owners of training and test samples. How a model does at each site follows in `unskew.metrics`."""
+"""The owners of training and test samples. `unskew.metrics` computes how good a model is at each site."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """The owners of samples: of the training samples that clients hold, and the test samples."""
+    """The owners of the training samples that clients hold, and of the test samples."""
 
     names: tuple[str, ...]
     train: Counts
-    """[S, C]: training samples of each class at each site, as far as clients hold them."""
+    """[S, C]: the training samples of each class at each site that clients hold."""
     clients: Counts
-    """[S]: the client that holds all of a site's training samples; -1 where none or several do."""
+    """[S]: the client that holds all training samples of a site; -1 if no client or several clients do."""
     labels: Counts
     """[n]: the class of each test sample."""
     owners: Counts
     """[n]: the site of each test sample."""
     sizes: Counts | None = None
-    """[S]: training samples at each site, where nobody tells of which class they are; `train` is 0 then."""
+    """[S]: the training samples at each site, if their classes are not known; `train` is 0 then."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -41,15 +41,16 @@ class Sites:
         return np.asarray(self.train.any(axis=1) if self.sizes is None else self.sizes > 0)
 
     def right(self, answers: NDArray[np.integer]) -> Counts:
-        """[S, C]: test samples of each class that are answered with it, by site."""
+        """Return [S, C]: for each site and class the test samples that are predicted correctly. `answers` has
+        the predicted class of each test sample."""
         return self._count(answers == self.labels)
 
     def asked(self, answers: NDArray[np.integer]) -> Counts:
-        """[S, C]: test samples of each class on which a model was asked, by site."""
+        """Return [S, C]: for each site and class the test samples that have a prediction."""
         return self._count(answers < self.train.shape[1])
 
     def confusion(self, answers: NDArray[np.integer], site: int) -> Counts:
-        """[i, j]: test samples of a site of class i that are answered j."""
+        """Return [C, C]: entry i, j counts the test samples of class i at a site that are predicted as j."""
         C = self.train.shape[1]
         mine = self._rows[self._starts[site] : self._starts[site + 1]]
         mine = mine[answers[mine] < C]

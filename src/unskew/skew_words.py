@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 Counts = NDArray[np.int64]
 ALIKE = 1.2
-"""Up to this ratio of the largest client to the smallest, all hold about the same number of samples."""
+"""Up to this ratio of the largest client to the smallest, all are said to hold about the same number of
+samples."""
 CLOSE = 3
-"""Up to this ratio only the smallest and the largest number of samples are told."""
+"""Up to this ratio, only the smallest and the largest number of samples are named."""
 LONG_TAIL = 5
-"""From this ratio on it is told how much larger the largest class is than the smallest."""
+"""From this ratio of the largest class to the smallest on, the ratio is named."""
 
 
 def describe_skew(
@@ -25,12 +26,12 @@ def describe_skew(
     samples: str = "samples",
     names: Sequence[str] = (),
 ) -> str:
-    """The skew of label counts [N, C] in words, such as "a client lacks 7.3 of 10 classes; half the clients
-    hold under 60 images".
+    """Describe the skew of label counts [N, C] in words, such as "a client lacks 7.3 of 10 classes; half the
+    clients hold under 60 images".
 
-    `clients` is how many there are, where counts are of the first ones only; `cohort` how many of them take
-    part in a round, where not all do; `samples` what samples are called; `names` what clients are called,
-    where they are sites.
+    `clients` is the number of all clients, if the counts are those of the first ones only. `cohort` is the
+    number of clients in a round, if not all take part. `samples` is the word for samples. `names` are the
+    names of the clients, if these are sites.
     """
     counts = np.asarray(counts, dtype=np.int64)
     known = len(counts)
@@ -59,7 +60,8 @@ def describe_skew(
 
 
 def _labels(counts: Counts, who: str, samples: str) -> tuple[bool, str]:
-    """Whether all hold the classes in much the same shares, and how their classes differ."""
+    """Return whether all clients hold the classes in much the same shares, and a text on how their classes
+    differ."""
     N, C = counts.shape
     vacant = (counts == 0).sum(axis=1)
     held = C - vacant
@@ -74,7 +76,7 @@ def _labels(counts: Counts, who: str, samples: str) -> tuple[bool, str]:
     every = f"every {who} holds {'both classes' if C == 2 else f'all {C} classes'}"
     shares = counts / counts.sum(axis=1, keepdims=True)
     whole = counts.sum(axis=0) / counts.sum()
-    # How far shares would be from the whole's if each client had drawn its samples at random.
+    # How far the shares would be from those of all samples if each client had drawn its samples at random.
     chance = np.sqrt(2 / np.pi * whole * (1 - whole) / counts.sum(axis=1, keepdims=True)).sum(axis=1)
     apart = np.abs(shares - whole).sum(axis=1)
     if apart.mean() <= max(1.5 * chance.mean(), 0.02):
@@ -86,7 +88,8 @@ def _labels(counts: Counts, who: str, samples: str) -> tuple[bool, str]:
 
 
 def _sizes(counts: Counts, who: str, samples: str, names: Sequence[str]) -> tuple[str, list[str]]:
-    """How many samples each has, where these are not far apart; else how their numbers differ."""
+    """Return a text on how many samples each client holds, empty if the numbers differ much, and further
+    texts on how they differ."""
     sizes = counts.sum(axis=1)
     holding = sizes[sizes > 0]
     empty = int((sizes == 0).sum())
@@ -102,14 +105,14 @@ def _sizes(counts: Counts, who: str, samples: str, names: Sequence[str]) -> tupl
         return "", [f"{_number(low)} {samples} ({small}) to {_number(high)} ({large})", *none]
     if high <= CLOSE * low:
         return f"{_number(low)} to {_number(high)} {samples}", none
-    # Of the smaller half the largest, and a little more: at least half hold less.
+    # A little more than the largest client of the smaller half holds, so at least half hold less.
     bound = _two_digits(int(np.sort(sizes)[(len(sizes) + 1) // 2 - 1]) + 1, up=True)
     half = f"half the {who}s hold under {_number(bound)} {samples}"
     return "", [half if high <= bound else f"{half}, the largest {_number(high)}", *none]
 
 
 def _tail(counts: Counts, samples: str) -> list[str]:
-    """What is skewed of all clients' samples together."""
+    """Return texts on the class counts of all clients together: classes without samples, and a long tail."""
     whole = counts.sum(axis=0)
     nobody = int((whole == 0).sum())
     parts = [f"nobody holds {'one' if nobody == 1 else nobody} of them"] * bool(nobody)
@@ -121,13 +124,14 @@ def _tail(counts: Counts, samples: str) -> list[str]:
 
 
 def lacked_in_round(counts: Counts, cohort: int) -> float:
-    """Of how many classes the clients of a random cohort have no sample together, on average."""
+    """Return how many classes are missing from a random cohort, on average: none of its clients has a
+    sample."""
     N, holders = len(counts), (counts > 0).sum(axis=0).tolist()
     return sum(math.comb(N - each, cohort) / math.comb(N, cohort) for each in holders)
 
 
 def _two_digits(value: float, *, up: bool = False) -> int:
-    """Rounded to two digits that count, or up to them."""
+    """Round to two significant digits, upwards if `up`."""
     step = 10 ** max(0, math.floor(math.log10(max(value, 1))) - 1)
     return int((math.ceil if up else round)(value / step) * step)
 

@@ -1,4 +1,4 @@
-"""Typed settings: every wrong key or value is answered with one sentence."""
+"""Typed settings. Every wrong key or value raises an error of one sentence."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from unskew.errors import UserError
 
 
 class Spec(BaseModel):
-    """Settings that can be written in a file: frozen, no unknown keys, no NaN."""
+    """Settings that can be written in a file: frozen, without unknown keys, and without NaN."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def __init__(self, **values: Any) -> None:
         fields = type(self).model_fields
         for name, value in values.items():
-            # Pydantic would take true for the number 1; as text it is refused.
+            # Pydantic would read true as the number 1, but refuses the text "true".
             if isinstance(value, bool) and name in fields and fields[name].annotation is not bool:
                 values[name] = str(value).lower()
         try:
@@ -28,10 +28,11 @@ class Spec(BaseModel):
 
 
 def _sentence(spec: type[Spec], error: ValidationError) -> str:
+    """Return what is wrong with the first wrong setting, as a sentence."""
     first = error.errors(include_url=False)[0]
     inner = first.get("ctx", {}).get("error")
     path = _path(first["loc"])
-    if isinstance(inner, UserError):  # from a nested Spec, which has already found the words
+    if isinstance(inner, UserError):  # from a nested Spec, whose error is a sentence already
         return f"{path}.{inner}" if path else str(inner)
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(path, list(spec.model_fields), n=1)
@@ -67,8 +68,8 @@ WORDS = {
 
 
 def is_but_should_be(error: ValidationError) -> str:
-    """What is wrong with the first value, such as "is 0 but should be at least 1." Where there are several
-    ways to be right, all are named."""
+    """Return what is wrong with the first wrong value, such as "is 0 but should be at least 1." If several
+    kinds of values are allowed, name all of them."""
     errors = error.errors(include_url=False)
     first, path = errors[0], _path(errors[0]["loc"])
     ways = [
@@ -85,8 +86,8 @@ def is_but_should_be(error: ValidationError) -> str:
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
-    """Where a value stands. Pydantic also names the branch of a union ('literal[...]', 'constrained-int'); a
-    user has not written that word."""
+    """Return the path of a setting, without the branch of a union that Pydantic adds to it ('literal[...]',
+    'constrained-int'), since the user has not written that."""
     return ".".join(
         str(part)
         for part in loc

@@ -1,4 +1,4 @@
-"""Named tensors as bytes and back, bit for bit: values, types and strides."""
+"""Turn named tensors into bytes and back, bit for bit: values, types and strides."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from unskew.types import Tensors
 
 
 def dump(tensors: Tensors) -> bytes:
-    """Tensors in the format of safetensors, values in the order of their memory. What it has no place for
-    stands in its metadata: the order of the names, and the shape and strides of tensors that do not lie row
-    by row."""
+    """Return tensors in the format of safetensors, with values in the order in which they lie in memory. The
+    format's metadata holds what the format itself does not: the order of the names, and the shape and strides
+    of tensors that do not lie row by row."""
     laid_out = {name: _in_memory_order(value) for name, value in tensors.items()}
     layouts = {
         name: [list(value.shape), list(value.stride())] if _is_permuted(value) else None
         for name, value in tensors.items()
     }
-    # One entry alone: of several, safetensors writes now one first, now another.
+    # One entry for everything, since safetensors writes several entries in no fixed order.
     return save_safetensors(laid_out, metadata={"layouts": json.dumps(layouts)})
 
 
 def load(content: bytes | memoryview, device: torch.device | str = "cpu") -> Tensors:
-    """The tensors of `dump`, on a device. Bytes that are none raise a ValueError."""
+    """Return the tensors that `dump` has turned into these bytes, on a device. Other bytes raise a
+    ValueError."""
     content = bytes(content)
     try:
         values = load_safetensors(content)
@@ -41,7 +42,8 @@ def load(content: bytes | memoryview, device: torch.device | str = "cpu") -> Ten
 
 
 def _in_memory_order(value: Tensor) -> Tensor:
-    """A copy in host memory that lies row by row: of the memory itself where that has no gaps."""
+    """Return a copy in host memory whose values lie in the order of memory, or row by row if memory has
+    gaps."""
     value = value.detach()
     if _is_permuted(value):
         value = value.as_strided((value.numel(),), (1,))
@@ -49,7 +51,8 @@ def _in_memory_order(value: Tensor) -> Tensor:
 
 
 def _restore(value: Tensor, layout: list[list[int]] | None) -> Tensor:
-    """The tensor in memory of its own: read-in-place bytes may lie at any address, and kernels go by it."""
+    """Return a copy of the tensor with its layout. It is a copy since bytes read in place may lie at any
+    address, and the results of kernels depend on that."""
     value = value.clone()
     if layout is None:
         return value
@@ -62,13 +65,13 @@ def _restore(value: Tensor, layout: list[list[int]] | None) -> Tensor:
 
 
 def _is_permuted(value: Tensor) -> bool:
-    """Whether a tensor without gaps lies in another order than row by row, if only by its strides."""
+    """Say whether a tensor without gaps has other strides than one that lies row by row."""
     by_rows = torch.empty(value.shape, device="meta").stride()
     return value.stride() != by_rows and _is_dense(value.shape, value.stride())
 
 
 def _is_dense(shape: torch.Size | list[int], strides: tuple[int, ...] | list[int]) -> bool:
-    """Whether every value has a place of its own, and there is no other place."""
+    """Say whether the strides place the values in memory without gaps and without overlap."""
     expected = 1
     for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True)):
         if size == 1:

@@ -1,4 +1,4 @@
-"""Training as a whole: one model, by one method, under the conditions of a trial."""
+"""`unskew.train`: train a model with a method under the conditions of a trial."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unskew.rounds import OnRound
 from unskew.trial import Trial
 
 _ONE_AT_A_TIME = RLock()
-"""Training uses PyTorch's random state and settings, of which a process has one."""
+"""Training uses PyTorch's random state and settings, which are the same for all threads of a process."""
 
 
 def train(
@@ -28,12 +28,15 @@ def train(
     keeper: StageStore | None = None,
     make_run: MakeRun | None = None,
 ) -> Result:
-    """Train one global model under a trial's conditions. `on_round` sees every round as it ends; `start`
-    continues where another training of the same model ended, and the result has the rounds since then. A
-    `keeper`, such as `unskew.Checkpoints`, keeps what training has come to: given again, training resumes
-    from there, tells the rounds from before again, and its result has them all. `make_run` is for clients
-    that no engine of a trial reaches, such as those on other machines. Of several threads one trains at a
-    time: what is side by side in a process is the clients."""
+    """Train one global model under a trial's conditions. The method is FedAvg by default.
+
+    `on_round` is called with every round when it ends. `start` is the state with which another training of
+    the same model ended: training continues from it, and the result has only the rounds after it. `keeper`,
+    such as an `unskew.Checkpoints`, stores the state of training. If it has stored rounds of this training
+    before, training resumes after them, calls `on_round` with these rounds too, and its result has all
+    rounds. `make_run` is for clients that no engine of a trial reaches, such as those on other machines.
+
+    Without `make_run`, only one thread of a process trains at a time. Engines run clients in parallel."""
     method = method or Method()
     asked = method
     if isinstance(method, Method):
@@ -49,7 +52,7 @@ def train(
 
 
 def in_one_stage(method: Method, start: State | None = None) -> Program:
-    """A plain method as a program of one stage, which trains all rounds."""
+    """Return a plain method as a program with one stage, which trains all rounds."""
 
     def all_rounds(run: Run) -> Result:
         rounds = run.trial.budget.rounds

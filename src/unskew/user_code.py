@@ -1,4 +1,4 @@
-"""Code of the user's own, named as FILE.py:NAME: a model, a partition."""
+"""The user's own code, such as a model or a partition, named as FILE.py:NAME."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from unskew.errors import UserError, unknown
 
 
 def is_code(text: str) -> bool:
-    """Whether a text names something in a Python file."""
+    """Say whether a text names something in a Python file."""
     return text.partition(":")[0].strip().endswith(".py")
 
 
 def split_name(text: str) -> tuple[Path, str]:
-    """The file and the name in it."""
+    """Return the file and the name in it, from FILE.py:NAME."""
     file, _, name = text.strip().partition(":")
     return Path(file.strip()), name.strip()
 
 
 def absolute_name(text: str) -> str:
-    """The same with the file's whole path, so that it can be read from any folder."""
+    """Return FILE.py:NAME with the absolute path of the file, so that it can be read from any folder."""
     path, name = split_name(text)
     return f"{path.resolve()}:{name}"
 
 
 def find_name(text: str, what: str) -> object:
-    """What a text such as mine.py:Net names; `what` it is to be stands in errors."""
+    """Return the object that a text such as mine.py:Net names. `what` says in errors what it should be, such
+    as a model."""
     path, name = split_name(text)
     module = run_file(path, what)
-    own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-    mine = [key for key in own if getattr(vars(module)[key], "__module__", None) == module.__name__]
+    callables = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    mine = [key for key in callables if getattr(vars(module)[key], "__module__", None) == module.__name__]
     if not name:
         raise UserError(
             f"'{text}' does not say which {what} of the file: write {path}:{(mine or ['NAME'])[0]}."
@@ -48,7 +49,7 @@ def find_name(text: str, what: str) -> object:
 
 
 def run_file(path: Path, what: str) -> ModuleType:
-    """The module that a file makes; it runs once, however often it is asked for, until it changes."""
+    """Run a Python file and return its module. A file that has not changed is not run again."""
     try:
         if not path.is_file():
             raise UserError(f"there is no {what} file {path}: check the path.")
@@ -61,7 +62,7 @@ def run_file(path: Path, what: str) -> ModuleType:
 
 @cache
 def _run(path: Path, place: Path, changed: int, what: str) -> ModuleType:
-    # No other module has this name: a file may be called like one of the standard library's.
+    # A name that no other module has, since a file may have the name of a module of the standard library.
     name = f"unskew_{what}_{path.stem}_{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, place)
     if spec is None or spec.loader is None:
@@ -71,12 +72,12 @@ def _run(path: Path, place: Path, changed: int, what: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        said = " ".join(str(error).split()).removesuffix(".")
-        raise UserError(f"{path} does not run: {type(error).__name__}: {said}.") from error
+        message = " ".join(str(error).split()).removesuffix(".")
+        raise UserError(f"{path} does not run: {type(error).__name__}: {message}.") from error
     return module
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -381,6 +381,8 @@ class TestText:
             ("dirichlet:1,cap=true,cap=true", "given cap twice"),
             ("dirichlet:1,min_size=1.5", "min_size is '1.5' but should be 'auto' or a whole number"),
             ("dirichlet:1,min_size=-1", "min_size is -1 but should be 0 or more"),
+            (f"shards:{10**20}", "but should be a whole number of reasonable size"),
+            (f"shards:{10**400}", "but should be a whole number of reasonable size"),
             ("dirichlet:1,max_tries=0", "max_tries is 0 but should be at least 1"),
             ("balanced:3", "balanced has no options: leave out '3'"),
             ("balanced:k=3", "balanced has no options"),

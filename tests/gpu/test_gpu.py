@@ -10,7 +10,8 @@ import torch
 from torch.nn.functional import conv2d
 
 from federations import depthwise_model, flat, statistics_for
-from unskew import Method, client_tensors, federate, load, train
+from unskew import Method, federate, load, train
+from unskew.client_tensors import limits
 from unskew.data import Augment, from_arrays
 from unskew.engines.cuda import captured_step
 from unskew.engines.cuda.compile import compile_step
@@ -118,7 +119,7 @@ def test_what_clients_keep_leaves_the_gpu_where_it_would_not_fit(images, monkeyp
     trial = replace(trial_of(images, "resnet8", engine="graphs"), budget=Budget(rounds=4, cohort=2, epochs=1))
     one = train(trial, METHODS["moon"]())
     assert one.state.memories.store.used["device"] > 0
-    monkeypatch.setattr(client_tensors, "DEVICE_SHARE", 0.0)
+    monkeypatch.setattr(limits, "DEVICE_SHARE", 0.0)
     other = train(replace(trial, client_memory=client_memory), METHODS["moon"]())
     used = other.state.memories.store.used
     assert used.pop(tier) > 0

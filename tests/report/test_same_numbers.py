@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unskew.comparison import answer_json
+from unskew.comparison.statistics import answer_json
 from unskew.reading import read
 from unskew.report.answer import answer
 from unskew.report.conditions import by_condition

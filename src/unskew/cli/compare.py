@@ -29,7 +29,15 @@ from unskew.cli.show import (
 )
 from unskew.cli.table import show_table
 from unskew.clock import Clock, process_age
-from unskew.comparison import summary_of
+from unskew.comparison.statistics import summary_of
+from unskew.comparison.study import (
+    ConditionResult,
+    Study,
+    StudyCell,
+    combinations,
+    compare_json,
+    failed_before,
+)
 from unskew.errors import Interrupted, UserError, unknown
 from unskew.experiment import Experiment, MethodSpec, method_table
 from unskew.lock import locked
@@ -40,7 +48,6 @@ from unskew.record import FailedRun, Failure, SweepTime, is_tunable, to_json
 from unskew.report.read import SavedRun
 from unskew.report.table import CONDITION, tabulate
 from unskew.runs import FINISHED, claim, differing_keys, free_folder, write_whole
-from unskew.study import ConditionResult, Study, StudyCell, combinations, compare_json, failed_before
 from unskew.sweep import SweepRun, at_once, how_to_resume, is_finished, resume_command, sweep
 
 

@@ -15,7 +15,7 @@ from unskew.methods.assemble import assemble, find
 from unskew.methods.card import NOT_STATED, Card
 
 if TYPE_CHECKING:
-    from unskew.observed import Observed
+    from unskew.method_costs import Observed
 
 
 def methods(
@@ -64,7 +64,7 @@ def show(name: str, screen: Console) -> None:
 
 def _observe(card: Card) -> tuple[Card | Observed, str]:
     """What a method does where nobody has stated it, and how that is known."""
-    from unskew.observed import observe
+    from unskew.method_costs import observe
 
     made, _ = assemble({card.name: {}})
     try:

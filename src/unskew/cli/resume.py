@@ -16,15 +16,15 @@ from unskew.cli.run import answer
 from unskew.cli.setup import set_up
 from unskew.cli.tune import finish as finish_search
 from unskew.clock import Clock, process_age
+from unskew.comparison.study import Study, StudyCell, read_plan
 from unskew.errors import UserError
 from unskew.experiment import Experiment, refuse_code
 from unskew.experiment import read as read_experiment
 from unskew.lock import locked
 from unskew.record import Plan
 from unskew.report.read import read_run
-from unskew.study import Study, StudyCell, read_plan
 from unskew.sweep import execute, is_finished, remove_leftovers
-from unskew.tune import read_search
+from unskew.tune.folder import read_search
 
 
 def resume(

@@ -23,7 +23,7 @@ from unskew.cli.show import (
     validation_line,
 )
 from unskew.clock import Clock, process_age
-from unskew.comparison import summary_of
+from unskew.comparison.statistics import summary_of
 from unskew.experiment import Experiment, method_table
 from unskew.record import Summary, to_json
 from unskew.report.read import SavedRun

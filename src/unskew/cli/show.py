@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unskew import metrics
-from unskew.comparison import SPREAD, site_statistics, summary_of
+from unskew.comparison.statistics import SPREAD, site_statistics, summary_of
 from unskew.metrics import GROUPS, Difference
 from unskew.notation import span
 from unskew.record import Json, SiteRecord, Summary, SweepTime, Time

@@ -25,9 +25,8 @@ from unskew.experiment import Experiment, MethodSpec, Prepared, absolute_method,
 from unskew.lock import locked
 from unskew.record import to_json
 from unskew.runs import EMPTY, claim, free_folder, slug, write_whole
-from unskew.search import SAMPLERS, Search, Searched, TrialLine, called, describe, parse_over, trials_of
 from unskew.sweep import how_to_resume
-from unskew.tune import (
+from unskew.tune.folder import (
     Methods,
     Winner,
     experiment_of,
@@ -37,6 +36,8 @@ from unskew.tune import (
     run_search,
     winners,
 )
+from unskew.tune.search import SAMPLERS, Search, Searched, TrialLine, trials_of
+from unskew.tune.space import called, describe, parse_over
 from unskew.user_code import is_code
 
 PLACES = "unskew.over"

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from unskew.cli.interrupt import leaving_at_once
 from unskew.errors import UserError, unknown
-from unskew.garbage import without_collection
+from unskew.garbage_collection import without_collection
 
 # Whether these are click's or Typer's own copies depends on the version of Typer.
 _exceptions: Any = sys.modules[typer.BadParameter.__module__]

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from unskew import models, record
 from unskew.attacks import Attack
-from unskew.client_tensors import machine_memory
 from unskew.data.augment import Augment
 from unskew.data.federation import Federation
 from unskew.errors import UserError, unknown, whole_number
+from unskew.machine import machine_memory
 from unskew.parts.architecture import DescribedModel
 from unskew.randomness import Purpose, draw_seed, seed_torch
 from unskew.record import NetworkRecord

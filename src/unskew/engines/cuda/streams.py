@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unskew.errors import UserError
-from unskew.garbage import without_collection
+from unskew.garbage_collection import without_collection
 
 Replay = Callable[[], None]
 """A captured step: calling it runs the step once more."""

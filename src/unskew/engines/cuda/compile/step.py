@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from unskew.engines.cuda.compile.decompositions import Decompositions, left_out
 from unskew.errors import UserError
-from unskew.garbage import without_collection
+from unskew.garbage_collection import without_collection
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode

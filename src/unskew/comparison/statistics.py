@@ -1,4 +1,4 @@
-"""What runs of several methods and seeds come to, from their folders."""
+"""The numbers of compare.json: statistics over the seeds of each method's finished runs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from unskew.report.measures import MEASURES, series
 from unskew.report.read import SavedRun
 
 SummaryMeasure = Callable[[record.Summary], float | None]
-
+"""A function that takes one number from the summary of a run."""
 
 POSITIVE = (0.0, math.inf)
 ACCURACY = MEASURES["accuracy"]
 PROBABILITIES = {"brier": (0.0, 2.0), "log_loss": POSITIVE}
-"""Between which scores of probabilities lie that are no shares."""
+"""The bounds of the probability scores that are not shares."""
 
 
-def comparison(
+def condition_json(
     experiment: Experiment,
     seeds: Sequence[int],
     finished: Mapping[str, Mapping[int, SavedRun]],
     failed: Sequence[record.FailedRun] = (),
     reference: str | None = None,
 ) -> tuple[dict[str, Any], Answer | None]:
-    """What `compare.json` holds, of methods under the conditions of an experiment: of each, finished runs by
-    seed, as far as there are any; and the answer in it."""
+    """Return what compare.json holds on methods under one condition, and the answer in it (None if no run has
+    finished). `experiment` has the condition, and `finished` has the runs of each method by seed."""
     runs = {method: list(each.values()) for method, each in finished.items()}
     found = answer(runs, reference=reference) if any(runs.values()) else None
     whole = {
@@ -43,7 +43,7 @@ def comparison(
         "methods": {method: statistics(list(each.values())) for method, each in finished.items()},
         "answer": found and answer_json(found),
         "speed_up": _speed_up(finished, found.reference) if found and found.reference else {},
-        # By seed, as they ran.
+        # Ordered by seed, as they ran.
         "runs": [
             summary_of(finished[method][seed])
             for seed in seeds
@@ -56,7 +56,7 @@ def comparison(
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
-    """An answer as programs read it: measures by their names, differences as fractions."""
+    """Return an answer as JSON: measures by their names, differences as fractions."""
     return {
         "sentence": answer.sentence,
         "skew": answer.skew,
@@ -76,13 +76,14 @@ def answer_json(answer: Answer) -> dict[str, Any]:
 
 
 def summary_of(run: SavedRun) -> record.Summary:
-    """The summary of a run that is finished."""
+    """Return the summary of a finished run, with the folder in which the run is now."""
     assert run.summary is not None
     return replace(run.summary, run_dir=str(run.path))  # it may have been moved since
 
 
 def statistics(runs: Sequence[SavedRun]) -> Json:
-    """Mean, standard deviation (n-1) and 95% confidence interval over the runs of several seeds."""
+    """Return the statistics of a method over seeds: for every number of the summaries the mean, the standard
+    deviation (n-1) and the 95% confidence interval."""
     summaries = [summary_of(run) for run in runs]
 
     def over(measure: SummaryMeasure, bounds: tuple[float, float] = metrics.SHARE) -> Json:
@@ -119,11 +120,11 @@ def statistics(runs: Sequence[SavedRun]) -> Json:
 
 
 SPREAD = ("mean", "worst", "best", "std")
-"""What of the spread over sites is told over seeds."""
+"""The numbers on the spread over sites that are averaged over seeds."""
 
 
 def site_statistics(summaries: Sequence[record.Summary]) -> dict[str, Json] | None:
-    """The accuracies at sites over the runs of several seeds; None where there are no sites."""
+    """Return the statistics of the accuracies at sites over seeds; None if there are no sites."""
     found = [summary.sites for summary in summaries if summary.sites is not None]
     if not found:
         return None
@@ -152,8 +153,8 @@ def _probability(name: str) -> SummaryMeasure:
 
 
 def _speed_up(finished: Mapping[str, Mapping[int, SavedRun]], reference: str) -> dict[str, Json]:
-    """Of every method, by seed: the reference's best accuracy, the round that reaches it, and how many times
-    sooner than the reference that is."""
+    """Return for every other method, by seed, the reference's best accuracy, the round in which the method
+    reaches it, and how many times sooner that is than the reference reaches it."""
     theirs = {seed: series(run, ACCURACY) for seed, run in finished[reference].items()}
     speed_ups: dict[str, Json] = {}
     for method, runs in finished.items():

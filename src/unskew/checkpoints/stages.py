@@ -1,25 +1,24 @@
-"""Checkpoints: what training has come to, on disk, so that a run that was stopped resumes with the same bits.
+"""When checkpoints are written, and which of them a run resumes from.
 
-A checkpoint is one file: a line of JSON, which says what it is of and has a checksum of all there is, and
-behind it tensors in the format of safetensors. It is written beside training, and an older one stays until it
-was read back. What clients keep lies in files of its own, which are only appended to (`client_tensors`).
+A checkpoint holds one stage of a run, whole or up to one of its rounds. It is written in another thread while
+training goes on, and is read back before an older one is removed. What clients keep is in files of its own
+(`client_tensors`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from unskew.checkpoints.file import encode, read
+from unskew.checkpoints.packing import pack, unpack
+from unskew.checkpoints.period import Period
 from unskew.client_tensors import ClientTensors
 from unskew.data.dataset import Split
 from unskew.errors import UserError
@@ -27,51 +26,19 @@ from unskew.files import sync_folder, write_file
 from unskew.program import StoredStage
 from unskew.result import Stage
 from unskew.rounds import store_of
-from unskew.tensor_files import dump, load
+from unskew.tensor_files import dump
 from unskew.trial import Trial
 from unskew.types import Tensors
-from unskew.values import pack, unpack
 
-VERSION = 3
-LONGEST_HEADER = 1 << 16
 MOST_COST = 0.02
-"""The part of a run's time that checkpoints may take where nobody has said how often they are due."""
+"""The share of a run's time that checkpoints may take if the user has not set how often they are due."""
 BYTES_A_SECOND = 100e6
-"""How fast a checkpoint is written where none was yet: a slow disk's."""
+"""The assumed speed of writing before the first checkpoint: that of a slow disk."""
 SUFFIX = ".checkpoint"
 
 
-@dataclass(frozen=True)
-class Period:
-    """How often a checkpoint is due."""
-
-    rounds: int | None = None
-    """After every so many rounds; None: by time."""
-    seconds: float | None = 30.0
-    """Every so many seconds; None with no rounds either: never."""
-    adapts: bool = True
-    """Whether it may be longer, so that checkpoints take no more than `MOST_COST` of the time."""
-
-    @classmethod
-    def parse(cls, text: str) -> Period:
-        """Read `auto`, `never`, `every=10` (rounds) or a time such as `30s`, `5m` or `2h`."""
-        text = text.strip().removeprefix("every=")
-        if text == "auto":
-            return cls()
-        if text == "never":
-            return cls(seconds=None)
-        if match := re.fullmatch(r"(\d{1,9})", text):
-            if int(match[1]):
-                return cls(rounds=int(match[1]), seconds=None, adapts=False)
-        elif match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|h)", text):
-            return cls(seconds=float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]], adapts=False)
-        raise UserError(
-            f"checkpoint is '{text}' but should be every=ROUNDS, a time such as 30s or 5m, auto or never."
-        )
-
-
 class Checkpoints:
-    """Keeps the stages of a run in a folder. One that was there before is found there again."""
+    """The checkpoints of a run in a folder. Stages that are there already are found again."""
 
     def __init__(
         self,
@@ -82,41 +49,42 @@ class Checkpoints:
         every: Period | str = "auto",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`method` tells the method from others in words of the caller's, since its functions cannot be
-        compared: a run resumes from checkpoints of the same trial and the same words alone. `every` is how
-        often a checkpoint is due. `say` receives a sentence for each checkpoint that cannot be used."""
+        """Read the checkpoints in the folder. `method` is a text that describes the method, since its
+        functions cannot be compared: a run resumes only from checkpoints of the same trial with the same
+        text. `every` says how often a checkpoint is due. `say` receives a sentence for each checkpoint that
+        cannot be used."""
         self.folder, self._say = Path(folder), say
         self._trial, self._method = trial, method
         self.period = Period.parse(every) if isinstance(every, str) else every
         self.store = store_of(trial)
         self._device = trial.pick_device()
         self._numbers: dict[str, int] = {}
-        """The number of each stage, in its files' names."""
+        """The number of each stage in the names of its files."""
         self._ended: dict[str, Stage] = {}
         """Stages that have ended and are not on disk yet."""
         self._files: dict[Path, list[ClientTensors]] = {}
-        """The checkpoints that are whole, with what clients keep in them: as long as that is alive, its files
-        stay."""
+        """The intact checkpoints, with the mappings of what clients keep in them. The files of these mappings
+        stay as long as the mappings are alive."""
         self._writer: threading.Thread | None = None
         self._error: Exception | None = None
         self._stop: Callable[[], BaseException] | None = None
         self._rounds = 0
         self._cost = 0.0
         self._began = self._saved = time.monotonic()
-        self._unread = False
+        self._some_unusable = False
         self.seconds_before = 0.0
-        """How long the run has taken before it was stopped, as far as it is kept."""
+        """How long the run took before it was stopped, up to its last checkpoint."""
         self.written = 0
         """How many checkpoints were written."""
         self._found = self._read_all()
 
     @cached_property
     def identity(self) -> str:
-        """What a checkpoint has to be of: not known before one is read or written, since the initial model is
-        built for it."""
+        """The identity that a checkpoint of this run has. It is computed when it is first needed, since the
+        initial model has to be built for it."""
         return identity_of(self._trial, self._method)
 
-    # What a run asks for
+    # Called by the run
 
     def find(self, name: str) -> StoredStage | None:
         """Return what is stored of a stage, or None."""
@@ -124,7 +92,7 @@ class Checkpoints:
         return self._found.pop(name, None)
 
     def after_round(self, name: str, stage: Stage) -> None:
-        """A stage has come so far: keep it if a checkpoint is due, or if the run is to stop."""
+        """Write a checkpoint of a stage that goes on, if one is due or the run is to stop."""
         self._rounds += 1
         if self._stop:
             self._save(name, stage, ended=False)
@@ -134,7 +102,8 @@ class Checkpoints:
             self._save(name, stage, ended=False)
 
     def end(self, name: str, stage: Stage) -> None:
-        """A stage has ended. It is written with the next checkpoint: until then it is done again."""
+        """Keep a stage that has ended for the next checkpoint, and write that if it is due. A run that is
+        stopped before repeats what is not written."""
         self._ended[name] = stage
         if self._stop or (self._due() and self._affordable(stage)):
             self._save(name, stage, ended=True)
@@ -142,20 +111,20 @@ class Checkpoints:
             self.wait()
             raise self._stop()
 
-    # What who runs it asks for
+    # Called by the owner of the run
 
     def stop(self, reason: Callable[[], BaseException]) -> None:
-        """Let the run keep what it has after its present round, and raise the reason."""
+        """Make the run write a checkpoint after its current round, and raise the reason."""
         self._stop = reason
 
     def close(self) -> None:
-        """Wait until nothing is written any more."""
+        """Wait until the thread that writes has ended."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
 
     def wait(self) -> None:
-        """Wait until all is on disk. An error of writing is raised here, or at the next checkpoint."""
+        """Wait until everything is on disk. An error of writing is raised here, or at the next checkpoint."""
         self.close()
         error, self._error = self._error, None
         if isinstance(error, OSError):
@@ -176,8 +145,8 @@ class Checkpoints:
         return time.monotonic() - self._saved >= self.period.seconds
 
     def _affordable(self, stage: Stage) -> bool:
-        """Whether another checkpoint leaves their share of the time below `MOST_COST`. The first is judged by
-        its size."""
+        """Say whether checkpoints take no more than `MOST_COST` of the time if one more is written. The cost
+        of the first is estimated from its size, that of the others from those before."""
         if not self.period.adapts:
             return True
         affordable = MOST_COST * (time.monotonic() - self._began) - self._cost
@@ -186,16 +155,17 @@ class Checkpoints:
         )
 
     def _save(self, name: str, stage: Stage, *, ended: bool) -> None:
+        """Start writing the stages that have ended, and this one if it has not."""
         self.wait()
         began = time.monotonic()
-        texts = [
+        files = [
             (self._path(each), *self._packed(each, done, True), done) for each, done in self._ended.items()
         ]
         if not ended:
-            texts.append((self._path(name, len(stage.rounds)), *self._packed(name, stage, False), stage))
+            files.append((self._path(name, len(stage.rounds)), *self._packed(name, stage, False), stage))
         self._ended.clear()
         self._rounds = 0
-        here = time.monotonic() - began
+        packing_time = time.monotonic() - began
 
         def write() -> None:
             began = time.monotonic()
@@ -203,15 +173,15 @@ class Checkpoints:
                 if not self.folder.is_dir():
                     self.folder.mkdir(parents=True)
                     sync_folder(self.folder.parent)
-                for path, header, tensors, value in texts:
-                    write_file(path, _file(header, tensors))
-                    _read(path, self.identity)  # as it lies there now
+                for path, header, tensors, value in files:
+                    write_file(path, encode(header, tensors))
+                    read(path, self.identity)  # to check the file as it is on disk
                     self._files[path] = _kept_by_clients(value)
                     self._prune(path)
                 self.written += 1
             except Exception as error:  # for the thread that waits
                 self._error = error
-            self._cost += here + time.monotonic() - began
+            self._cost += packing_time + time.monotonic() - began
             self._saved = time.monotonic()
 
         self._writer = threading.Thread(target=write, name="checkpoint")
@@ -222,7 +192,7 @@ class Checkpoints:
         return self.folder / f"{self._numbers[name]:03d}-{last}{SUFFIX}"
 
     def _packed(self, name: str, stage: Stage, ended: bool) -> tuple[dict[str, Any], Tensors]:
-        """A stage as JSON and tensors in host memory, which nobody changes."""
+        """Return a stage as JSON and as tensors in host memory, copies that training does not change."""
         tensors: Tensors = {}
         value = pack(stage, tensors, self.store)
         header = {"stage": name, "ended": ended, "rounds": len(stage.rounds), "value": value}
@@ -230,8 +200,8 @@ class Checkpoints:
         return header | {"identity": self.identity, "seconds": seconds}, tensors
 
     def _prune(self, newest: Path) -> None:
-        """Remove the files of a stage but the two newest, or all but the last where it has ended. Damaged
-        files stay for whoever wants to look at them."""
+        """Remove the files of a stage except the two newest, or except the last one if the stage has ended.
+        Damaged files stay, so that the user can look at them."""
         number, _, last = newest.name.removesuffix(SUFFIX).partition("-")
         others = sorted(path for path in self._files if path.name.startswith(f"{number}-") and path != newest)
         for path in others if last == "ended" else others[:-1]:
@@ -241,35 +211,35 @@ class Checkpoints:
     # Reading
 
     def _read_all(self) -> dict[str, StoredStage]:
-        """The newest of every stage that is whole. What is damaged is reported, and left alone."""
+        """Return the newest intact checkpoint of every stage. Damaged files are reported, and stay."""
         found: dict[str, StoredStage] = {}
         for path in sorted(self.folder.glob(f"*{SUFFIX}"), reverse=True):
             try:
-                header, tensors = _read(path, self.identity)
+                header, tensors = read(path, self.identity)
                 name, number = header["stage"], int(path.name.partition("-")[0])
                 stage = unpack(Stage, header["value"], tensors, self.store, self._device)
                 mappings = _kept_by_clients(stage)
-                for kept in mappings:
-                    for client in kept:
-                        kept[client]  # what is damaged raises
-            except Exception as error:  # whatever a file may say
+                for mapping in mappings:
+                    for client in mapping:
+                        mapping[client]  # raises if it is damaged
+            except Exception as error:  # of any kind, since a damaged file may hold anything
                 why = str(error).rstrip(".")
-                self._say(f"the checkpoint {path} cannot be used ({why}): an older one is, or none.")
-                self._unread = True
+                self._say(f"the checkpoint {path} cannot be used ({why}): an older one is used, or none.")
+                self._some_unusable = True
                 continue
-            found.setdefault(
-                name, StoredStage(stage, header["ended"])
-            )  # the newest comes first, the whole before it
+            # The newest comes first, and before it the one that was written when the stage had ended.
+            found.setdefault(name, StoredStage(stage, header["ended"]))
             self._numbers[name] = number
             self.seconds_before = max(self.seconds_before, float(header["seconds"]))
             self._files[path] = mappings
-        if not self._unread:  # else somebody may still want what it tells of
+        if not self._some_unusable:  # else the user may still need the files that it refers to
             self.store.remove_unused()
         return found
 
 
 def identity_of(trial: Trial, method: str) -> str:
-    """SHA-256 over what a trial's results depend on, the initial model included, and words for the method."""
+    """Return the SHA-256 of everything that a trial's results depend on, including the initial model, and of
+    the text that describes the method."""
     parts = {
         "method": method,
         "data": trial.federation.dataset.sha256,
@@ -296,7 +266,7 @@ def _digest(split: Split | None) -> str:
 
 
 def _size(stage: Stage) -> int:
-    """About how many bytes a stage takes on disk."""
+    """Return about how many bytes a stage takes on disk."""
     total = (
         sum(value.nbytes for value in (stage.best.params | stage.best.buffers).values()) if stage.best else 0
     )
@@ -304,54 +274,10 @@ def _size(stage: Stage) -> int:
         weights = state.server.weights
         for tensors in (weights.params, weights.buffers, state.server.memory):
             total += sum(value.nbytes for value in tensors.values())
-    return total + sum(kept.bytes_to_write for kept in _kept_by_clients(stage))
+    return total + sum(mapping.bytes_to_write for mapping in _kept_by_clients(stage))
 
 
 def _kept_by_clients(stage: Stage) -> list[ClientTensors]:
-    return [kept for state in stage.states for kept in (state.memories, state.buffers, state.optimizers)]
-
-
-def _file(header: Mapping[str, Any], tensors: Tensors) -> bytes:
-    """A line of JSON, and tensors behind it."""
-    value = {**header, "value": None}
-    text = json.dumps(header["value"], default=_index)
-    encoded = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-    body = dump({**tensors, "value": encoded})
-    first = {"format": "unskew checkpoint", "version": VERSION, **value, "bytes": len(body)}
-    line = json.dumps(first, sort_keys=True).encode()
-    digest = hashlib.sha256(line + b"\n" + body).hexdigest()
-    return json.dumps({**first, "sha256": digest}, sort_keys=True).encode() + b"\n" + body
-
-
-def _index(kept: ClientTensors) -> Any:
-    """Where what clients keep lies on disk, from when it does."""
-    kept.sync()
-    return kept.index()
-
-
-def _read(path: Path, identity: str) -> tuple[dict[str, Any], Tensors]:
-    """What a file holds; a ValueError says what is wrong with it."""
-    content = path.read_bytes()
-    line, end, body = content[:LONGEST_HEADER].partition(b"\n")
-    if not end:
-        raise ValueError("it has no header" if content else "it is empty")
-    body = content[len(line) + 1 :]
-    try:
-        header = json.loads(line)
-        kind, digest = header.pop("format"), header.pop("sha256")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError("its header is damaged") from None
-    if kind != "unskew checkpoint":
-        raise ValueError("it is no checkpoint")
-    if header.get("version") != VERSION:
-        raise ValueError(f"it is of version {header.get('version')!r}, this is {VERSION}")
-    if header.get("bytes") != len(body):
-        raise ValueError(f"it has {len(body)} bytes in the place of {header.get('bytes')!r}")
-    signed = json.dumps({"format": kind, **header}, sort_keys=True).encode()
-    if hashlib.sha256(signed + b"\n" + body).hexdigest() != digest:
-        raise ValueError("its checksum is another")
-    if header.get("identity") != identity:
-        raise ValueError("it is of another experiment")
-    tensors = load(body)
-    header["value"] = json.loads(tensors.pop("value").numpy().tobytes())
-    return header, tensors
+    return [
+        mapping for state in stage.states for mapping in (state.memories, state.buffers, state.optimizers)
+    ]

@@ -1,4 +1,5 @@
-"""Methods compared in Python, from results in memory or from run folders: what `unskew compare` concludes."""
+"""`unskew.compare`: compare methods in Python, from results in memory or from run folders, as `unskew
+compare` does on the command line."""
 
 from __future__ import annotations
 
@@ -7,36 +8,37 @@ from dataclasses import dataclass
 
 from unskew import metrics, notebook
 from unskew.errors import UserError, unknown
-from unskew.gather import RunSources, gathered
 from unskew.report.answer import TITLES, Answer, Standing, answer, points, verdict
 from unskew.report.conditions import by_condition
 from unskew.report.read import repeated
+from unskew.run_sources import RunSources, gathered
 
 ComparedRow = dict[str, str | float | int | None]
 
 
 @dataclass(frozen=True, repr=False)
 class Compared:
-    """Methods under the same conditions, on the same seeds, and what these seeds back. A notebook shows it as
-    a table, and `print` too."""
+    """Methods compared under the same conditions and on the same seeds. A notebook and `print` show it as a
+    table with a sentence on what the seeds show."""
 
     conditions: tuple[str, ...]
     """Data, skew, clients, cohort and model; one for each of `answers`."""
     answers: tuple[Answer, ...]
-    """What is said of the runs under each of these conditions, and the numbers behind it."""
+    """The conclusion under each of these conditions, and its numbers."""
 
     @property
     def sentence(self) -> str:
-        """What the seeds back, and no more; of several conditions, a sentence on each."""
+        """A sentence for each condition, which claims no more than the seeds show."""
         return " ".join(answer.sentence for answer in self.answers)
 
     @property
     def rows(self) -> list[ComparedRow]:
-        """A row for each condition, method and measure, as fractions: for `pandas.DataFrame(found.rows)`.
+        """A row for each condition, method and measure, with numbers as fractions: for
+        `pandas.DataFrame(found.rows)`.
 
-        mean and std are the method's own, difference, low and high its difference to the reference and the
-        95 % interval of that; p is corrected for all differences of its family (Holm); settled says whether
-        the sign of the difference can be claimed."""
+        mean and std are those of the method. difference is its difference to the reference, and low and high
+        are the ends of the 95 % interval of the difference. p is corrected for all differences of its family
+        (Holm). settled says whether the sign of the difference can be claimed."""
         return [
             _row(condition, answer, each, measure)
             for condition, answer in zip(self.conditions, self.answers, strict=True)
@@ -45,7 +47,7 @@ class Compared:
         ]
 
     def __repr__(self) -> str:
-        """The table, the differences and the sentence, as text."""
+        """Return the table, the differences and the sentence as text."""
         parts = []
         for condition, found in zip(self.conditions, self.answers, strict=True):
             lines = found.lines()
@@ -59,7 +61,8 @@ class Compared:
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
-        """The same for a notebook, the best in bold where the seeds back it."""
+        """Return the same for a notebook, with the best method in bold if it can be claimed to be the
+        best."""
         parts = []
         for condition, found in zip(self.conditions, self.answers, strict=True):
             head, *rows = _cells(found, differences=True) or [[]]
@@ -73,8 +76,8 @@ class Compared:
                 ]
                 for name, *more in rows
             ]
-            said = [notebook.paragraph(text) for text in (found.sentence, found.skew, *found.notes)]
-            parts.append(notebook.panel(condition, notebook.table(head, shown) if rows else "", *said))
+            texts = [notebook.paragraph(text) for text in (found.sentence, found.skew, *found.notes)]
+            parts.append(notebook.panel(condition, notebook.table(head, shown) if rows else "", *texts))
         return "".join(parts)
 
 
@@ -83,10 +86,10 @@ def compare(runs: RunSources, *, reference: str | None = None) -> Compared:
 
     `runs` is the folder that `unskew compare` wrote, several run folders, or results in memory:
     `compare({"fedavg": [first, second, third], "mine": [...]})`, with a result for each seed. The others are
-    compared with `reference`: without one with FedAvg, or where that is not among them with the first.
-    Differences are paired, seed by seed, and their signs claimed after Holm's correction; one or two seeds
-    back no claim. Runs that differ in more than method and seed stand apart. Methods of your own need names
-    here, unless they are files: all of them are called own."""
+    compared with `reference`. By default this is FedAvg, or the first method if FedAvg is not among them.
+    Differences are paired, seed by seed, and their signs are claimed after Holm's correction. One or two
+    seeds are too few for a claim. Runs that differ in more than method and seed are compared separately. Name
+    methods of your own here, unless they are files: without a name, all of them are called own."""
     with gathered(runs, failed=True) as found:
         conditions = by_condition(found)
         for each in conditions:
@@ -105,6 +108,7 @@ def compare(runs: RunSources, *, reference: str | None = None) -> Compared:
 
 
 def _row(condition: str, answer: Answer, each: Standing, measure: str) -> ComparedRow:
+    """Return the row of one method and measure."""
     value, found = each.values[measure], each.differences.get(measure)
     low, high = (None, None) if found is None or found.interval is None else found.interval
     return {
@@ -124,7 +128,7 @@ def _row(condition: str, answer: Answer, each: Standing, measure: str) -> Compar
 
 
 def _cells(answer: Answer, *, differences: bool) -> list[list[str]]:
-    """The lines of the table, its head first; none where nothing is compared."""
+    """Return the rows of the table as texts, with the heading first; no rows if nothing is compared."""
     if not answer.standings:
         return []
     against = [f"against {answer.reference}", "seeds"] if differences and answer.others else []
@@ -142,11 +146,12 @@ def _value(found: metrics.SeedsSummary | None) -> str:
 
 
 def _best(answer: Answer, name: str, place: int) -> bool:
+    """Say whether a method is the best by the measure in this column of numbers."""
     return place < len(answer.main) and answer.best.get(answer.main[place]) == name
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The cells below each other: names on the left, numbers on the right."""
+    """Return lines of text with aligned columns: names to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows

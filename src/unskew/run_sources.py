@@ -1,4 +1,4 @@
-"""Runs to compare and to draw: from run folders, and from results in memory."""
+"""Runs for figures and comparisons in Python: from run folders, and from results in memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from unskew.report.read import SavedRun
 from unskew.result import Result
 
 RunSource = str | Path | Result
-"""A run folder, a folder of run folders as compare writes it, or what `unskew.train` returned."""
+"""A run folder, a folder of run folders such as `unskew compare` writes, or a result of `unskew.train`."""
 RunSources = RunSource | Iterable[RunSource] | Mapping[str, RunSource | Iterable[RunSource]]
-"""One or several of these, or several under names of one's own, such as {"fedavg": [first, second]}."""
+"""One or several of these, or several under names that the caller chooses, such as
+{"fedavg": [first, second]}."""
 
 
 @contextmanager
 def gathered(sources: RunSources, *, failed: bool = False) -> Iterator[list[SavedRun]]:
-    """The runs, as long as they are needed: results become run folders for that time. Those that were given
-    under a name have it as their label. With `failed`, also runs that failed before their first test."""
+    """Yield the runs of the sources. Results in memory are saved as run folders, which are removed at the end
+    of the `with` block. A run that was given under a name has it as its label. `failed` includes runs that
+    failed before their first test."""
     named = sources if isinstance(sources, Mapping) else {"": sources}
     names: dict[Path, str] = {}
     with TemporaryDirectory(prefix="unskew-") as folder:
@@ -35,11 +37,12 @@ def gathered(sources: RunSources, *, failed: bool = False) -> Iterator[list[Save
             for each in several:
                 names[_folder(each, Path(folder) / str(len(names)))] = name
         runs = (read_begun if failed else read_tested)(names)
-        yield _called(runs, names) if isinstance(sources, Mapping) else runs
+        yield _labelled(runs, names) if isinstance(sources, Mapping) else runs
 
 
-def _called(runs: list[SavedRun], names: Mapping[Path, str]) -> list[SavedRun]:
-    """The runs with the names that were given to them as labels."""
+def _labelled(runs: list[SavedRun], names: Mapping[Path, str]) -> list[SavedRun]:
+    """Return the runs with the names that the caller gave to them as labels. `names` has the name of each
+    folder."""
     labels: dict[str, str] = {}
     found = []
     for run in runs:
@@ -53,6 +56,7 @@ def _called(runs: list[SavedRun], names: Mapping[Path, str]) -> list[SavedRun]:
 
 
 def _several(given: RunSource | Iterable[RunSource]) -> list[RunSource]:
+    """Return one source as a list of one, several as they are."""
     if isinstance(given, str | Path | Result):
         return [given]
     if not isinstance(given, Iterable):
@@ -61,6 +65,7 @@ def _several(given: RunSource | Iterable[RunSource]) -> list[RunSource]:
 
 
 def _folder(source: RunSource, folder: Path) -> Path:
+    """Return the run folder of a source. A result is saved in `folder`."""
     if isinstance(source, Result):
         return source.save(folder)
     if isinstance(source, str | Path):

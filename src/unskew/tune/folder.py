@@ -1,4 +1,4 @@
-"""A search for hyperparameters in a folder: run, stopped, resumed, and what it found."""
+"""A hyperparameter search in a folder: to run it, to resume it, and to write down its winners."""
 
 from __future__ import annotations
 
@@ -17,28 +17,18 @@ from unskew.experiment import Experiment, Prepared, put, read
 from unskew.record import DamagedError, Failure, to_json
 from unskew.report.read import SavedRun
 from unskew.runs import slug, write_whole
-from unskew.search import (
-    SEARCH,
-    TRIAL,
-    Over,
-    Search,
-    TrialLine,
-    Value,
-    best,
-    choose,
-    default_values,
-    trials_of,
-)
 from unskew.sweep import SweepRun, Watcher, sweep
+from unskew.tune.search import SEARCH, TRIAL, Search, TrialLine, best, choose, trials_of
+from unskew.tune.space import Dimension, Value, default_values
 
-Methods = Mapping[str, tuple[Mapping[str, Any], Sequence[Over]]]
-"""Of each method that is searched its table in an experiment, and what is tried."""
+Methods = Mapping[str, tuple[Mapping[str, Any], Sequence[Dimension]]]
+"""The table in an experiment and the search space of each method, by the method's name."""
 Prepare = Callable[[Sequence[Experiment]], list[Prepared]]
-"""From settings to experiments that can run."""
+"""A function that makes experiments ready to run."""
 
 
 def needs_optuna(search: Search) -> None:
-    """Refuse where the library that chooses values is not installed."""
+    """Refuse a search that needs Optuna if that is not installed."""
     if search.sampler != "grid" and importlib.util.find_spec("optuna") is None:
         raise UserError(
             f"--sampler {search.sampler} needs Optuna: pip install 'unskew[tune]', or use --sampler grid."
@@ -48,29 +38,30 @@ def needs_optuna(search: Search) -> None:
 def experiment_of(
     search: Search, method: Mapping[str, Any], values: Mapping[str, Value], seed: int
 ) -> Experiment:
-    """The experiment of a trial."""
+    """Return the experiment of a trial with one seed: the settings that all trials share, with these
+    values."""
     settings = copy.deepcopy({**search.experiment, "seed": seed, "method": method})
     for setting, value in values.items():
         table, _, rest = setting.partition(".")
-        part, _, name = rest.rpartition(".")  # a part of a method may be a file, whose name has a point
+        part, _, name = rest.rpartition(".")  # a part of a method may be a file, whose name has a dot
         put(settings, [table, *([part] if part else []), name], value)
     return Experiment(**settings)
 
 
 def read_search(folder: Path) -> Search:
-    """What a search in this folder is."""
+    """Read the search.json of a folder."""
     path = folder / "search.json"
     try:
         search = SEARCH.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, DamagedError) as error:
         raise UserError(f"{path} cannot be used ({error}): tune again in another folder.") from None
-    search.experiment.setdefault("precision", "fp32")  # by default, when a search did not write down its own
+    search.experiment.setdefault("precision", "fp32")  # the default when searches did not write it down yet
     return search
 
 
 def read_trials(folder: Path, search: Search) -> dict[str, list[TrialLine]]:
-    """The trials that are done, by method. What a crash has left of a line does not count: its runs are
-    there, and its line is written again."""
+    """Read the trials that are done, by method. Reading ends at the first damaged line, such as a crash
+    leaves behind: the runs of its trial are in the folder, so its line is written again."""
     found: dict[str, list[TrialLine]] = {each.method: [] for each in search.methods}
     path = folder / "trials.jsonl"
     for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
@@ -93,10 +84,11 @@ def run_search(
     prepare: Prepare,
     watch: Watcher,
 ) -> None:
-    """Run all trials that are not `done` in the folder, and add what they come to. The trials of all methods
-    with the same numbers run together, side by side on a CPU or a Ray cluster."""
+    """Run all trials that are not `done` yet, and add their lines to `done` and to the folder. The next
+    trials of all methods run together: side by side on a CPU or on a Ray cluster."""
 
     def run(trials: Sequence[tuple[str, int, dict[str, Value]]]) -> Iterator[TrialLine]:
+        """Run trials given as method, number and values, and yield their lines."""
         runs = [(name, number, values, seed) for name, number, values in trials for seed in search.seeds]
         prepared = prepare([experiment_of(search, methods[run[0]][0], *run[2:]) for run in runs])
         folders = [f"{slug(name)}/trial-{number:03d}-seed{seed}" for name, number, _, seed in runs]
@@ -109,18 +101,18 @@ def run_search(
             own = slice(place * len(search.seeds), (place + 1) * len(search.seeds))
             yield _line(name, number, values, folders[own], ends[own])
 
-    # What failed before is tried again, with the same values: a disk may have been full.
+    # Trials that failed run again with the same values: the reason may be gone, such as a full disk.
     for line in run(
         [(line.method, line.number, line.values) for each in done.values() for line in each if line.errors]
     ):
         done[line.method][line.number] = line
     _write_trials(folder, done)
-    planned = {name: trials_of(search, overs) for name, (_, overs) in methods.items()}
+    planned = {name: trials_of(search, space) for name, (_, space) in methods.items()}
     while any(len(done[name]) < planned[name] for name in methods):
         chosen = [
             (name, number, values)
-            for name, (_, overs) in methods.items()
-            for number, values in _next(search, overs, done[name], planned[name])
+            for name, (_, space) in methods.items()
+            for number, values in _next(search, space, done[name], planned[name])
         ]
         for line in run(chosen):
             done[line.method].append(line)
@@ -128,12 +120,13 @@ def run_search(
 
 
 def _next(
-    search: Search, overs: Sequence[Over], done: Sequence[TrialLine], planned: int
+    search: Search, space: Sequence[Dimension], done: Sequence[TrialLine], planned: int
 ) -> Iterator[tuple[int, dict[str, Value]]]:
-    """The trials of a method that come next, with their numbers. Where a damaged file has lost some of those
-    that were chosen together, they are chosen as they were."""
+    """Yield the numbers and values of a method's next trials. If a damaged file has lost some of the trials
+    that were chosen together, choose these again from the same earlier trials, so that their values are the
+    same."""
     first = len(done) - len(done) % search.at_once
-    chosen = choose(search, overs, done[:first], min(search.at_once, planned - first))
+    chosen = choose(search, space, done[:first], min(search.at_once, planned - first))
     yield from list(enumerate(chosen, first))[len(done) - first :]
 
 
@@ -144,6 +137,7 @@ def _line(
     folders: list[str],
     ends: Sequence[SavedRun | Failure],
 ) -> TrialLine:
+    """Return the line of a trial whose runs, one for each seed, have ended or failed."""
     scores = [None if isinstance(end, Failure) else score_of(end) for end in ends]
     known = [score for score in scores if score is not None]
     return TrialLine(
@@ -158,14 +152,15 @@ def _line(
 
 
 def score_of(run: SavedRun) -> float | None:
-    """How good a run's model is on the validation data, by the metric it was chosen by."""
-    assert run.summary is not None  # it has ended
-    assert run.summary.validation is not None  # the search asks for it
+    """Return the metric of a finished run's best round on the validation data."""
+    assert run.summary is not None  # since the run has ended
+    assert run.summary.validation is not None  # since every search has validation data
     return run.summary.validation.value
 
 
 def _write_trials(folder: Path, done: Mapping[str, list[TrialLine]]) -> None:
-    """All lines anew: in the order of their numbers, so that a search that was stopped has the same file."""
+    """Write all lines anew in the order of their numbers, so that a search that was stopped ends with the
+    same file."""
     lines = sorted((line for each in done.values() for line in each), key=lambda line: line.number)
     write_whole(folder / "trials.jsonl", "".join(f"{to_json(line, indent=None)}\n" for line in lines))
 
@@ -179,7 +174,7 @@ class Winner:
     default: TrialLine | None
     """The trial with the values that the method has without a search."""
     experiment: Path
-    """Its file, to be run."""
+    """The path of its experiment file."""
     at_edge: list[str]
     """Settings whose best value lies at the edge of its range."""
 
@@ -190,20 +185,20 @@ def winners(
     methods: Methods,
     done: Mapping[str, Sequence[TrialLine]],
 ) -> list[Winner]:
-    """The best trial of every method that has one, each with its experiment file written."""
+    """Return the best trial of every method that has one, and write the experiment file of each."""
     found = []
-    for name, (_, overs) in methods.items():
+    for name, (_, space) in methods.items():
         won = best(search, done[name])
         if won is None:
             continue
         path = folder / "best" / f"{slug(name)}.toml"
         path.parent.mkdir(exist_ok=True)
         settings = read(folder / won.folders[0] / "experiment.toml")
-        if search.experiment.get("skew", {}).get("seed") is None:  # it follows the run's
+        if search.experiment.get("skew", {}).get("seed") is None:  # then it follows the seed of the run
             settings["skew"].pop("seed", None)
         write_whole(path, tomli_w.dumps(settings))
-        default = default_values(overs)
+        default = default_values(space)
         plain = next((line for line in done[name] if line.values == default), None)
-        edges = [each.setting for each in overs if each.at_edge(won.values[each.setting])]
+        edges = [each.setting for each in space if each.at_edge(won.values[each.setting])]
         found.append(Winner(name, won, plain, path, edges))
     return found

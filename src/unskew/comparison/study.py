@@ -1,5 +1,5 @@
-"""Methods under several settings, over several seeds, in one folder. `unskew compare` is a study with one
-setting."""
+"""The runs of methods under several settings and with several seeds, in one folder. `unskew compare` without
+`--vary` is a study with one setting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unskew.comparison import comparison
+from unskew.comparison.statistics import condition_json
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared
 from unskew.reading import shorten
@@ -25,10 +25,11 @@ class StudyCell:
     """A run of a study: a method under a setting, with a seed."""
 
     method: str
-    """What the method is called beside the others."""
+    """The name of the method, different from the names of the others."""
     prepared: Prepared
     condition: str = ""
-    """What its setting is called beside the others; empty where there is one for all."""
+    """The name of its setting, different from the names of the others; empty if all runs share one
+    setting."""
 
     @property
     def experiment(self) -> Experiment:
@@ -36,25 +37,25 @@ class StudyCell:
 
     @property
     def name(self) -> str:
-        """What the run is called while it is under way."""
+        """The name of the run in the display of progress."""
         where = f" ({self.condition})" if self.condition else ""
         return f"{self.method}{where} seed {self.experiment.seed}"
 
 
 @dataclass(frozen=True)
 class ConditionResult:
-    """What the methods under one setting came to."""
+    """The results of the methods under one setting."""
 
     condition: str
     experiment: Experiment
-    """The experiment of one of them."""
+    """The experiment of one of the runs."""
     seeds: tuple[int, ...]
     runs: Mapping[str, Sequence[SavedRun]]
-    """The finished runs, by method."""
+    """The finished runs of each method."""
     answer: Answer | None
-    """None where no run has finished."""
+    """None if no run has finished."""
     json: Mapping[str, Any]
-    """The whole result as compare.json holds it."""
+    """The results as compare.json holds them."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +64,20 @@ class Study:
 
     cells: tuple[StudyCell, ...]
     reference: str | None = None
-    """The method that the others are compared with, where one is asked for."""
+    """The method that the others are compared with; None if the user names none."""
 
     @property
     def conditions(self) -> list[str]:
-        """The names of its settings."""
+        """The names of the settings."""
         return list(dict.fromkeys(cell.condition for cell in self.cells))
 
     @property
     def rounds(self) -> int:
-        """The most rounds that a run of it has."""
+        """The largest number of rounds among the runs."""
         return max(cell.experiment.budget.rounds for cell in self.cells)
 
     def planned(self, folder: Path) -> list[SweepRun]:
-        """Its runs, each with a folder of its own."""
+        """Return the runs, each with its own folder in `folder`."""
         starts = _distinct((cell.condition, cell.method) for cell in self.cells)
         return [
             SweepRun(
@@ -88,8 +89,8 @@ class Study:
         ]
 
     def agree_on_plan(self, folder: Path, found: str, planned: Sequence[SweepRun]) -> None:
-        """Write down what is going to run, or check that it is what the folder says. The runs stay; what they
-        are compared with may be another."""
+        """Write plan.json, or refuse if the folder holds the plan of other runs. The reference may change.
+        `found` is what `runs.claim` says of the folder."""
         runs = [
             Planned(
                 run.folder.name,
@@ -120,7 +121,8 @@ class Study:
     def conclude(
         self, planned: Sequence[SweepRun], ends: Sequence[SavedRun | Failure]
     ) -> tuple[list[ConditionResult], list[FailedRun]]:
-        """What the runs came to under each setting, and those that failed."""
+        """Return the results under each setting, and the runs that failed. `ends` has the end of each planned
+        run."""
         named = {run.path: run for run in shorten([end for end in ends if isinstance(end, SavedRun)])}
         finished: dict[str, dict[str, dict[int, SavedRun]]] = {}
         failed: dict[str, list[FailedRun]] = {condition: [] for condition in self.conditions}
@@ -136,15 +138,17 @@ class Study:
         for condition, methods in finished.items():
             mine = [cell for cell in self.cells if cell.condition == condition]
             seeds = tuple(dict.fromkeys(cell.experiment.seed for cell in mine))
-            whole, answer = comparison(mine[0].experiment, seeds, methods, failed[condition], self.reference)
+            whole, answer = condition_json(
+                mine[0].experiment, seeds, methods, failed[condition], self.reference
+            )
             known = {method: list(each.values()) for method, each in methods.items() if each}
             results.append(ConditionResult(condition, mine[0].experiment, seeds, known, answer, whole))
         return results, [each for some in failed.values() for each in some]
 
 
 def compare_json(results: Sequence[ConditionResult]) -> dict[str, Any]:
-    """What compare.json holds: of one setting its comparison, of several each of them by name, and the runs
-    of all."""
+    """Return what compare.json holds: the results under one setting, or if there are several, the results
+    under each by its name and one list of all runs."""
     if len(results) == 1:
         return dict(results[0].json)
     whole = {each.condition: dict(each.json) for each in results}
@@ -154,12 +158,12 @@ def compare_json(results: Sequence[ConditionResult]) -> dict[str, Any]:
 
 
 def combinations(varied: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
-    """Every choice of one value of each setting; one empty choice where nothing varies."""
+    """Return every combination of one value of each setting; one empty combination if nothing varies."""
     return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
 
 
 def read_plan(folder: Path) -> Plan:
-    """What a study in this folder is going to run."""
+    """Read the plan.json of a folder."""
     path = folder / "plan.json"
     try:
         return PLAN.parse(path.read_text(encoding="utf-8"))
@@ -170,7 +174,7 @@ def read_plan(folder: Path) -> Plan:
 
 
 def failed_before(folder: Path) -> bool:
-    """Whether runs of a study that has ended have failed, and may be tried again."""
+    """Say whether a study in this folder has ended with failed runs, which may be run again."""
     try:
         return bool(COMPARE.parse((folder / "compare.json").read_text(encoding="utf-8")).get("failed"))
     except (OSError, UnicodeDecodeError, DamagedError):
@@ -178,8 +182,8 @@ def failed_before(folder: Path) -> bool:
 
 
 def _is_another(run: Planned, there: Planned, folder: Path, runs: Sequence[Planned]) -> bool:
-    """Whether a run is not what a plan says. A method's own file may have been edited as long as nothing has
-    come of training by it in any of the method's runs."""
+    """Say whether a run differs from the plan. The file of the user's own method may have been edited as long
+    as none of the method's runs has begun to train."""
     if run.identity == there.identity:
         return False
     begun = any(is_begun(folder / each.folder) for each in runs if each.method == run.method)
@@ -187,7 +191,7 @@ def _is_another(run: Planned, there: Planned, folder: Path, runs: Sequence[Plann
 
 
 def _difference(runs: Sequence[Planned], there: Mapping[str, Planned]) -> str:
-    """What is asked for now and differs from what a plan says."""
+    """Describe how the plan in the folder, `there`, differs from the runs that are asked for now."""
     names = {run.folder for run in runs}
     if missing := sorted(there.keys() - names):
         return f"with {missing[0]}"
@@ -200,7 +204,7 @@ def _difference(runs: Sequence[Planned], there: Mapping[str, Planned]) -> str:
 
 
 def _distinct(cells: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """What the folders of a method under a setting begin with."""
+    """Return the beginning of the folders' names for each pair of setting and method, all different."""
     found: dict[tuple[str, str], str] = {}
     for condition, method in dict.fromkeys(cells):
         stem = "-".join(slug(part) for part in (condition, method) if part)

@@ -1,4 +1,4 @@
-"""Values as JSON and tensors, and back: dataclasses of numbers, texts, tensors and what clients keep."""
+"""Turn dataclasses of numbers, texts, tensors and `ClientTensors` into JSON and tensors, and back."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from unskew.types import Tensors
 
 
 def pack(value: Any, tensors: Tensors, store: ClientStore) -> Any:
-    """A value as JSON. Its tensors are put into `tensors`, copied to host memory. What clients keep and the
-    store has files for is left as it is, for `_index`."""
+    """Return a value as JSON, and add copies of its tensors in host memory to `tensors`. A `ClientTensors` of
+    a store with a folder stays as it is, since it has files of its own: `file.encode` writes its index."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
         tensors[name] = value.detach().to("cpu", copy=True)
@@ -46,7 +46,8 @@ def pack(value: Any, tensors: Tensors, store: ClientStore) -> Any:
 
 
 def unpack(kind: Any, value: Any, tensors: Tensors, store: ClientStore, device: torch.device) -> Any:
-    """The value of a declared type that `pack` made this of. Nothing is made but what the type declares."""
+    """Return the value that `pack` has turned into this JSON and these tensors. Its type is `kind`, and only
+    what that type declares is made."""
     origin, arguments = get_origin(kind), get_args(kind)
 
     def inner(kind: Any, value: Any) -> Any:
@@ -76,12 +77,12 @@ def unpack(kind: Any, value: Any, tensors: Tensors, store: ClientStore, device: 
         return tuple(inner(arguments[0], each) for each in value)
     if origin is Literal:
         if value not in arguments:
-            raise ValueError(f"there is {value!r} in the place of one of {', '.join(map(str, arguments))}")
+            raise ValueError(f"there is {value!r} instead of one of {', '.join(map(str, arguments))}")
         return value
     if kind is float:
         return float(value)
     if not isinstance(value, kind):
-        raise ValueError(f"there is a {type(value).__name__} in the place of a {kind.__name__}")
+        raise ValueError(f"there is a {type(value).__name__} instead of a {kind.__name__}")
     return value
 
 

@@ -1,4 +1,5 @@
-"""What a method makes its clients compute, keep and send: seen in a trial run, where nobody has stated it."""
+"""What a method makes its clients compute, keep and send, observed in a short training. It is for methods
+whose card does not state it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Observed:
-    """What clients did in a trial run, in words as those of a method's card."""
+    """What clients did in a short training, in the words of a method's card."""
 
     passes: str
     memory: str
@@ -32,39 +33,39 @@ class Observed:
 
 
 def observe(method: Method | Program) -> Observed:
-    """Train a few clients of four classes for three rounds, twice, and look at what the method lets them do.
-    Whatever its code raises comes through."""
+    """Train a few clients with four classes for three rounds, once with one epoch and once with two, and
+    return what the method made them do. An error that its code raises is not caught."""
     one, two = (_watch(method, epochs) for epochs in (1, 2))
     each = [two.passes[kind] / two.samples - one.passes[kind] / one.samples for kind in ("train", "eval")]
     once = sum(one.passes.values()) / one.samples - sum(each)
-    in_stages = isinstance(method, Program)  # whose rounds differ
+    in_stages = isinstance(method, Program)  # its rounds differ from stage to stage
     sends = [*_words(two.sent, two.model), *["its number of local steps"] * two.uses_steps]
     return Observed(
         passes=NOT_STATED if in_stages else _passes(each[0] - 1, each[1], once),
         memory=", ".join(_words(two.kept, two.model)) or "none",
         traffic=_traffic(two),
-        # Where data was moved between clients, what left them cannot be seen.
+        # If clients trained on moved data, what has left them cannot be seen.
         sends=NOT_STATED if two.other_federation else ", ".join(sends) or "nothing",
     )
 
 
 @dataclass(eq=False)
 class _Notes:
-    """What was seen of all clients and rounds together."""
+    """What was observed, over all clients and rounds."""
 
     passes: Counter[str] = field(default_factory=Counter)
-    """Samples that went through the model in clients' rounds, by its mode."""
+    """How many samples went through the model while clients trained, by the model's mode."""
     training: bool = False
-    """Whether clients train just now, and passes are theirs."""
+    """Whether clients are training now, so that passes through the model count."""
     samples: int = 0
     model: Tensors = field(default_factory=dict)
     kept: Tensors = field(default_factory=dict)
     shared: Tensors = field(default_factory=dict)
     sent: Tensors = field(default_factory=dict)
     uses_steps: bool = False
-    """Whether the server looks at how many steps a client took."""
+    """Whether the server used the number of steps that clients took."""
     other_federation: bool = False
-    """Whether clients trained on other data than they were given."""
+    """Whether clients trained on a federation other than the trial's."""
 
     def count(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if self.training:
@@ -137,6 +138,7 @@ class _WatchedRun(Run):
 
 
 def _watch(method: Method | Program, epochs: int) -> _Notes:
+    """Train with so many epochs per round, and return what was observed."""
     notes = _Notes()
 
     def model() -> nn.Module:
@@ -158,6 +160,8 @@ def _watch(method: Method | Program, epochs: int) -> _Notes:
 
 
 def _passes(trained: float, frozen: float, once: float) -> str:
+    """Describe the passes through the model in addition to those that a plain gradient step needs: `trained`
+    and `frozen` per sample and epoch, with and without a gradient, and `once` per sample and round."""
     parts = [
         f"{number:.3g} {what}"
         for number, what in (
@@ -176,8 +180,9 @@ def _traffic(notes: _Notes) -> str:
 
 
 def _words(tensors: Mapping[str, Tensor], model: Tensors) -> list[str]:
-    """Their names with their shapes, and in one word those that come for every tensor of the model."""
-    words = dict[str, None]()
+    """Describe tensors by name and shape. Those that exist for every tensor of the model are described
+    together."""
+    words = dict[str, None]()  # an ordered set
     for name, value in tensors.items():
         of = next((each for each in model if name.endswith(f"/{each}")), None)
         if of is not None and value.shape == model[of].shape:

@@ -1,4 +1,4 @@
-"""When Python looks for garbage."""
+"""Control of Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Collect no garbage meanwhile."""
+    """Disable the garbage collector inside the `with` block."""
     collecting = gc.isenabled()
     gc.disable()
     try:
