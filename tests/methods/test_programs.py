@@ -32,16 +32,10 @@ from unskew.methods import METHODS, ccvr, centralised, fedavgm, fedconcat, fedpr
 from unskew.methods.assemble import assemble
 from unskew.methods.ccvr import merge, moments, virtual_features
 from unskew.methods.fedconcat import ConcatModel, cluster, label_counts
-from unskew.methods.pkd import (
-    class_statistics,
-    only_classes,
-    rates,
-    summed,
-    train_expert,
-    warm_up,
-)
+from unskew.methods.pkd import only_classes, train_expert, warm_up
 from unskew.metrics import Traffic
 from unskew.notation import parse_class_groups
+from unskew.parts.confusion import class_statistics, rates, summed
 from unskew.parts.groups import cliques, components, mutual_confusion, stars, threshold, weak_groups
 from unskew.program import Run
 from unskew.types import Memory, Weights

@@ -60,8 +60,9 @@ from unskew.faults import require_enough
 from unskew.method import Method
 from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic
-from unskew.parts.architecture import Concatenation
-from unskew.parts.heads import Head, find_head
+from unskew.parts.architecture import Concatenation, side_by_side
+from unskew.parts.clusters import cluster_shares
+from unskew.parts.heads import find_head
 from unskew.parts.servers import combine_equally
 from unskew.probe import merge
 from unskew.program import Program, Run
@@ -173,24 +174,8 @@ def cluster(trial: Trial, answers: Sequence[Tensors], clusters: int, capacity: f
     kinds = np.full(len(sent), -1)
     if some.any():
         seed = int(stream(trial.seed, Purpose.SERVER, 0).integers(2**32))
-        kinds[some] = _like_shares(shares[some], clusters, capacity, seed)
+        kinds[some] = cluster_shares(shares[some], clusters, capacity, seed)
     return kinds
-
-
-def _like_shares(shares: NDArray[np.float64], clusters: int, capacity: float, seed: int) -> NDArray[np.int64]:
-    K = min(clusters, len(np.unique(shares, axis=0)))
-    # Here and not above: the two take as long to import as PyTorch, and no other method needs them.
-    from scipy.optimize import linear_sum_assignment
-    from sklearn.cluster import KMeans
-
-    means = KMeans(K, n_init=10, random_state=seed).fit(shares)
-    kinds = means.labels_
-    if capacity:
-        most = math.ceil(capacity * len(shares) / K)
-        places = np.repeat(means.transform(shares) ** 2, most, axis=1)
-        kinds = linear_sum_assignment(places)[1] // most
-    numbered: NDArray[np.int64] = np.unique(kinds, return_inverse=True)[1]
-    return numbered
 
 
 # Stage 2
@@ -255,17 +240,6 @@ def only_clients(federation: Federation, members: NDArray[np.bool_]) -> Federati
     old = federation.partition
     indices = tuple(mine if in_ else mine[:0] for mine, in_ in zip(old.indices, members, strict=True))
     return Federation(federation.dataset, replace(old, indices=indices, counts=old.counts * members[:, None]))
-
-
-def side_by_side(models: Sequence[Weights], head: Head, like: Weights) -> Weights:
-    """Models with this head as one concatenation, whose logits are the sum of theirs."""
-    each = [model.params | model.buffers for model in models]
-    nets = {f"nets.{kind}.{name}": value for kind, net in enumerate(each) for name, value in net.items()}
-    bias = torch.zeros_like(like.params["head.bias"])
-    if head.bias is not None:
-        bias = torch.stack([net[head.bias] for net in each]).sum(dim=0)
-    weight = torch.cat([net[head.weight] for net in each], dim=1)
-    return Weights({"head.weight": weight, "head.bias": bias}, {name: nets[name] for name in like.buffers})
 
 
 def _one_round(

@@ -52,10 +52,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from unskew import metrics
 from unskew.data import remote
@@ -71,7 +69,16 @@ from unskew.method import Method, Tally, Work
 from unskew.methods.card import card
 from unskew.metrics import Traffic
 from unskew.notation import parse_class_groups
-from unskew.parts.groups import Floats, Group, Grouping, Rule, weak_groups
+from unskew.parts.confusion import class_statistics, group_samples, rates, summed
+from unskew.parts.groups import (
+    Group,
+    Grouping,
+    Rule,
+    groups_from_tensor,
+    groups_to_tensor,
+    in_one_group,
+    weak_groups,
+)
 from unskew.parts.heads import resize_head
 from unskew.program import Program, Run, Trained
 from unskew.result import Result, Round, State
@@ -205,16 +212,6 @@ def pkd(
     return Program(run)
 
 
-def in_one_group(groups: Sequence[Group], classes: int, device: torch.device) -> Tensor:
-    """A table [C, C] of whether some group holds both classes."""
-    alike = torch.zeros(classes, classes, dtype=torch.bool)
-    for group in groups:
-        members = torch.zeros(classes, dtype=torch.bool)
-        members[list(group)] = True
-        alike |= members[:, None] & members
-    return alike.to(device)
-
-
 # Stage 1
 
 
@@ -240,55 +237,6 @@ def _statistics(classes: int, scope: Scope, look: Look) -> Tensors:
 
 def _group_sizes(groups: Sequence[Group], scope: Scope, look: Look) -> Tensors:
     return {"samples": torch.stack([scope.counts[list(group)].sum() for group in groups])}
-
-
-def class_statistics(views: Iterable[View], classes: int) -> Tensor:
-    """What a client sends, [C, C + 2]: for each class, summed over its samples, the model's probabilities;
-    then the number of samples, and of right answers."""
-    total = torch.zeros(classes, classes + 2, dtype=torch.float64)
-    for view in views:
-        logits, y = view.out.logits.double(), view.labels
-        right = (logits.argmax(1) == y).double()
-        rows = torch.cat([logits.softmax(1), torch.ones_like(right)[:, None], right[:, None]], dim=1)
-        total = total.to(rows.device) + one_hot(y, classes).double().T @ rows
-    return total
-
-
-def groups_to_tensor(groups: Sequence[Group], classes: int) -> Tensors:
-    """Groups of classes as a tensor."""
-    members = torch.zeros(len(groups), classes, dtype=torch.bool)
-    for place, group in enumerate(groups):
-        members[place, list(group)] = True
-    return {"members": members}
-
-
-def groups_from_tensor(tensors: Tensors) -> list[Group]:
-    """The groups that `groups_to_tensor` made a tensor of."""
-    return [tuple(row.nonzero().flatten().tolist()) for row in tensors["members"]]
-
-
-def summed(statistics: Sequence[Sequence[Tensors]]) -> Tensor:
-    """The sum of what clients have answered, after one round or several."""
-    each = [answer["statistics"].cpu() for answers in statistics for answer in answers]
-    total = torch.zeros_like(each[0])
-    for statistic in each:
-        total += statistic
-    return total
-
-
-def group_samples(answers: Sequence[Tensors], groups: Sequence[Group]) -> Tensor:
-    """How many samples of each group every client has, [clients, groups], by what they have answered."""
-    counts = torch.stack([answer["statistics"].cpu()[:, -2] for answer in answers]).long()
-    columns = [counts[:, list(group)].sum(dim=1) for group in groups]
-    return torch.stack(columns, dim=1) if columns else counts[:, :0]
-
-
-def rates(statistics: Tensor) -> tuple[Floats, Floats]:
-    """The mean probabilities [C, C] and the accuracy [C] of every class, from the sum of the clients'
-    statistics; NaN for classes without samples."""
-    sums = statistics.numpy()
-    samples = np.where(sums[:, -2] > 0, sums[:, -2], np.nan)
-    return sums[:, :-2] / samples[:, None], sums[:, -1] / samples
 
 
 # Stage 2

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from unskew import models
 from unskew.models.directions import Sphere
 from unskew.models.net import Net, chain
-from unskew.parts.heads import find_head
+from unskew.parts.heads import Head, find_head
 from unskew.record import FixedHead, NetworkRecord
-from unskew.types import Inputs, Out
+from unskew.types import Inputs, Out, Weights
 
 MakeModule = Callable[[], nn.Module]
 
@@ -88,3 +88,14 @@ class Concatenation(nn.Module):
     def forward(self, x: Tensor) -> Out:
         features = torch.cat([net(x).features for net in self.nets], dim=1)
         return Out(features, self.head(features))
+
+
+def side_by_side(models: Sequence[Weights], head: Head, like: Weights) -> Weights:
+    """Models with this head as one concatenation, whose logits are the sum of theirs."""
+    each = [model.params | model.buffers for model in models]
+    nets = {f"nets.{kind}.{name}": value for kind, net in enumerate(each) for name, value in net.items()}
+    bias = torch.zeros_like(like.params["head.bias"])
+    if head.bias is not None:
+        bias = torch.stack([net[head.bias] for net in each]).sum(dim=0)
+    weight = torch.cat([net[head.weight] for net in each], dim=1)
+    return Weights({"head.weight": weight, "head.bias": bias}, {name: nets[name] for name in like.buffers})

@@ -6,12 +6,16 @@ library's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+from unskew.types import Tensors
 
 Floats = NDArray[np.float64]
 Group = tuple[int, ...]
@@ -123,6 +127,29 @@ def weak_groups(
     group = cliques if grouping == "cliques" else components
     found = group(pairs_above(mutual, cut))
     return sorted(found, key=lambda g: (float(accuracy[list(g)].mean()), g))[:keep]
+
+
+def in_one_group(groups: Sequence[Group], classes: int, device: torch.device) -> Tensor:
+    """A table [C, C] of whether some group holds both classes."""
+    alike = torch.zeros(classes, classes, dtype=torch.bool)
+    for group in groups:
+        members = torch.zeros(classes, dtype=torch.bool)
+        members[list(group)] = True
+        alike |= members[:, None] & members
+    return alike.to(device)
+
+
+def groups_to_tensor(groups: Sequence[Group], classes: int) -> Tensors:
+    """Groups of classes as a tensor."""
+    members = torch.zeros(len(groups), classes, dtype=torch.bool)
+    for place, group in enumerate(groups):
+        members[place, list(group)] = True
+    return {"members": members}
+
+
+def groups_from_tensor(tensors: Tensors) -> list[Group]:
+    """The groups that `groups_to_tensor` made a tensor of."""
+    return [tuple(row.nonzero().flatten().tolist()) for row in tensors["members"]]
 
 
 def _neighbours(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
