@@ -11,6 +11,13 @@ from numpy.typing import NDArray
 def cluster_shares(
     shares: NDArray[np.float64], clusters: int, capacity: float, seed: int
 ) -> NDArray[np.int64]:
+    """Return the cluster of each client, numbered from 0 without gaps, by k-means of the clients' label
+    shares [clients, C].
+
+    K, the number of clusters, is `clusters`, or the number of different rows if that is smaller. With a
+    `capacity` above 0 a cluster takes at most capacity * clients / K of the clients (rounded up), and clients
+    go where the sum of their squared distances to the centres is smallest.
+    """
     K = min(clusters, len(np.unique(shares, axis=0)))
     # Here and not above: the two take as long to import as PyTorch, and no other method needs them.
     from scipy.optimize import linear_sum_assignment

@@ -14,8 +14,8 @@ from unskew.types import Tensors, View
 
 
 def class_statistics(views: Iterable[View], classes: int) -> Tensor:
-    """What a client sends, [C, C + 2]: for each class, summed over its samples, the model's probabilities;
-    then the number of samples, and of right answers."""
+    """Sum over a client's samples of each class the model's probabilities, the number of samples and the
+    number of right answers, [C, C + 2] in this order of columns."""
     total = torch.zeros(classes, classes + 2, dtype=torch.float64)
     for view in views:
         logits, y = view.out.logits.double(), view.labels
@@ -26,7 +26,7 @@ def class_statistics(views: Iterable[View], classes: int) -> Tensor:
 
 
 def summed(statistics: Sequence[Sequence[Tensors]]) -> Tensor:
-    """The sum of what clients have answered, after one round or several."""
+    """Add up the statistics that clients sent, after one round or several."""
     each = [answer["statistics"].cpu() for answers in statistics for answer in answers]
     total = torch.zeros_like(each[0])
     for statistic in each:
@@ -35,15 +35,15 @@ def summed(statistics: Sequence[Sequence[Tensors]]) -> Tensor:
 
 
 def group_samples(answers: Sequence[Tensors], groups: Sequence[Group]) -> Tensor:
-    """How many samples of each group every client has, [clients, groups], by what they have answered."""
+    """Count each client's samples of each group, [clients, groups], from the statistics that clients sent."""
     counts = torch.stack([answer["statistics"].cpu()[:, -2] for answer in answers]).long()
     columns = [counts[:, list(group)].sum(dim=1) for group in groups]
     return torch.stack(columns, dim=1) if columns else counts[:, :0]
 
 
 def rates(statistics: Tensor) -> tuple[Floats, Floats]:
-    """The mean probabilities [C, C] and the accuracy [C] of every class, from the sum of the clients'
-    statistics; NaN for classes without samples."""
+    """Return the mean probabilities [C, C] and the accuracy [C] of every class from the sum of the clients'
+    statistics. They are NaN for classes without samples."""
     sums = statistics.numpy()
     samples = np.where(sums[:, -2] > 0, sums[:, -2], np.nan)
     return sums[:, :-2] / samples[:, None], sums[:, -1] / samples
