@@ -37,7 +37,7 @@ from unskew.types import Server, ServerState, Tensors, Updates, Weights
 
 AVERAGE, ROUNDS = "ema/average", "ema/rounds"
 LEAST_SHARE = 0.05
-"""The least share of the newest model in the average, with decay="auto"."""
+"""The least share of the newest model in the average, if decay is "auto"."""
 
 
 @card("ema")
@@ -63,7 +63,7 @@ def ema(*, decay: float | Literal["auto"] = 0.8) -> Method:
 
 
 def _share(rounds: int, decay: float | Literal["auto"], updates: Updates) -> float:
-    """How much of the average the model of this round is."""
+    """Return the share of this round's model in the average."""
     if decay == "auto":
         return max(1 / rounds, participation(updates) / 2, LEAST_SHARE)
     return (1 - decay) / (1 - decay**rounds)

@@ -139,7 +139,7 @@ def fedconcat(
 
 @dataclass(frozen=True)
 class ConcatModel:
-    """Makes as many of the trial's models side by side, under a fresh last layer."""
+    """Makes `nets` of the trial's models side by side, with a fresh last layer on all of them."""
 
     trial: Trial
     nets: int
@@ -157,7 +157,7 @@ class ConcatModel:
 
 
 def label_counts(epsilon: float, scope: Scope, look: Look) -> Tensors:
-    """What a client sends of its labels: their counts, with Laplace noise where epsilon is given."""
+    """Return what a client sends of its labels: their counts, with Laplace noise if epsilon is above 0."""
     counts = scope.counts
     if not epsilon or not counts.sum():
         return {"counts": counts}
@@ -166,8 +166,8 @@ def label_counts(epsilon: float, scope: Scope, look: Look) -> Tensors:
 
 
 def cluster(trial: Trial, answers: Sequence[Tensors], clusters: int, capacity: float) -> NDArray[np.int64]:
-    """Which cluster each client belongs to, [N], by the counts they sent: numbers from 0 without gaps, -1 for
-    clients without data."""
+    """Return the cluster of each client, [N], by the counts that clients sent. Clusters are numbered from 0
+    without gaps; -1 stands for clients without data."""
     sent = np.stack([answer["counts"].cpu().numpy() for answer in answers]).clip(min=0)
     some = sent.any(axis=1)
     shares = (sent / np.maximum(sent.sum(axis=1, keepdims=True), 1e-9)).round(6)
@@ -182,7 +182,7 @@ def cluster(trial: Trial, answers: Sequence[Tensors], clusters: int, capacity: f
 
 
 def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int) -> Stage:
-    """Every cluster for itself, all of them round by round. Their models side by side are tested."""
+    """Train every cluster for itself, all of them round by round, and test their models side by side."""
     trial, method = run.trial, run.base
     never = trial.budget.rounds + 1
     trials = [
@@ -224,7 +224,7 @@ def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int
 
 
 def concatenated(run: Run, whole: Trial, encoders: Stage) -> Weights:
-    """The clusters' models side by side, as one."""
+    """Put the clusters' models side by side, as one."""
     engine = run.engine(whole)
     head = find_head(run.trial.build(), len(run.trial.federation.dataset.classes))
     head.check_plain()
@@ -236,7 +236,7 @@ def concatenated(run: Run, whole: Trial, encoders: Stage) -> Weights:
 
 
 def only_clients(federation: Federation, members: NDArray[np.bool_]) -> Federation:
-    """A federation of the same clients under the same numbers, of which only the members hold data."""
+    """Return a federation of the same clients under the same numbers in which only the members have data."""
     old = federation.partition
     indices = tuple(mine if in_ else mine[:0] for mine, in_ in zip(old.indices, members, strict=True))
     return Federation(federation.dataset, replace(old, indices=indices, counts=old.counts * members[:, None]))
@@ -248,7 +248,7 @@ def _one_round(
     test: Assessment | None,
     validation: Assessment | None,
 ) -> Round:
-    """The clusters' rounds as one."""
+    """Return the clusters' rounds as one."""
     samples = [int(federation.sizes[part.trained].sum()) for part in parts]
     losses = [part.train_loss * n for part, n in zip(parts, samples, strict=True) if n]
     probes = [part.probe for part in parts if part.probe is not None]
@@ -274,8 +274,8 @@ def _one_round(
 
 
 def train_head(run: Run, whole: Trial, method: Method, weights: Weights, done: int, batches: int) -> Stage:
-    """The rounds that are left, for the last layer alone: on the encoders' features, which stay the same.
-    What training one layer computes is not counted."""
+    """Train the last layer alone in the rounds that are left, on the encoders' features, which stay the same.
+    The computation for one layer is not counted."""
     budget = whole.budget
     heads = replace(
         whole,
@@ -303,13 +303,13 @@ def train_head(run: Run, whole: Trial, method: Method, weights: Weights, done: i
 
 
 def with_head(method: Method, weights: Weights, heads: Stage) -> Weights:
-    """The concatenation with the last layer that this stage has come to."""
+    """Return the concatenation with the last layer that this stage has trained so far."""
     return Weights(method.server.serve(heads.states[0].server).params, weights.buffers)
 
 
 def features_of(run: Run, whole: Trial, weights: Weights) -> Federation:
-    """The data as the concatenation sees it. Clients compute their part of it, which stays with them; the
-    server that of the test split, and of the validation set."""
+    """Return the federation with features of the concatenation in place of its data. Clients compute those of
+    their data, which stay with them, and the server those of the test split and of the validation set."""
     dataset, federation = whole.federation.dataset, whole.federation
     head = weights.params["head.weight"]
     models = head.shape[1] // find_head(run.trial.build(), len(dataset.classes)).features
@@ -333,8 +333,8 @@ def features_of(run: Run, whole: Trial, weights: Weights) -> Federation:
 
 
 def _split_features(run: Run, whole: Trial, weights: Weights, split: Split) -> Split:
-    """A split as the concatenation sees it, read as one client's data. In random order, for models that
-    normalise by the batch."""
+    """Return a split with the features of the concatenation as its inputs. It is read as one client's data,
+    in random order, for models that normalise by the batch."""
     order = stream(whole.seed, Purpose.BATCH_ORDER).permutation(len(split))
     swapped = replace(whole.federation.dataset, train=replace(split, owners=None))
     held = Federation(swapped, partition_of([order], swapped, recipe="one split"))
@@ -353,12 +353,12 @@ def _features(scope: Scope, look: Look) -> Tensors:
 
 
 def _finite(features: Sequence[Tensor]) -> Tensor:
-    """Features in one table. What is not finite, of a model that diverged, becomes 0."""
+    """Join features to one table. Values that are not finite, of a model that diverged, become 0."""
     return torch.cat(list(features)).nan_to_num(0.0, 0.0, 0.0)
 
 
 def draw_samples(trial: Trial, task: Task, samples: int) -> Task:
-    """The task with up to so many of the client's samples, without replacement."""
+    """Return the task with at most so many of the client's samples, drawn without replacement."""
     mine = task.holding.rows
     order = stream(trial.seed, Purpose.BATCH_ORDER, task.round, task.client).permutation(len(mine))
     return replace(task, holding=holding_of(trial.federation.dataset, mine[order[:samples]]))

@@ -50,8 +50,8 @@ from unskew.types import (
 )
 
 U, V = "fedcurv/u", "fedcurv/v"
-"""At a client its own I_k and I_k w_k, at the server and in a broadcast the sums over clients; reported is
-how a client's own have changed, from which the server keeps its sums."""
+"""Names of I_k and I_k w_k: at a client its own, at the server and in a broadcast their sums over clients. A
+client reports how its own have changed, which the server adds to its sums."""
 P, Q = "fedcurv/p", "fedcurv/q"
 
 
@@ -121,6 +121,7 @@ def fedcurv(*, lam: float = 1.0, samples: int = 500, batch_size: int = 50) -> Me
 
 @torch.enable_grad()
 def _fisher(end: End, samples: int, batch_size: int) -> Params:
+    """Return the diagonal Fisher information of the cross-entropy at the client's last weights."""
     total = {name: torch.zeros_like(value) for name, value in end.weights.params.items()}
     batches, left = 0, samples
     for view in end.look(end.weights, grad=True, batch_size=batch_size, shuffle=True):

@@ -68,8 +68,8 @@ def focal(*, gamma: float = 2.0, classwise: bool = False, detach_weight: bool = 
 
 
 def _look_before(scope: Scope, look: Look) -> Tensors:
-    """What a client finds out before it trains: the accuracies that the server knows, and what the received
-    model gets right here."""
+    """Return the accuracies that the server sent, and for each class how many of the client's samples the
+    received model gets right."""
     classes = len(scope.counts)
     unknown = torch.full((classes,), math.nan, device=scope.counts.device)
     correct = torch.zeros_like(scope.counts)

@@ -123,7 +123,7 @@ def pkd(
 ) -> Program:
     """Where two weak classes are confused, learn from an expert on these classes alone.
 
-    theta, kappa and pairs are of the rules explicit, zscore and topm. The confusion is averaged over the last
+    theta is for the rule explicit, kappa for zscore, pairs for topm. The confusion is averaged over the last
     `looks` rounds of the warm-up.
     """
     require(lam >= 0, f"lam is {lam} but should be 0 or more.")
@@ -216,8 +216,8 @@ def pkd(
 
 
 def warm_up(run: Run, rounds: int, *, looks: int) -> tuple[Trained, list[Round], list[tuple[Tensors, ...]]]:
-    """Train some rounds; after each of the last `looks` ask the clients for their statistics. What they
-    answer comes back, beside the model and the rounds."""
+    """Train some rounds, and after each of the last `looks` ask the clients for their statistics. Return the
+    model after the last round, the rounds, and the answers after each of the `looks`."""
     C = len(run.trial.federation.dataset.classes)
     answers, done = list[tuple[Tensors, ...]](), list[Round]()
     state: State | None = None
@@ -247,15 +247,15 @@ class Expert:
     """A model of a few classes."""
 
     answer: Callable[[Tensor], Tensor]
-    """Gives the logits of a batch, one column per class of the group: evaluation mode, no gradient."""
+    """Returns the logits of a batch, a column per class of the group: evaluation mode, no gradient."""
     nbytes: int
 
 
 def train_expert(
     run: Run, group: Group, rounds: int, body: Weights | None = None, samples: Tensor | None = None
 ) -> Expert | None:
-    """An expert on these classes, trained as FedAvg; None where its training diverged. It starts from the
-    tensors of `body` that have the shape of its own. `samples` is that of `only_classes`."""
+    """Train an expert on these classes with FedAvg, and return it, or None if its training diverged. It
+    starts from the tensors of `body` that have the shape of its own. `samples` is that of `only_classes`."""
     trial = run.trial
     mine = replace(
         trial,
@@ -285,8 +285,9 @@ def train_expert(
 
 
 def only_classes(federation: Federation, group: Group, samples: Tensor | None = None) -> Federation:
-    """The samples of these classes, labelled by their place in the group. Clients without any stay, with
-    nothing. Where clients' data are elsewhere, `samples` says how many each has."""
+    """Return a federation of the samples of these classes, labelled by their place in the group. Clients
+    without such samples stay, with no data. If clients' data are on other machines, `samples` says how many
+    each has."""
     dataset = federation.dataset
     train, name = dataset.train, f"{dataset.name}, classes {'/'.join(map(str, group))}"
     if isinstance(train, RemoteSplit):
@@ -315,13 +316,15 @@ def only_classes(federation: Federation, group: Group, samples: Tensor | None = 
 
 
 def _resized(trial: Trial, outputs: int) -> nn.Module:
-    """The user's own model with another last layer."""
+    """Make the user's own model with another last layer."""
     assert not isinstance(trial.model, str)
     module = copy.deepcopy(trial.model) if isinstance(trial.model, nn.Module) else trial.model()
     return resize_head(module, len(trial.federation.dataset.classes), outputs)
 
 
 def _where_alike(first: dict[str, Tensor], second: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the second's tensors, each replaced by the first's of the same name and shape if there is
+    one."""
     return {
         name: first[name] if name in first and first[name].shape == value.shape else value
         for name, value in second.items()
@@ -333,7 +336,7 @@ def _answer(network: Network, weights: Weights, x: Tensor) -> Tensor:
 
 
 def _check_groups(groups: Sequence[Group], federation: Federation) -> Tensors:
-    """Refuse classes that there are not, and those nobody has, as far as that is known here."""
+    """Refuse classes that do not exist, and classes without a sample as far as that is known here."""
     samples, known = federation.counts.sum(dim=0), len(federation.counts) == federation.clients
     for group in groups:
         for c in group:

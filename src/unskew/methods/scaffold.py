@@ -110,7 +110,7 @@ def _zeros(weights: Weights) -> Tensors:
 
 @torch.enable_grad()
 def _full_gradient(weights: Weights, look: Look) -> Params:
-    """The gradient of the mean cross-entropy over all samples of the client."""
+    """Return the gradient of the mean cross-entropy over all samples of the client."""
     total = {name: torch.zeros_like(value) for name, value in weights.params.items()}
     samples = 0
     for view in look(weights, grad=True):
