@@ -26,7 +26,7 @@ def models(*values: float) -> dict[int, Weights]:
 
 
 def sent_by_liar(attack: Attack) -> tuple[Weights, float]:
-    """What the one attacker of four clients sends, and what it trained."""
+    """Return what the one attacker of four clients sends, and the value to which it trained."""
     received = Weights({"w": torch.ones(3)}, {"steps": torch.tensor(0)})
     trained = models(2.0, 3.0, 4.0, 5.0)
     lies = attack.changed(1, 0, 4, received, trained)
@@ -59,8 +59,8 @@ def test_attackers_follow_from_the_seed():
 
 
 def test_label_flip_trains_on_the_other_labels(digits):
-    """As if the attacker's data were labelled otherwise, its label counts included; the result tells the true
-    ones."""
+    """Compare with clients whose data have the other labels, and so other label counts. The result reports
+    the true counts."""
     federation = split(digits, range(100), range(100, 200))
     attack = Attack("label-flip", 0.5)
     (liar,) = attack.attackers(1, 2)
