@@ -33,7 +33,7 @@ from torch.nn.functional import cross_entropy
 from unskew.errors import require
 from unskew.method import Method, Work
 from unskew.methods.card import card
-from unskew.parts.naming import select, taken, under
+from unskew.parts.naming import select, taken, under, zeros
 from unskew.trial import Trial
 from unskew.types import (
     End,
@@ -76,8 +76,7 @@ def fedcurv(*, lam: float = 1.0, samples: int = 500, batch_size: int = 50) -> Me
         return lam * total
 
     def init(weights: Weights, counts: Tensor) -> Tensors:
-        zeros = {name: torch.zeros_like(value) for name, value in weights.params.items()}
-        return under(U, zeros) | under(V, zeros)
+        return zeros(U, weights) | zeros(V, weights)
 
     def prepare(scope: Scope, look: Look) -> Tensors:
         others = {
@@ -96,8 +95,7 @@ def fedcurv(*, lam: float = 1.0, samples: int = 500, batch_size: int = 50) -> Me
         return own, {name: value - scope.memory[name] for name, value in own.items()}
 
     def server_init(weights: Weights) -> Tensors:
-        zeros = {name: torch.zeros_like(value) for name, value in weights.params.items()}
-        return under(U, zeros) | under(V, zeros)
+        return zeros(U, weights) | zeros(V, weights)
 
     def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
         sums = select(U, state.memory) | select(V, state.memory)

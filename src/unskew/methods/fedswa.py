@@ -29,12 +29,12 @@ Deviations:
 
 from __future__ import annotations
 
-import torch
+from functools import partial
 
 from unskew.errors import require
 from unskew.method import DRIFT, LrFactor, Method, Work
 from unskew.methods.card import card
-from unskew.parts.naming import select, taken, under
+from unskew.parts.naming import select, taken, under, zeros
 from unskew.parts.steps import distance
 from unskew.types import End, Memory, Params, Scope, Server, ServerState, Tensors, Updates, Weights
 
@@ -84,8 +84,8 @@ def fedmoswa(*, rho: float = 0.1, alpha: float = 1.5, gamma: float = 0.2) -> Met
     return Method(
         corrections=(correction,),
         lr_factor=falling,
-        memory=Memory(lambda weights, counts: _zeros(weights), update=update),
-        server=Server(init=_zeros, move=server.move, note=note, share=share),
+        memory=Memory(lambda weights, counts: zeros(CONTROL, weights), update=update),
+        server=Server(init=partial(zeros, CONTROL), move=server.move, note=note, share=share),
         roles=frozenset({DRIFT}),
         fresh_momentum=True,
         needs_sgd="its controls are gradients, and so is a client's move, divided by lr and steps, under SGD "
@@ -110,7 +110,3 @@ def _extrapolating(alpha: float) -> Server:
         return {name: value + alpha * delta[name] for name, value in state.weights.params.items()}, {}
 
     return Server(move=Server().move if alpha == 1 else move)
-
-
-def _zeros(weights: Weights) -> Tensors:
-    return under(CONTROL, {name: torch.zeros_like(value) for name, value in weights.params.items()})

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from unskew.parts.naming import select, under
+from unskew.parts.naming import select, under, zeros
 from unskew.parts.servers import weighted_sum
 from unskew.parts.steps import effective_steps
 from unskew.types import Gradient, Params, Server, ServerState, Tensors, Updates, Weights
@@ -31,7 +30,7 @@ def last_direction(prefix: str) -> Server:
     clients of the last round moved. It is zero before the first round."""
 
     def init(weights: Weights) -> Tensors:
-        return under(prefix, {name: torch.zeros_like(value) for name, value in weights.params.items()})
+        return zeros(prefix, weights)
 
     def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
         counts = [effective_steps(steps, updates.momentum) for steps in updates.steps.tolist()]

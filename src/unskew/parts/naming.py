@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import torch
+
 from unskew.types import Params, Tensors, Weights
 
 
 def under(prefix: str, params: Params) -> Tensors:
     """Put the prefix before the name of every tensor."""
     return {f"{prefix}/{name}": value for name, value in params.items()}
+
+
+def zeros(prefix: str, weights: Weights) -> Tensors:
+    """Return zeros of the shapes of a model's parameters, under the prefix."""
+    return under(prefix, {name: torch.zeros_like(value) for name, value in weights.params.items()})
 
 
 def select(prefix: str, tensors: Tensors) -> Tensors:
