@@ -1,4 +1,4 @@
-"""Clients that lie, for studies of servers that withstand them.
+"""Clients that attack, for studies of servers that withstand them.
 
 An attack is a condition of a run, the same for every method that is compared under it.
 """
@@ -40,7 +40,7 @@ class Attack:
 
     kind: AttackKind = "none"
     fraction: float = 0.2
-    """The fraction of all clients that lie. The seed decides which ones."""
+    """The fraction of all clients that attack. The seed decides which ones."""
     scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -68,14 +68,14 @@ class Attack:
         return f"{self.kind}:fraction={self.fraction!r}{scale}"
 
     def notes(self, seed: int, clients: int) -> tuple[str, ...]:
-        """Say which clients lie, for readers of a result."""
+        """Say which clients attack, for readers of a result."""
         if self.kind == "none":
             return ()
         numbers = ", ".join(map(str, sorted(self.attackers(seed, clients)))) or "none"
         return (f"attack {self}: clients that attack: {numbers}.",)
 
     def attackers(self, seed: int, clients: int) -> frozenset[int]:
-        """Return the numbers of the clients that lie: the fraction of all, rounded down."""
+        """Return the numbers of the clients that attack: the fraction of all, rounded down."""
         return frozenset() if self.kind == "none" else _drawn(seed, clients, self.fraction)
 
     def labels(self, federation: Federation, seed: int) -> Tensor:
@@ -91,8 +91,8 @@ class Attack:
 
     def counts(self, seed: int, clients: int, client: int, counts: Tensor) -> Tensor:
         """Return a client's label counts as it claims them."""
-        lies = self.kind == "label-flip" and client in self.attackers(seed, clients)
-        return counts.flip(0) if lies else counts
+        flips = self.kind == "label-flip" and client in self.attackers(seed, clients)
+        return counts.flip(0) if flips else counts
 
     def changed(
         self, seed: int, round: int, clients: int, received: Weights, sent: Mapping[int, Weights]
@@ -101,20 +101,22 @@ class Attack:
         holds all models trained in the round, by the client's number."""
         if self.kind in ("none", "label-flip"):
             return {}
-        liars = self.attackers(seed, clients)
-        honest = [weights for client, weights in sent.items() if client not in liars]
-        lies = {}
-        for client in sorted(liars & sent.keys()):
+        attackers = self.attackers(seed, clients)
+        honest = [weights for client, weights in sent.items() if client not in attackers]
+        attacked = {}
+        for client in sorted(attackers & sent.keys()):
             draw = torch.Generator().manual_seed(draw_seed(seed, Purpose.ATTACK, round, client))
             mine = sent[client]
-            lies[client] = Weights(
-                self._lie(received.params, mine.params, [each.params for each in honest], draw),
-                self._lie(received.buffers, mine.buffers, [each.buffers for each in honest], draw),
+            attacked[client] = Weights(
+                self._attacked(received.params, mine.params, [each.params for each in honest], draw),
+                self._attacked(received.buffers, mine.buffers, [each.buffers for each in honest], draw),
             )
-        return lies
+        return attacked
 
-    def _lie(self, before: Tensors, mine: Tensors, honest: list[Tensors], draw: torch.Generator) -> Tensors:
-        def lie(name: str, value: Tensor) -> Tensor:
+    def _attacked(
+        self, before: Tensors, mine: Tensors, honest: list[Tensors], draw: torch.Generator
+    ) -> Tensors:
+        def attacked(name: str, value: Tensor) -> Tensor:
             if not value.is_floating_point():
                 return value
             if self.kind == "nan":
@@ -129,7 +131,7 @@ class Attack:
                 return mean - self.scale * spread
             return before[name] - self.scale * (value - before[name])
 
-        return {name: lie(name, value) for name, value in mine.items()}
+        return {name: attacked(name, value) for name, value in mine.items()}
 
 
 @cache

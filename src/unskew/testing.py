@@ -174,10 +174,8 @@ def _check_clients(method: Method, trial: Trial, engine: engines.Engine) -> list
     for job, fit in zip(jobs, fits, strict=True):
         tracked = [value for name, value in fit.weights.buffers.items() if name.endswith("tracked")]
         start = [value for name, value in anchor.buffers.items() if name.endswith("tracked")]
-        alone = (
-            sum(HARD_COUNTS[job.task.client]) == 1
-        )  # normalised by running statistics, which then stand still
-        moved = 0 if alone else fit.steps
+        # A single sample is normalised by the running statistics, which then stand still.
+        moved = 0 if sum(HARD_COUNTS[job.task.client]) == 1 else fit.steps
         _law(
             "statistics move once per step", all(b - a == moved for a, b in zip(start, tracked, strict=True))
         )

@@ -143,7 +143,7 @@ def label_masking_distillation(
     others = ~label_mask(y, z.shape[1])
     kept = others & ~_majority(n, majority)
     part = kept.sum(1).to(z.dtype) / (~_majority(n, majority)).sum().clamp(min=1)
-    part = torch.where(part > 0, part, 1.0)  # nothing left: 0 or the fallback, as with the other target
+    part = torch.where(part > 0, part, 1.0)  # with no class left: 0 or the fallback, as for the other target
     if fallback == "ntd":
         kept = torch.where(kept.any(1, keepdim=True), kept, others)
     loss = masked_kl(constant(teacher, logits), kept, z, others, temperature)

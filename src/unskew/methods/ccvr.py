@@ -18,7 +18,7 @@ Deviations:
   one into the same formula. Clients are pooled one after another, which is the same sum without its
   cancellation.
 - 200 virtual features per class are FL-bench's number; papers go from 100 to 2000. They are trained on with
-  the trial's SGD (first learning rate, momentum, weight decay, batch size), `epochs` times, from the
+  the trial's optimiser (first learning rate, momentum, weight decay, batch size), `epochs` times, from the
   trained layer.
 - covariance="diagonal" keeps d numbers per class in place of d^2. `shrinkage` s moves a covariance towards
   the sphere of the same trace: (1 - s) Sigma + s tr(Sigma)/d I.

@@ -57,15 +57,15 @@ def centralised() -> Program:
     """Train on all data in one place, with the same budget."""
 
     def run(run: Run) -> Result:
-        mine, trial = run.trial.federation, run.trial
-        everything = np.concatenate(mine.partition.indices)
-        partition = partition_of([everything], mine.dataset, recipe="centralised", notes=mine.partition.notes)
+        federation, trial = run.trial.federation, run.trial
+        dataset, divided = federation.dataset, federation.partition
+        all_rows = np.concatenate(divided.indices)
+        partition = partition_of([all_rows], dataset, recipe="centralised", notes=divided.notes)
         budget = trial.budget.model_copy(update={"cohort": "all"})
-        dataset = mine.dataset
-        if trial.attack.kind == "label-flip":  # clients that lie about their labels do so here too
-            labels = trial.attack.labels(mine, trial.seed)
+        if trial.attack.kind == "label-flip":  # clients that train on wrong labels do so here too
+            labels = trial.attack.labels(federation, trial.seed)
             dataset = replace(dataset, train=replace(dataset.train, labels=labels))
-        pooled = Federation(dataset, partition, mine.validation)
+        pooled = Federation(dataset, partition, federation.validation)
         trial = replace(trial, federation=pooled, budget=budget, probe=Probe(), attack=Attack())
 
         def without_traffic(round: Round) -> Round:
@@ -79,7 +79,7 @@ def centralised() -> Program:
             notes.append("centralised: no client sends a model, so none attacked.")
         if run.trial.probe.every:
             notes.append("centralised: no client trains, so none was probed.")
-        data = Traffic(up=_data_size(mine, everything), down=0)
+        data = Traffic(up=_data_size(federation, all_rows), down=0)
         return run.result(trained.weights, trained.state, trained.rounds, notes=notes, traffic=data)
 
     return Program(run, work=Work(), one_place="it trains on all data in one place")

@@ -74,7 +74,7 @@ def dp(*, clip: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5)
                 )
             mean = noisy_mean(updates, trial, state.round, clip=clip, noise_multiplier=noise_multiplier)
             m = len(updates.weight)
-            # All that follows sees the private mean in place of every client's update, and nothing of theirs.
+            # Every update is replaced by the private mean, and nothing else of the clients is passed on.
             return replace(
                 updates,
                 weight=torch.full_like(updates.weight, 1 / m),
@@ -89,7 +89,7 @@ def dp(*, clip: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5)
                 accountants()
             return {}
 
-        run.value("accountants", find_accountants, shared=False)  # now, not when all is trained
+        run.value("accountants", find_accountants, shared=False)  # fail now rather than after training
         method = base + Method(server=Server(revise=protected))
         trained = run.train("training", method)
         note = _note(trial, base, noise_multiplier=noise_multiplier, delta=delta, rounds=len(trained.rounds))

@@ -10,8 +10,9 @@ but the model that is tested, saved and deployed is an average over the rounds, 
     a <- decay a + (1 - decay) w[t+1],   served: a / (1 - decay^(t+1))
     decay="auto":  a <- a + s (w[t+1] - a),   s = max(1 / (t+1), r / 2, 0.05),   served: a
 
-r is the share of the clients that took part in the round: the mean of all rounds so far, until there are
-enough of them for every client to have taken part twice, at most 20.
+r is the share of the clients that took part in the round. With "auto" a is therefore the plain mean of all
+models until there were enough rounds for every client to take part twice (2 / r of them, at most 20), and
+then an average that moves by r / 2, at least by 0.05.
 
 Deviations:
 - The division makes up for the average's start at zero, so that after the first round the served model is the

@@ -16,11 +16,12 @@ FedMoSWA adds SCAFFOLD's correction, with a server control that follows the clie
 Without local momentum S = sum_j lr_j = lr (K (1 + rho) + 1 - rho) / 2.
 
 Deviations:
-- rho is 0.1, alpha 1.5 and gamma 0.2, from others' notes on the paper. The released code falls from 2 lr to
-  0 by FedSWA, moves by the mean (alpha=1), and lets lr itself follow a cosine over the rounds, which here is
-  the budget's `--set budget.schedule=cosine`. Its FedMoSWA has a constant rate and gamma=0.4, and reads c_k
-  where nobody writes it, so that a control belongs to whoever computes the client; an older version has the
-  falling rate, gamma=0.1, and divides by lr K (1 + rho) / 2.
+- rho is 0.1, alpha 1.5 and gamma 0.2, from others' notes on the paper. In the released code FedSWA's rate
+  falls from 2 lr to 0, its server moves by the mean (alpha=1), and lr itself follows a cosine over the
+  rounds, which here is the budget's `--set budget.schedule=cosine`. Its FedMoSWA has a constant rate and
+  gamma=0.4, and reads c_k from a place to which nothing is written, so that a control stays with the process
+  that computes the client; an older version has the falling rate, gamma=0.1, and divides by
+  lr K (1 + rho) / 2.
 - The release clips gradients to norm 10 and has weight decay 0.001.
 - With local momentum S takes it into account, as SCAFFOLD's divisor does here.
 - gamma=0 is not FedSWA: -c_k stays. With gamma = rho = alpha = 1 and all clients in every round FedMoSWA is

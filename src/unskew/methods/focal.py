@@ -85,7 +85,7 @@ def _report(scope: Scope, end: End) -> tuple[Tensors, Tensors]:
 
 def _note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
     correct, samples = updates.reported[CORRECT].sum(0), updates.reported[SAMPLES].sum(0)
-    accuracy = correct / samples  # NaN where the cohort has no sample
+    accuracy = correct / samples  # NaN if the cohort has no sample of a class
     before = state.memory.get(ACCURACY, accuracy)
     return {ACCURACY: torch.where(samples > 0, accuracy, before)}
 

@@ -154,12 +154,12 @@ def pkd(
         trial, base, C = run.trial, run.base, len(run.trial.federation.dataset.classes)
         if given:
             run.value("check of the groups", partial(_check_groups, given, trial.federation))
-        last = _warmup_rounds(warmup, trial.budget.rounds)
-        asked = 0 if given else min(looks, max(last, 1))
-        warm, rounds, statistics = warm_up(run, last, looks=asked)
-        found: Sequence[Group] = ()
+        warm_rounds = _warmup_rounds(warmup, trial.budget.rounds)
+        questions = 0 if given else min(looks, max(warm_rounds, 1))
+        warm, rounds, statistics = warm_up(run, warm_rounds, looks=questions)
+        weak: Sequence[Group] = ()
         samples = torch.zeros(trial.federation.clients, 0, dtype=torch.int64)
-        if last < trial.budget.rounds:
+        if warm_rounds < trial.budget.rounds:
             sizes = run.ask("samples of the groups", partial(_group_sizes, given)) if given else ()
 
             def find() -> Tensors:
@@ -168,45 +168,45 @@ def pkd(
             def count() -> Tensors:
                 if given:
                     return {"samples": torch.stack([each["samples"].cpu() for each in sizes])}
-                return {"samples": group_samples(statistics[-1], found)}
+                return {"samples": group_samples(statistics[-1], weak)}
 
-            found = groups_from_tensor(run.value("weak groups", find))
-            # What each client holds is for the server alone.
+            weak = groups_from_tensor(run.value("weak groups", find))
+            # How many samples each client has is for the server alone.
             samples = run.value("samples of the weak groups", count, shared=False).get("samples", samples)
         body = warm.served if expert_start == "body" else None
-        trained = {
+        expert_of = {
             group: train_expert(run, group, expert_rounds, body, samples[:, place : place + 1].flatten())
-            for place, group in enumerate(found)
+            for place, group in enumerate(weak)
         }
-        lessons = {group: expert.answer for group, expert in trained.items() if expert is not None}
-        alike = in_one_group(list(lessons), len(trial.federation.dataset.classes), trial.pick_device())
+        answer_of = {group: expert.answer for group, expert in expert_of.items() if expert is not None}
+        same_group = in_one_group(list(answer_of), len(trial.federation.dataset.classes), trial.pick_device())
 
         def term(view: View) -> Tensor:
             predicted = view.out.logits.argmax(1)
-            view.tally("activated", (alike[view.labels, predicted] & (predicted != view.labels)).sum())
-            answers = [answer(view.inputs) for answer in lessons.values()]
+            view.tally("activated", (same_group[view.labels, predicted] & (predicted != view.labels)).sum())
+            logits = [answer(view.inputs) for answer in answer_of.values()]
             return lam * partial_distillation(
                 view.out.logits,
                 view.labels,
-                answers,
-                list(lessons),
+                logits,
+                list(answer_of),
                 temperature=temperature,
                 direction=direction,
                 squared_temperature=squared_temperature,
                 mean=mean,
             )  # Eqs. 1 and 2
 
-        teaching = Method(terms=(term,), tallies=(ACTIVATED,), work=Work(frozen=len(lessons)))
-        method = base + teaching if lessons else base
-        taught = run.train("distillation", method, start=warm.state)
-        pupils = {client for round in taught.rounds for client in round.cohort}
-        size = sum(expert.nbytes for expert in trained.values() if expert is not None)
+        partial_kd = Method(terms=(term,), tallies=(ACTIVATED,), work=Work(frozen=len(answer_of)))
+        method = base + partial_kd if answer_of else base
+        distilled = run.train("distillation", method, start=warm.state)
+        receivers = {client for round in distilled.rounds for client in round.cohort}
+        size = sum(expert.nbytes for expert in expert_of.values() if expert is not None)
         return run.result(
-            taught.weights,
-            taught.state,
-            [*rounds, *taught.rounds],
-            notes=list(_notes(trial, last, expert_rounds, trained, samples)),
-            traffic=Traffic(up=0, down=len(pupils) * size),
+            distilled.weights,
+            distilled.state,
+            [*rounds, *distilled.rounds],
+            notes=list(_notes(trial, warm_rounds, expert_rounds, expert_of, samples)),
+            traffic=Traffic(up=0, down=len(receivers) * size),
         )
 
     return Program(run)
@@ -298,8 +298,9 @@ def only_classes(federation: Federation, group: Group, samples: Tensor | None = 
     labels = place[train.labels]
     rows = (labels >= 0).nonzero().flatten()
     position = torch.cumsum(labels >= 0, 0) - 1
-    unused = Split(train.inputs[:1], torch.zeros(1, dtype=torch.int64))  # no split of a dataset is empty
-    split = Split(train.inputs[rows], labels[rows]) if len(rows) else unused  # others may have some
+    # No split of a dataset is empty, but a machine may have no sample of the group that others have.
+    unused = Split(train.inputs[:1], torch.zeros(1, dtype=torch.int64))
+    split = Split(train.inputs[rows], labels[rows]) if len(rows) else unused
     part = replace(
         dataset,
         name=name,
@@ -358,17 +359,17 @@ def _warmup_rounds(warmup: int | Literal["auto"], rounds: int) -> int:
 
 
 def _notes(
-    trial: Trial, warmup: int, expert_rounds: int, trained: dict[Group, Expert | None], samples: Tensor
+    trial: Trial, warmup: int, expert_rounds: int, expert_of: dict[Group, Expert | None], samples: Tensor
 ) -> Iterable[str]:
     if warmup == trial.budget.rounds:
         yield "PKD's warm-up took the only round: this is its base method alone."
         return
-    if not trained:
+    if not expert_of:
         yield f"PKD found no weak group after {warmup} rounds: this is its base method alone."
         return
     federation = trial.federation
     names = federation.dataset.classes
-    listed = "; ".join(f"{'/'.join(map(str, g))} ({', '.join(names[c] for c in g)})" for g in trained)
+    listed = "; ".join(f"{'/'.join(map(str, g))} ({', '.join(names[c] for c in g)})" for g in expert_of)
     share = int(samples.sum()) / federation.population.samples
     cost = expert_rounds * sum(map(trial.passed, samples.T)) / trial.passed(federation.sizes)
     yield (
@@ -376,6 +377,6 @@ def _notes(
         f"trained {expert_rounds} rounds on {share:.3g} of the data: {cost:.4g} U beyond the budget, U being "
         "one round of FedAvg."
     )
-    for group, expert in trained.items():
+    for group, expert in expert_of.items():
         if expert is None:
             yield f"PKD left out the expert on {'/'.join(map(str, group))}: its training diverged."

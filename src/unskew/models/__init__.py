@@ -86,7 +86,7 @@ class Model:
     def defaults(self) -> dict[str, Any]:
         """Every option of `build` for this network, without norm, and its default."""
         own = {
-            p.name: list(p.default) if isinstance(p.default, tuple) else p.default  # as a file has it
+            p.name: list(p.default) if isinstance(p.default, tuple) else p.default  # as in an experiment file
             for p in inspect.signature(self.build).parameters.values()
             if p.kind is p.KEYWORD_ONLY
         }

@@ -51,7 +51,7 @@ def adapt(module: nn.Module, classes: int) -> nn.Module:
     """
     if isinstance(module, ScriptModule):
         raise UserError(
-            "the model is a ScriptModule, which tells nobody its features: give the module that it was "
+            "the model is a ScriptModule, which does not show its features: give the module that it was "
             "scripted from."
         )
     for name, parameter in module.named_parameters():

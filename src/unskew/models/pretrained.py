@@ -119,7 +119,7 @@ def read_weights(source: str | Path) -> Tensors:
 def _read_torch(path: Path) -> Tensors:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a damaged file seems to be
+            warnings.simplefilter("ignore")  # what PyTorch guesses about a damaged file
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(

@@ -68,7 +68,7 @@ class Tuning:
             chosen = {name for name in able if name != head}
         if head in chosen:
             raise UserError(
-                f"the last layer, '{head}', is trained whole beside adapters: leave it out of lora_layers."
+                f"the last layer, '{head}', is trained as a whole with adapters: leave it out of lora_layers."
             )
         if not chosen:
             raise UserError(

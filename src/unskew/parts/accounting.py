@@ -31,11 +31,11 @@ def epsilon(
     package = accountants()
     # A client that is replaced changes the sum by up to twice the largest norm.
     noise = noise_multiplier / 2
-    # Rounds of Gaussian noise are together one of less noise; this is exact.
-    everybody = float(package.get_epsilon_gaussian(noise / math.sqrt(rounds), delta))
+    # Several rounds of Gaussian noise are equivalent to one with less noise, so this is exact.
+    without_drawing = float(package.get_epsilon_gaussian(noise / math.sqrt(rounds), delta))
     if not amplified or cohort == clients:
-        return everybody
+        return without_drawing
     accountant = package.rdp.RdpAccountant(neighboring_relation=package.NeighboringRelation.REPLACE_ONE)
     one = package.SampledWithoutReplacementDpEvent(clients, cohort, package.GaussianDpEvent(noise))
     accountant.compose(one, rounds)
-    return min(everybody, float(accountant.get_epsilon(delta)))
+    return min(without_drawing, float(accountant.get_epsilon(delta)))
