@@ -59,7 +59,7 @@ class _Loss(nn.Module):
                 raise UserError(f"the shape of counts is {tuple(found.shape)}: pass one count per class.")
             self.register_buffer("counts", found)
 
-    def _held(self, logits: Tensor) -> Tensor:
+    def _counts_at(self, logits: Tensor) -> Tensor:
         """Return the counts on the device of the logits, to which they are moved once."""
         if self.counts.device != logits.device:
             self.counts = self.counts.to(logits.device)
@@ -121,7 +121,7 @@ class CalibratedLoss(_Loss):
         self.tau, self.floor = tau, floor
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        n = self._held(logits)
+        n = self._counts_at(logits)
         return calibrated_cross_entropy(logits, labels, n, tau=self.tau, floor=self.floor, **self._samples())
 
 
@@ -142,7 +142,7 @@ class FedLCLoss(_Loss):
         self.vacant: Literal["mask", "clamp", "one"] = vacant
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        n = self._held(logits)
+        n = self._counts_at(logits)
         return margin_cross_entropy(logits, labels, n, tau=self.tau, vacant=self.vacant, **self._samples())
 
 
@@ -162,7 +162,7 @@ class FedRSLoss(_Loss):
         self.alpha, self.soft = alpha, soft
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        n = self._held(logits)
+        n = self._counts_at(logits)
         return restricted_cross_entropy(
             logits, labels, n, alpha=self.alpha, soft=self.soft, **self._samples()
         )
@@ -183,7 +183,7 @@ class ClassBalancedLoss(_Loss):
         self.beta = beta
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        n = self._held(logits)
+        n = self._counts_at(logits)
         return class_balanced_cross_entropy(logits, labels, n, beta=self.beta, **self._samples())
 
 
@@ -228,7 +228,7 @@ class FedVLSLoss(_Loss):
         self.form: Literal["official", "paper"] = form
 
     def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
-        n, skip = self._held(logits), self.ignore_index
+        n, skip = self._counts_at(logits), self.ignore_index
         distilled = vacant_distillation(logits, self.teacher(inputs), n, reduction="none")
         return (
             calibrated_cross_entropy(logits, labels, n, floor=self.floor, ignore_index=skip)
@@ -255,9 +255,9 @@ class FedNTDLoss(_Loss):
         self.beta, self.temperature = beta, checked_temperature(temperature)
 
     def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
-        taught = None if self.teacher is None else self.teacher(inputs)
+        teacher_logits = None if self.teacher is None else self.teacher(inputs)
         return self._cross_entropy(logits, labels) + self.beta * not_true_distillation(
-            logits, taught, labels, temperature=self.temperature, **self._samples()
+            logits, teacher_logits, labels, temperature=self.temperature, **self._samples()
         )
 
 
@@ -284,12 +284,12 @@ class FedLMDLoss(_Loss):
         self.fallback: Literal["ntd"] | None = fallback
 
     def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
-        taught = None if self.teacher is None else self.teacher(inputs)
+        teacher_logits = None if self.teacher is None else self.teacher(inputs)
         return self._cross_entropy(logits, labels) + self.beta * label_masking_distillation(
             logits,
-            taught,
+            teacher_logits,
             labels,
-            self._held(logits),
+            self._counts_at(logits),
             temperature=self.temperature,
             majority=self.majority,
             fallback=self.fallback,
@@ -318,7 +318,7 @@ class FedKDLoss(_Loss):
         self.beta, self.temperature = beta, checked_temperature(temperature)
 
     def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
-        classes = self._held(logits) > 0 if self.present_only else None
+        classes = self._counts_at(logits) > 0 if self.present_only else None
         distilled = distillation(
             logits, self.teacher(inputs), temperature=self.temperature, classes=classes, reduction="none"
         )

@@ -58,9 +58,9 @@ def centralised() -> Program:
 
     def run(run: Run) -> Result:
         federation, trial = run.trial.federation, run.trial
-        dataset, divided = federation.dataset, federation.partition
-        all_rows = np.concatenate(divided.indices)
-        partition = partition_of([all_rows], dataset, recipe="centralised", notes=divided.notes)
+        dataset, old_partition = federation.dataset, federation.partition
+        all_rows = np.concatenate(old_partition.indices)
+        partition = partition_of([all_rows], dataset, recipe="centralised", notes=old_partition.notes)
         budget = trial.budget.model_copy(update={"cohort": "all"})
         if trial.attack.kind == "label-flip":  # clients that train on wrong labels do so here too
             labels = trial.attack.labels(federation, trial.seed)

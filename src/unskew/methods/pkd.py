@@ -157,7 +157,7 @@ def pkd(
         warm_rounds = _warmup_rounds(warmup, trial.budget.rounds)
         questions = 0 if given else min(looks, max(warm_rounds, 1))
         warm, rounds, statistics = warm_up(run, warm_rounds, looks=questions)
-        weak: Sequence[Group] = ()
+        chosen: Sequence[Group] = ()
         samples = torch.zeros(trial.federation.clients, 0, dtype=torch.int64)
         if warm_rounds < trial.budget.rounds:
             sizes = run.ask("samples of the groups", partial(_group_sizes, given)) if given else ()
@@ -168,15 +168,15 @@ def pkd(
             def count() -> Tensors:
                 if given:
                     return {"samples": torch.stack([each["samples"].cpu() for each in sizes])}
-                return {"samples": group_samples(statistics[-1], weak)}
+                return {"samples": group_samples(statistics[-1], chosen)}
 
-            weak = groups_from_tensor(run.value("weak groups", find))
+            chosen = groups_from_tensor(run.value("weak groups", find))
             # How many samples each client has is for the server alone.
             samples = run.value("samples of the weak groups", count, shared=False).get("samples", samples)
         body = warm.served if expert_start == "body" else None
         expert_of = {
             group: train_expert(run, group, expert_rounds, body, samples[:, place : place + 1].flatten())
-            for place, group in enumerate(weak)
+            for place, group in enumerate(chosen)
         }
         answer_of = {group: expert.answer for group, expert in expert_of.items() if expert is not None}
         same_group = in_one_group(list(answer_of), len(trial.federation.dataset.classes), trial.pick_device())

@@ -80,10 +80,7 @@ def make_plain(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, STANDARDISED):
             part.weight = nn.Parameter(part.standardised())
-            for name in part._parameters.keys() - {
-                "weight",
-                "bias",
-            }:  # an adapter, which is part of the weight now
+            for name in part._parameters.keys() - {"weight", "bias"}:  # an adapter, now part of the weight
                 delattr(part, name)
             plain: type[nn.Module] = nn.Conv2d if isinstance(part, nn.Conv2d) else nn.Linear
             part.__class__ = plain  # type: ignore[assignment]
