@@ -1,4 +1,4 @@
-"""How many samples of each class there are."""
+"""The number of samples of each class in a loader or dataset."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ from unskew.trial import Probe, Stop, Trial, weights_of
 from unskew.types import Look, Scope, Tensors, View, Weights
 
 ACTIVATED = Tally("activated", "samples that ask an expert")
-"""Counted once per epoch: n_KD of Eq. 6."""
+"""Every sample is counted in every epoch: n_KD of Eq. 6."""
 
 ExpertStart = Literal["fresh", "body"]
 Direction = Literal["forward", "reverse"]
@@ -244,7 +244,7 @@ def _group_sizes(groups: Sequence[Group], scope: Scope, look: Look) -> Tensors:
 
 @dataclass(frozen=True, eq=False)
 class Expert:
-    """A model of a few classes."""
+    """A trained model of a few classes."""
 
     answer: Callable[[Tensor], Tensor]
     """Returns the logits of a batch, a column per class of the group: evaluation mode, no gradient."""

@@ -1,4 +1,4 @@
-"""k-means of clients by their label shares, with clusters whose size may be bounded."""
+"""Clusters of clients with like label shares, whose size may be limited."""
 
 from __future__ import annotations
 

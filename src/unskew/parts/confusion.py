@@ -1,4 +1,4 @@
-"""Which classes a model takes for one another on the clients' data, from sums that the clients send."""
+"""Rates at which a model takes classes for one another, from sums over their data that clients send."""
 
 from __future__ import annotations
 

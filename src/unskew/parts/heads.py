@@ -48,7 +48,7 @@ class Head:
     weight: str
     bias: str | None
     features: int
-    """Its inputs."""
+    """The number of its inputs."""
     parametrized: bool = False
     """Whether its weights are computed from others, as torch.nn.utils.parametrize does."""
 
