@@ -168,7 +168,7 @@ NEUTRAL = {
 
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_neutral_options_are_fedavg_bit_for_bit(images, name):
-    """Check BatchNorm statistics too: they move once per step, however often it uses its batch."""
+    """Check BatchNorm statistics too: they move once per step, however often a step uses its batch."""
     trial = Trial(images, "lenet5-bn", budget=Budget(rounds=2, epochs=1, batch_size=8))
     assert same(unskew.train(trial).weights, unskew.train(trial, NEUTRAL[name]).weights)
 

@@ -69,8 +69,8 @@ def _check_hyperparameters(own: Card) -> None:
             )
         if key in NO_HYPERPARAMETERS:
             raise UserError(
-                f"'{own.name}' has a hyperparameter called {key}, which in settings is the method's own: "
-                "call it otherwise."
+                f"'{own.name}' has a hyperparameter called {key}, which settings use for something else: "
+                "choose another name."
             )
 
 
