@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class DigitNet(nn.Module):
-    """Two convolutions and a hidden layer, on images that are brought to 16×16 first."""
+    """Two convolutions and a hidden layer, on images that are first resized to 16×16."""
 
     def __init__(self, classes: int, hidden: int = 64) -> None:
         super().__init__()

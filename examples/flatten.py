@@ -1,4 +1,4 @@
-"""A method of one's own: cross-entropy plus a penalty on confident answers (Pereyra et al., 2017).
+"""A method of your own: cross-entropy plus a penalty on confident answers (Pereyra et al., 2017).
 
     unskew run --method examples/flatten.py --dataset digits --skew dirichlet:0.05
     unskew compare fedavg examples/flatten.py:beta=0.2 examples/flatten.py+fedprox

@@ -1,9 +1,10 @@
-"""A method of one's own in two stages: train, ask the clients, train again.
+"""A method of your own in two stages: train, ask the clients, train again.
 
     unskew run --method examples/two_stages.py --dataset digits --skew dirichlet:0.05
 
-After half of the rounds clients say how often the model is right; in the other half they are held near it,
-as firmly as it is good:  L = CE + mu r / 2 ||w - w[t]||^2,  r the share of right answers.
+After half of the rounds clients say how often the model is right. In the other half a proximal term holds
+them near the received model, the more firmly the better the model was:
+L = CE + mu r / 2 ||w - w[t]||^2,  r the share of right answers.
 """
 
 from torch import zeros
@@ -30,7 +31,7 @@ def two_stages(*, mu: float = 0.1) -> Program:
 
 
 def right_answers(scope: Scope, look: Look) -> Tensors:
-    """What a client answers: how many of its own samples the model that it received gets right."""
+    """Count the client's own samples that the model it received gets right, as its answer to the server."""
     right = zeros((), device=scope.counts.device)
     for view in look(scope.anchor):
         right += (view.out.logits.argmax(1) == view.labels).sum()

@@ -1,4 +1,4 @@
-"""Clients that lie: who they are, and what they send."""
+"""Clients that attack: which they are, and what they send."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def models(*values: float) -> dict[int, Weights]:
     }
 
 
-def sent_by_liar(attack: Attack) -> tuple[Weights, float]:
-    """What the one attacker of four clients sends, and what it trained."""
+def sent_by_attacker(attack: Attack) -> tuple[Weights, float]:
+    """Return what the one attacker of four clients sends, and the value to which it trained."""
     received = Weights({"w": torch.ones(3)}, {"steps": torch.tensor(0)})
     trained = models(2.0, 3.0, 4.0, 5.0)
-    lies = attack.changed(1, 0, 4, received, trained)
+    attacked = attack.changed(1, 0, 4, received, trained)
     (client,) = attack.attackers(1, 4)
-    assert lies.keys() == {client}
-    assert lies[client].buffers["steps"] == client  # counters stay
-    return lies[client], 2.0 + client
+    assert attacked.keys() == {client}
+    assert attacked[client].buffers["steps"] == client  # counters stay
+    return attacked[client], 2.0 + client
 
 
 def test_attacks_in_numbers():
-    lie, trained = sent_by_liar(Attack("sign-flip", 0.25, 10.0))
-    assert lie.params["w"].tolist() == pytest.approx([1 - 10 * (trained - 1)] * 3)
-    lie, _ = sent_by_liar(Attack("nan", 0.25))
-    assert lie.params["w"].isnan().all()
-    lie, trained = sent_by_liar(Attack("alie", 0.25, 1.5))
+    sent, trained = sent_by_attacker(Attack("sign-flip", 0.25, 10.0))
+    assert sent.params["w"].tolist() == pytest.approx([1 - 10 * (trained - 1)] * 3)
+    sent, _ = sent_by_attacker(Attack("nan", 0.25))
+    assert sent.params["w"].isnan().all()
+    sent, trained = sent_by_attacker(Attack("alie", 0.25, 1.5))
     honest = torch.tensor([value for value in (2.0, 3.0, 4.0, 5.0) if value != trained])
     expected = honest.mean() - 1.5 * honest.std(correction=0)
-    assert lie.params["w"].tolist() == pytest.approx([expected.item()] * 3)
-    one, other = (sent_by_liar(Attack("noise", 0.25, scale))[0].params["w"] - 1 for scale in (1.0, 2.0))
+    assert sent.params["w"].tolist() == pytest.approx([expected.item()] * 3)
+    one, other = (sent_by_attacker(Attack("noise", 0.25, scale))[0].params["w"] - 1 for scale in (1.0, 2.0))
     torch.testing.assert_close(2 * one, other)
     assert len(set(one.tolist())) == 3
 
@@ -59,13 +59,13 @@ def test_attackers_follow_from_the_seed():
 
 
 def test_label_flip_trains_on_the_other_labels(digits):
-    """As if the attacker's data were labelled otherwise, its label counts included; the result tells the true
-    ones."""
+    """Compare with clients whose data have the other labels, and so other label counts. The result reports
+    the true counts."""
     federation = split(digits, range(100), range(100, 200))
     attack = Attack("label-flip", 0.5)
-    (liar,) = attack.attackers(1, 2)
+    (attacker,) = attack.attackers(1, 2)
     flipped = digits.train.labels.clone()
-    mine = slice(100 * liar, 100 * (liar + 1))
+    mine = slice(100 * attacker, 100 * (attacker + 1))
     flipped[mine] = 9 - flipped[mine]
     wrong = unskew.data.from_arrays(
         digits.train.inputs.numpy(), flipped.numpy(), digits.test.inputs.numpy(), digits.test.labels.numpy(),

@@ -102,7 +102,8 @@ def test_a_method_file_may_have_a_card(unskew, tmp_path):
 
 
 def counter(name: str, *, silent: bool = False) -> Method:
-    """Its clients count their rounds in a memory, or begin with one that they never change."""
+    """Make a method whose clients count their rounds in a memory. If `silent`, they keep the memory with
+    which they began."""
 
     def init(weights: Weights, counts: Tensor) -> Tensors:
         return {f"{name}/rounds": torch.zeros(1)}
@@ -116,7 +117,7 @@ def counter(name: str, *, silent: bool = False) -> Method:
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_what_an_update_leaves_out_stays_beside_a_method_that_keeps_something(order):
-    """Each method does by itself, so both do together, and alone at every client."""
+    """Check that memories behave together as they do in each method alone, also in local-only."""
     first, second = (counter("silent", silent=True), counter("busy"))[::order]
     trial = replace(hard_trial(), budget=Budget(rounds=3, epochs=1, batch_size=4))
     state = train(trial, first + second).state
@@ -186,7 +187,8 @@ def test_a_method_by_import_name(unskew, tmp_path, monkeypatch):
 
 
 def test_the_example_in_two_stages(unskew, digits):
-    """FedAvg, and then FedProx as strong as the model is good; with its traffic, its cost and its note."""
+    """Compare with FedAvg, and then FedProx with a weight that depends on how good the model is; with
+    traffic, cost and note."""
     path = str(Path(EXAMPLE).parent / "two_stages.py")
     federation = federate(digits, "dirichlet:0.3", 4, 1)
     trial = Trial(federation, "mlp-small", Budget(rounds=4, epochs=1, lr=0.05))

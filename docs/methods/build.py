@@ -18,11 +18,12 @@ CONDITIONS = "--dataset digits --skew dirichlet:0.05 --clients 10 --rounds 20 --
 
 
 def command(name: str) -> str:
+    """Return the command whose result the page shows."""
     return f"unskew run --method {name} {CONDITIONS}"
 
 
 def text(name: str, card: Card) -> str:
-    """What the page says of the method before its result."""
+    """Return the part of the method's page before its result."""
     title, _, rest = card.page.partition("\n")
     options = [f"| `{key}` | `{value}` |" for key, value in card.options.items()]
     table = ["| hyperparameter | default |", "|---|---|", *options] if options else ["No hyperparameters."]
@@ -56,6 +57,7 @@ def text(name: str, card: Card) -> str:
 
 
 def result(name: str, folder: Path) -> tuple[dict, dict]:
+    """Run the command, and return its summary and its environment."""
     arguments = [*command(name).split()[1:], "--quiet", "--json", "--out", str(folder)]
     out = subprocess.run(
         [sys.executable, "-m", "unskew", *arguments], capture_output=True, text=True, check=True
@@ -65,6 +67,7 @@ def result(name: str, folder: Path) -> tuple[dict, dict]:
 
 
 def row(name: str, summary: dict) -> str:
+    """Return the row of the table of accuracies."""
     values = [summary["accuracy"][key] for key in ("last", "best_by_test", "mean_last_10")]
     values += [summary["worst_class_accuracy"], *summary["groups"].values()]
     cells = ["-" if value is None else f"{100 * value:.1f}" for value in values]
@@ -72,6 +75,7 @@ def row(name: str, summary: dict) -> str:
 
 
 def main(names: list[str]) -> None:
+    """Write the pages of these methods, and the list of all methods."""
     with tempfile.TemporaryDirectory() as scratch:
         plain, environment = result("fedavg", Path(scratch) / "plain")
         commit, torch = environment["unskew_commit"], environment["versions"]["torch"]

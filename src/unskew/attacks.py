@@ -1,5 +1,7 @@
-"""Clients that lie, for studies of servers that withstand them: a condition of a run, the same for every
-method that is compared under it."""
+"""Clients that attack, for studies of servers that withstand them.
+
+An attack is a condition of a run, the same for every method that is compared under it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ AttackKind = Literal["none", "sign-flip", "noise", "alie", "nan", "label-flip"]
 
 @dataclass(frozen=True)
 class Attack:
-    """What some clients do in every round. Written KIND:fraction=0.2,scale=1, or `none`.
+    """The behaviour of some clients in every round. Written KIND:fraction=0.2,scale=1, or `none`.
 
     sign-flip    move against the honest update, `scale` times as far
     noise        send the received model with Gaussian noise of deviation `scale` instead of training
@@ -32,13 +34,13 @@ class Attack:
     nan          send NaN
     label-flip   train on wrong labels, class C-1-c for c, and claim label counts to match
 
-    The first four change what is sent of the model, averaged BatchNorm statistics included. What a method's
-    clients report beside it, keep, or answer to a question is honest.
+    The first four change the model that is sent, averaged BatchNorm statistics included. What a method's
+    clients report in addition to it, keep, or answer to a question is honest.
     """
 
     kind: AttackKind = "none"
     fraction: float = 0.2
-    """Of all clients; which ones follows from the seed."""
+    """The fraction of all clients that attack. The seed decides which ones."""
     scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -49,7 +51,7 @@ class Attack:
 
     @classmethod
     def parse(cls, text: str) -> Attack:
-        """The attack of a text such as sign-flip:fraction=0.2,scale=10."""
+        """Read an attack from a text such as sign-flip:fraction=0.2,scale=10."""
         name, rest = named(text)
         if name not in get_args(AttackKind):
             raise unknown("attack", name, get_args(AttackKind))
@@ -66,18 +68,18 @@ class Attack:
         return f"{self.kind}:fraction={self.fraction!r}{scale}"
 
     def notes(self, seed: int, clients: int) -> tuple[str, ...]:
-        """Say which clients lie, for readers of a result."""
+        """Say which clients attack, for readers of a result."""
         if self.kind == "none":
             return ()
         numbers = ", ".join(map(str, sorted(self.attackers(seed, clients)))) or "none"
         return (f"attack {self}: clients that attack: {numbers}.",)
 
     def attackers(self, seed: int, clients: int) -> frozenset[int]:
-        """The numbers of the clients that lie: the fraction of all, rounded down."""
+        """Return the numbers of the clients that attack: the fraction of all, rounded down."""
         return frozenset() if self.kind == "none" else _drawn(seed, clients, self.fraction)
 
     def labels(self, federation: Federation, seed: int) -> Tensor:
-        """The labels of the training split as clients train on them."""
+        """Return the labels of the training split as clients train on them."""
         labels = federation.dataset.train.labels
         if self.kind != "label-flip":
             return labels
@@ -88,31 +90,33 @@ class Attack:
         return labels
 
     def counts(self, seed: int, clients: int, client: int, counts: Tensor) -> Tensor:
-        """A client's label counts as it claims them."""
-        lies = self.kind == "label-flip" and client in self.attackers(seed, clients)
-        return counts.flip(0) if lies else counts
+        """Return a client's label counts as it claims them."""
+        flips = self.kind == "label-flip" and client in self.attackers(seed, clients)
+        return counts.flip(0) if flips else counts
 
     def changed(
         self, seed: int, round: int, clients: int, received: Weights, sent: Mapping[int, Weights]
     ) -> dict[int, Weights]:
-        """What the attackers among these clients send in place of the models they trained. `sent`: by the
-        client's number, all that was trained in the round."""
+        """Return what the attackers among these clients send in place of the models that they trained. `sent`
+        holds all models trained in the round, by the client's number."""
         if self.kind in ("none", "label-flip"):
             return {}
-        liars = self.attackers(seed, clients)
-        honest = [weights for client, weights in sent.items() if client not in liars]
-        lies = {}
-        for client in sorted(liars & sent.keys()):
+        attackers = self.attackers(seed, clients)
+        honest = [weights for client, weights in sent.items() if client not in attackers]
+        attacked = {}
+        for client in sorted(attackers & sent.keys()):
             draw = torch.Generator().manual_seed(draw_seed(seed, Purpose.ATTACK, round, client))
             mine = sent[client]
-            lies[client] = Weights(
-                self._lie(received.params, mine.params, [each.params for each in honest], draw),
-                self._lie(received.buffers, mine.buffers, [each.buffers for each in honest], draw),
+            attacked[client] = Weights(
+                self._attacked(received.params, mine.params, [each.params for each in honest], draw),
+                self._attacked(received.buffers, mine.buffers, [each.buffers for each in honest], draw),
             )
-        return lies
+        return attacked
 
-    def _lie(self, before: Tensors, mine: Tensors, honest: list[Tensors], draw: torch.Generator) -> Tensors:
-        def lie(name: str, value: Tensor) -> Tensor:
+    def _attacked(
+        self, before: Tensors, mine: Tensors, honest: list[Tensors], draw: torch.Generator
+    ) -> Tensors:
+        def attacked(name: str, value: Tensor) -> Tensor:
             if not value.is_floating_point():
                 return value
             if self.kind == "nan":
@@ -127,7 +131,7 @@ class Attack:
                 return mean - self.scale * spread
             return before[name] - self.scale * (value - before[name])
 
-        return {name: lie(name, value) for name, value in mine.items()}
+        return {name: attacked(name, value) for name, value in mine.items()}
 
 
 @cache

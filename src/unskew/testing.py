@@ -1,4 +1,4 @@
-"""Laws that every method keeps: `check_method` holds yours to them too."""
+"""Laws that every method keeps, and `check_method`, which checks that yours does."""
 
 from __future__ import annotations
 
@@ -48,17 +48,27 @@ def check_method(
     device: str = "cpu",
     statistics: Statistics = "average",
 ) -> None:
-    """Raise an AssertionError that names the first law broken by a method, or by what a constructor makes.
-    `draws`: it draws random numbers, which depend on the number of the client, so clients cannot be
-    renumbered. `statistics`: what becomes of BatchNorm statistics, where it cannot have them averaged.
+    """Raise an AssertionError that names the first law broken by a method, or by the method that a
+    constructor makes.
 
-    Every method: weights stay finite on hard clients, also with two classes and under BatchNorm; the same
-    trial gives the same bits, and so does one that was stopped and resumed, where validation chooses the
-    round. Methods that are not
-    programs: every term depends on the model for some client, clients do not see each other, nothing received
-    is changed in place, statistics move once per step, buffers do not move parameters, what is kept and
-    reported are named tensors, renumbering the clients or the classes renumbers the result, and clients
-    without data change nothing.
+    `draws` says that it draws random numbers. These depend on the number of the client, so clients cannot be
+    renumbered then. `statistics` is the policy for BatchNorm statistics, for a method that does not allow
+    them to be averaged.
+
+    For every method:
+
+    - weights stay finite on hard clients, also with two classes and under BatchNorm;
+    - the same trial, in which validation chooses the round, gives the same bits, also if it was stopped and
+      resumed.
+
+    For methods that are not programs also:
+
+    - every term depends on the model for some client;
+    - clients do not see each other, and nothing received is changed in place;
+    - statistics move once per step, and buffers do not move parameters;
+    - what is kept and reported are named tensors;
+    - renumbering the clients or the classes renumbers the result;
+    - clients without data change nothing.
     """
     if not isinstance(method, Method | Program):
         method = method()
@@ -81,11 +91,11 @@ def check_method(
 
 
 class _StoppedError(UserError):
-    """Ends a training after a round, or within one, where any other error would count as the client's."""
+    """Ends a training after a round or within one. Any other error would count as the client's."""
 
 
 def _check_terms(method: Method, trial: Trial) -> None:
-    """A term that nobody can learn from is taken for one that works: it may be a constant for some."""
+    """Refuse a term that is a constant for all clients. It may be one for some of them."""
     seen = [False] * len(method.terms)
 
     def watched(n: int, term: Objective) -> Objective:
@@ -106,7 +116,8 @@ def _check_terms(method: Method, trial: Trial) -> None:
 
 
 def _check_again(method: Method | Program, trial: Trial, whole: Result) -> None:
-    """Once more, but stopped in the second round, whatever had to be kept by then, and resumed."""
+    """Check a run that is stopped in the second round, after everything was kept that is needed by then, and
+    resumed."""
 
     def stop(round: Round) -> None:
         if round.number == 2:
@@ -124,7 +135,7 @@ def _check_again(method: Method | Program, trial: Trial, whole: Result) -> None:
 
 
 def _same_bits(one: Result, other: Result) -> bool:
-    """Whether the chosen model, the last state and the tests of all rounds are the same, bit for bit."""
+    """Say whether the chosen model, the last state and the tests of all rounds are the same, bit for bit."""
     mine, theirs = one.state.server, other.state.server
     same = _same(one.weights.params, other.weights.params)
     same &= _same(one.weights.buffers, other.weights.buffers)
@@ -143,8 +154,8 @@ def _law(sentence: str, holds: bool) -> None:
 
 
 def _check_clients(method: Method, trial: Trial, engine: engines.Engine) -> list[Fit]:
-    """In the second round, when the clients and the server have something to remember. Returns what the
-    clients that hold samples make of it."""
+    """Check the clients in the second round, when they and the server have something to remember. Return the
+    fits of the clients that hold samples."""
     state, _ = run_round(trial, method, engine, initial_state(method, engine.initial))
     shared = method.server.share(state.server)
     anchor = model_to_send(method, state.server)
@@ -163,10 +174,8 @@ def _check_clients(method: Method, trial: Trial, engine: engines.Engine) -> list
     for job, fit in zip(jobs, fits, strict=True):
         tracked = [value for name, value in fit.weights.buffers.items() if name.endswith("tracked")]
         start = [value for name, value in anchor.buffers.items() if name.endswith("tracked")]
-        alone = (
-            sum(HARD_COUNTS[job.task.client]) == 1
-        )  # normalised by running statistics, which then stand still
-        moved = 0 if alone else fit.steps
+        # A single sample is normalised by the running statistics, which then stand still.
+        moved = 0 if sum(HARD_COUNTS[job.task.client]) == 1 else fit.steps
         _law(
             "statistics move once per step", all(b - a == moved for a, b in zip(start, tracked, strict=True))
         )
@@ -177,8 +186,8 @@ def _check_clients(method: Method, trial: Trial, engine: engines.Engine) -> list
 
 
 def _check_buffers(method: Method, initial: Weights, fits: list[Fit]) -> None:
-    """Two clients whose parameters stood still and whose buffers jumped, and who report what `fits` do, but
-    zero."""
+    """Check an update of two clients whose parameters stood still and whose buffers jumped, and who report
+    zeros of the shapes in `fits`."""
     state, device = initial_state(method, initial), next(iter(initial.params.values())).device
     updates = Updates(
         holders=2,
@@ -199,8 +208,9 @@ def _check_buffers(method: Method, initial: Weights, fits: list[Fit]) -> None:
 
 
 def _check_numbers(method: Method, make: Callable[..., Trial], draws: bool) -> None:
-    """Full batches, so that the batch order, which depends on the client's number, does not matter. Clients
-    that hold nothing come last, so that without them the others keep their numbers."""
+    """Check that renumbering clients or classes, and leaving out empty clients, changes nothing else. Batches
+    are full, so that the batch order, which depends on the client's number, has no effect. Empty clients come
+    last, so that without them the others keep their numbers."""
     new = torch.tensor([2, 0, 3, 1])  # the new number of each class
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
@@ -245,8 +255,8 @@ def hard_trial(
     statistics: Statistics = "average",
     validation: float | None = None,
 ) -> Trial:
-    """Clients that break careless methods: Gaussian clouds, one per class, in five dimensions. Of each
-    client's samples a share may validate."""
+    """Make a trial with clients that break careless methods, on Gaussian clouds in five dimensions, one per
+    class. `validation` is the share of each client's samples that is held out for validation."""
     rng = np.random.default_rng(0)
     C = len(counts[0])
     labels = np.repeat(np.tile(np.arange(C), len(counts)), np.ravel(counts))
@@ -275,7 +285,7 @@ def hard_trial(
 
 
 def normed_model() -> nn.Module:
-    """For four classes, with BatchNorm."""
+    """Make a small model with BatchNorm for four classes."""
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
 
 

@@ -170,7 +170,8 @@ def test_label_masking_distillation_with_and_without_the_squared_temperature() -
 
 
 def without_teacher(counts: list[int], label: int, **options: str) -> float:
-    """With zero logits the term is log((C - 1) / k), k the number of classes left to the teacher. Gives k."""
+    """Return k, the number of classes that the teacher is left with. With zero logits the loss is log((C - 1)
+    / k)."""
     z = torch.zeros(1, len(counts), dtype=torch.float64)
     loss = label_masking_distillation(z, None, torch.tensor([label]), torch.tensor(counts), **options)
     return (len(counts) - 1) / exp(loss.item())

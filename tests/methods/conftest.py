@@ -3,4 +3,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def every_method_on_the_loop(no_workers: None) -> None:
-    """What is asserted here is the method's."""
+    """Train on the loop engine: these tests are about methods, not engines."""

@@ -1,4 +1,4 @@
-"""FedRCL, and the levels of a network that it looks at."""
+"""FedRCL, and the levels of a network that it uses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RELEASED = {"tau": 0.05, "lam": 0.7, "negatives": 2}
 
 
 def by_hand(features, labels, *, tau, lam, negatives):
-    """Sample by sample, in double precision."""
+    """Compute both terms sample by sample, in double precision."""
     x, contrast, penalty = features.double(), 0.0, 0.0
     for i, label in enumerate(labels):
         s = [float(cosine_similarity(x[i], other, dim=0)) for other in x]
@@ -50,7 +50,7 @@ def test_the_terms_are_the_printed_ones_sample_by_sample(seed, options):
 
 
 def test_the_penalty_in_numbers():
-    """Two samples of a class at a cosine of 0.8, above the threshold of 0.7 and below one of 0.9."""
+    """Check two samples of a class with a cosine of 0.8, above a threshold of 0.7 and below one of 0.9."""
     features, labels = torch.tensor([[1.0, 0.0], [0.8, 0.6]]), torch.tensor([1, 1])
     _, penalty = relaxed_contrast(features, labels, **RELEASED)
     assert float(penalty) == pytest.approx(0.0181499, abs=1e-6)
@@ -60,7 +60,8 @@ def test_the_penalty_in_numbers():
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [1], [0, 0, 1]])
 def test_hard_batches_have_finite_losses_and_gradients(labels):
-    """One class, one sample, nobody of the same class, features that are equal or zero."""
+    """Check batches of one class or one sample, without a second sample of a class, and with equal or zero
+    features."""
     for features in (torch.ones(len(labels), 4), torch.zeros(len(labels), 4), torch.randn(len(labels), 4)):
         leaf = features.clone().requires_grad_()
         contrast, penalty = relaxed_contrast(leaf, torch.tensor(labels), **RELEASED)
@@ -79,7 +80,8 @@ def noise():
 
 
 def residual_levels(net, x):
-    """Of a ResNet, before the last ReLU of its stem and of its stages, as the release takes them."""
+    """Return the levels of a ResNet as the release takes them: before the last ReLU of its stem and of each
+    stage."""
     out, levels = net.body.stem.norm(net.body.stem.conv(x)), []
     levels.append(out)
     out = relu(out)
@@ -123,7 +125,7 @@ def test_which_levels_networks_have(name):
 
 
 def test_levels_are_the_same_on_every_engine(noise, monkeypatch):
-    """With a client of one sample, which has no statistics of its own."""
+    """Train with a client that has one sample, and so no batch statistics."""
     on_every_engine(monkeypatch)
     clients = split(noise, range(9), range(9, 20), [20])
     budget = Budget(rounds=2, epochs=1, batch_size=3)

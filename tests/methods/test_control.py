@@ -99,7 +99,7 @@ class Quadratics:
         self.y = [np.eye(2)[b] for _, b in parts]
 
     def gradient(self, k, w):
-        """At w, [4, 2]: three rows of weights and one of biases."""
+        """Return the client's gradient at w, [4, 2]: three rows of weights and one of biases."""
         return self.x[k].T @ (self.x[k] @ w - self.y[k]) / len(self.x[k])
 
     def minimum(self, weight):
@@ -141,7 +141,7 @@ def test_digits_under_heavy_skew(skewed, name):
 
 @pytest.mark.parametrize("name", ["scaffold I", "feddyn by size", "fedcurv by sample", "fedgf by threshold"])
 def test_laws_hold_for_other_options_too(name):
-    """Among them: one class, one sample and no sample at a client; BatchNorm; two classes."""
+    """Check clients with one class, one sample and no sample, BatchNorm, and two classes, among others."""
     check_method(METHODS[name])
 
 
@@ -168,7 +168,7 @@ NEUTRAL = {
 
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_neutral_options_are_fedavg_bit_for_bit(images, name):
-    """BatchNorm statistics included: they move once per step, however often it looks at its batch."""
+    """Check BatchNorm statistics too: they move once per step, however often a step uses its batch."""
     trial = Trial(images, "lenet5-bn", budget=Budget(rounds=2, epochs=1, batch_size=8))
     assert same(unskew.train(trial).weights, unskew.train(trial, NEUTRAL[name]).weights)
 
@@ -220,8 +220,8 @@ def test_options_out_of_range_are_refused(make, options):
 
 @pytest.mark.parametrize("radius", [0.0, 0.2])
 def test_scaffold_against_a_plain_loop(radius):
-    """Partial participation, momentum, weight decay, decaying learning rate, unequal clients, server_lr; and
-    together with FedSAM, whose uphill way the controls do not bend."""
+    """Compare under partial participation, momentum, weight decay, a decaying learning rate, unequal clients
+    and server_lr; and together with FedSAM, whose way uphill the controls do not change."""
     problem = Quadratics(sizes=(12, 20, 6, 9))
     lr, decay, rho, wd, K, server_lr = 0.05, 0.9, 0.9, 0.01, 7, 0.8
     result = problem.train(
@@ -265,7 +265,8 @@ def test_scaffold_against_a_plain_loop(radius):
 
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_the_servers_control_is_the_mean_of_all_clients_controls(images, option):
-    """Of those that have data, in every round, whoever takes part and was never there."""
+    """Check the mean over all clients that have data, in every round, also those that have not taken part
+    yet."""
     federation = split(images.dataset, range(20), [], range(20, 40), [40], range(41, 53))
     budget = Budget(rounds=6, epochs=1, batch_size=8, cohort=2)
     trial = Trial(federation, "lenet5-bn", budget=budget)
@@ -300,7 +301,7 @@ def test_after_one_full_batch_step_the_control_is_the_gradient(digits, option):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_divisor_is_the_effective_number_of_steps(digits, momentum):
-    """Under a constant gradient of 1 every control is 1, however many steps a client takes."""
+    """Check that every control is 1 under a constant gradient of 1, however many steps a client takes."""
 
     def straight(view):
         return sum(value.sum() for value in view.params.values())
@@ -325,7 +326,7 @@ def test_the_divisor_is_the_effective_number_of_steps(digits, momentum):
     ],
 )
 def test_many_local_steps_still_reach_the_global_minimum(method, settings):
-    """Two of four clients a round, five steps each."""
+    """Train two of four clients a round, five steps each."""
     problem = Quadratics()
     result = problem.train(method, rounds=50, cohort=2, **settings)
     assert distance(result, problem.minimum([1 / 4] * 4)) < 1e-3
@@ -408,7 +409,7 @@ def test_feddyn_can_weigh_clients_by_their_size():
 
 
 def test_feddyn_may_weigh_the_mean_of_models_by_samples(digits):
-    """As the FedNTD code does: in the mean, and not in what the server remembers."""
+    """Check FedNTD's form, which weighs by samples in the mean, but not in what the server remembers."""
     parts = [range(20), range(20, 100)]
     budget = Budget(rounds=1, epochs=1, batch_size=100, lr=0.1, momentum=0, weight_decay=0)
     trial = Trial(split(digits, *parts), "mlp-small", budget=budget)
@@ -441,7 +442,7 @@ def test_feddyn_says_and_serves_the_mean_or_the_corrected_model(skewed):
 
 
 def curved(digits, sizes, **options):
-    """A state after one round, and what each client sent in it."""
+    """Return the method, the state after one round, and what each client sent in it."""
     edges = np.cumsum([0, *sizes])
     federation = split(digits, *(range(a, b) for a, b in pairwise(edges)))
     trial = Trial(federation, "logistic", budget=Budget(rounds=1, epochs=1))
@@ -457,7 +458,7 @@ def curved(digits, sizes, **options):
 
 
 def consolidation(method, state, client, params) -> torch.Tensor:
-    """What the method adds to the loss of a client at these parameters."""
+    """Return the term that the method adds to the loss of a client at these parameters."""
     scope = Scope(
         state.server.weights, torch.ones(10), state.memories[client], method.server.share(state.server)
     )
@@ -505,8 +506,8 @@ def test_a_client_alone_is_not_held(digits):
 
 
 def test_the_fisher_does_not_depend_on_the_order_in_which_samples_lie(digits):
-    """Batches of one class have gradients that do not cancel: in the order of the labels, consecutive batches
-    would make the Fisher many times as large."""
+    """Check it on samples in the order of their labels. Without shuffling, a batch would hold one class, its
+    gradients would not cancel, and the Fisher would be many times as large."""
     mixed = list(range(300))
     by_label = sorted(mixed, key=lambda row: int(digits.train.labels[row]))
     sizes = []
@@ -573,7 +574,8 @@ def test_the_server_keeps_the_sum_of_what_clients_last_computed(skewed):
 
 
 def bowl(A):
-    """The gradient of 1/2 w'Aw, and the points at which it was asked for."""
+    """Return a function that gives loss and gradient of 1/2 w'Aw, and the list of points at which it was
+    called."""
     points = []
 
     def gradient(params, /, *, track=True):
@@ -641,7 +643,7 @@ def test_one_step_of_fedsam_in_a_round(digits):
 
 
 def test_sam_sees_the_whole_loss():
-    """At the second step a proximal term has a gradient too, and uphill is its way as well."""
+    """Check the second step, at which a proximal term has a gradient too and changes the direction uphill."""
     problem = Quadratics()
     result = problem.train(fedsam(rho=0.2) + fedprox(mu=2.0) + uniform(), rounds=1, epochs=2, lr=0.1)
     ends = []
@@ -679,7 +681,7 @@ def test_without_momentum_mofedsam_is_fedsam(images):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_direction_is_a_gradient_whatever_steps_and_learning_rate(digits, momentum):
-    """Under a constant gradient of 1: D is beta, then beta + (1 - beta) beta, and so on."""
+    """Check D under a constant gradient of 1: it is beta, then beta + (1 - beta) beta, and so on."""
 
     def straight(view):
         return sum(value.sum() for value in view.params.values())
@@ -747,7 +749,7 @@ def test_gradients_are_taken_between_the_two_points():
 
 
 def shares(method: Method, distances: list[float]) -> list[float]:
-    """c after each of some rounds in which two clients strayed this far on average."""
+    """Return c after each of some rounds in which two clients strayed this far on average."""
     weights = Weights({"w": torch.zeros(2)}, {})
     state, path = ServerState(weights, method.server.init(weights)), []
     for far in distances:

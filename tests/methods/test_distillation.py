@@ -125,7 +125,7 @@ def trained(trial, method):
 
 
 class Given:
-    """A model whose logits are its inputs: the teacher says what the test wrote into the batch."""
+    """A model whose logits are its inputs, so that the teacher returns what the test wrote into the batch."""
 
     def frozen(self, weights, inputs, /):
         return Out(inputs, inputs)
@@ -135,7 +135,7 @@ class Given:
 
 
 def see(logits, labels, counts, *, teacher=None, memory=None, shared=None):
-    """One batch of one client, seen by an objective."""
+    """Return a view of one batch of one client."""
     logits, counts = torch.as_tensor(logits), torch.as_tensor(counts)
     scope = Scope(Weights({}, {}), counts, memory or {}, shared or {})
     teacher = torch.zeros_like(logits) if teacher is None else torch.as_tensor(teacher)
@@ -150,7 +150,7 @@ def value_and_gradient(objective, logits, labels, counts, **more):
 
 
 def of_terms(method):
-    """The method's objective without its classification loss."""
+    """Return the method's objective without its classification loss."""
     return lambda view: sum((term(view) for term in method.terms), torch.zeros(()).double())
 
 
@@ -159,7 +159,7 @@ C = len(COUNTS)
 
 
 def batch(seed=0, size=7, counts=COUNTS, scale=2.0):
-    """Random logits, teacher and labels of a client with these counts, in float64."""
+    """Draw logits, a teacher and labels of a client with these counts, in float64."""
     rng = np.random.default_rng(seed)
     z, g = rng.normal(scale=scale, size=(2, size, len(counts)))
     labels = rng.choice(np.flatnonzero(counts), size)
@@ -186,7 +186,7 @@ def test_neutral_hyperparameters_are_fedavg_bit_for_bit(name, plain):
 
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_a_teacher_leaves_no_trace_in_statistics_and_random_state(name, images):
-    """BatchNorm statistics move once per batch, and dropout draws the same."""
+    """Check that BatchNorm statistics move once per batch, and that dropout draws the same numbers."""
 
     def module():
         return nn.Sequential(
@@ -278,7 +278,7 @@ def test_a_constant_on_all_logits_changes_nothing(name, shift, teacher_shift, se
 
 @pytest.mark.parametrize("name", [*NAMES, *OPTIONS])
 def test_a_captured_graph_could_run_the_objective(name):
-    """No value of a tensor is read back: the objective runs on tensors that have none."""
+    """Check that no value of a tensor is read back: the objective runs on tensors without values."""
     method = OPTIONS[name] if name in OPTIONS else assemble({name: {}})[0]
     if isinstance(method, Program):
         method = method.base
@@ -456,7 +456,7 @@ def test_equal_counts_are_fedavg(method, digits):
 
 
 def test_fedlc_margins():
-    """Where the label leads another class by the difference of their margins, the two are even."""
+    """Check that two classes are equally likely if the label leads by the difference of their margins."""
     lead = 2.0 * (5**-0.25 - 30**-0.25)
     _, gradient = value_and_gradient(fedlc(tau=2.0).objective, [[0.0, lead]], [1], [30, 5])
     close(gradient, torch.tensor([[0.5, -0.5]]))
@@ -494,7 +494,8 @@ def test_a_client_with_one_class_learns_nothing_from_a_calibrated_loss(digits):
 
 @pytest.mark.parametrize(("floor", "expected"), [(0.0, 0.115671), (0.05, 0.268383), (1e6, 1.407606)])
 def test_a_soft_prior_lets_vacant_classes_back_in(floor, expected):
-    """Counts of 3, 1 and 0, whose shares are 0.75, 0.25 and 0; with a large floor it is the cross-entropy."""
+    """Check counts of 3, 1 and 0, whose shares are 0.75, 0.25 and 0. With a large floor the loss is the
+    cross-entropy."""
     z, y = torch.tensor([[1.0, 0.0, 2.0]]), torch.tensor([0])
     view = see(z, y, [3, 1, 0])
     close(logit_adjustment(floor=floor).objective(view), torch.tensor(expected), atol=1e-5, rtol=0)
@@ -542,7 +543,8 @@ def test_the_released_calfat_averages_uniformly(digits):
 
 
 def halves(digits):
-    """Two clients, skewed against each other, who together have 12 samples of each of four classes."""
+    """Return two clients, skewed against each other, that together have 12 samples of each of four
+    classes."""
     sizes = {0: (10, 2), 1: (9, 3), 2: (1, 11), 3: (4, 8)}
     first = [i for c, (n, _) in sizes.items() for i in of_class(digits, c, n)]
     second = [i for c, (n, m) in sizes.items() for i in of_class(digits, c, m, skip=n)]
@@ -550,8 +552,8 @@ def halves(digits):
 
 
 def test_the_global_prior_is_the_sum_of_what_clients_reported(digits):
-    """The first round uses the clients' own priors, the second the sum; that one is uniform over the classes
-    that exist, and so plain cross-entropy over those."""
+    """Check that the first round uses the clients' own priors, and the second their sum. The sum is uniform
+    over the four classes that occur, so the loss is the plain cross-entropy over these."""
     federation = halves(digits)
     trial = Trial(federation, "mlp-small", budget=Budget(rounds=1, epochs=1, batch_size=100, lr=0.1))
     first = unskew.train(trial, logit_adjustment(prior="global"))
@@ -577,7 +579,8 @@ def test_the_server_knows_the_counts_of_those_who_took_part(skewed):
 
 
 def test_a_class_only_this_client_has_counts_before_the_server_knows_it():
-    """The broadcast sum has none of class 2, this client has 7: its samples still have a loss."""
+    """Check that samples of class 2 have a loss if the broadcast sum has none and this client has 7 of
+    them."""
     scope = Scope(
         Weights({}, {}),
         torch.tensor([3, 0, 7]),
@@ -626,7 +629,8 @@ def test_post_hoc_adjustment_goes_with_other_methods_and_needs_a_bias(skewed):
 
 @pytest.mark.parametrize("make", [fedntd, fedlmd, fedkd, feddkd])
 def test_the_first_step_is_that_of_the_cross_entropy(make, digits):
-    """The student begins as its own teacher. FedLMD also pushes the majority down, unless there is none."""
+    """Check a client whose student equals its teacher at the start. Its classes are balanced, since FedLMD
+    would also push a majority down."""
     balanced = [i for c in range(10) for i in of_class(digits, c, 4)]
     budget = Budget(rounds=1, epochs=1, batch_size=1000, momentum=0, weight_decay=0, lr=0.5)
     trial = Trial(split(digits, balanced), "mlp-small", budget=budget)
@@ -660,7 +664,7 @@ def test_teacher_free_forms_are_those_of_a_constant_teacher():
 
 
 def test_fedlmd_by_hand():
-    """Majority n_c > 45/6: classes 0 and 4. Labels are 0, 1 and 4."""
+    """Check it with majority n_c > 45/6, which are classes 0 and 4, and labels 0, 1 and 4."""
     z, g, y = batch(size=12)
     total, gradients = 0.0, torch.zeros_like(z)
     for i, (zi, gi, yi) in enumerate(zip(z / 2, g / 2, y, strict=True)):
@@ -694,7 +698,7 @@ def test_fedlmd_of_its_own_teacher_still_pushes_the_majority_down():
 
 
 def test_fedlmd_readings_of_the_majority():
-    """n / C = 5 and n / (classes present) = 10."""
+    """Check the bounds n / C = 5 and n / (number of present classes) = 10."""
     counts, y = [15, 12, 3, 0, 0, 0], [0]
     z, g, _ = batch(size=1)
     alone = softmax(z[0, 1:], 0)
@@ -760,7 +764,8 @@ def test_fedkd_and_its_restriction():
 
 
 def test_distillation_falls_apart_into_the_groups_that_the_methods_take():
-    """KL over all classes = KL of the groups' masses + P(vacant) FedVLS's + P(present) FedEKD's."""
+    """Check that KL over all classes = KL of the groups' masses + P(vacant) FedVLS's + P(present)
+    FedEKD's."""
     z, g, y = batch(size=1)
     view = see(z, y, COUNTS, teacher=g)
     vacant = torch.tensor(COUNTS) == 0
@@ -885,7 +890,8 @@ def test_fedcodl_warms_up_as_fedavg(skewed):
 
 @pytest.mark.parametrize("warmup", [0, 2])
 def test_fedcodl_goes_on_from_a_clients_own_weights(warmup, digits):
-    """Against a plain loop: a client that took part in the round before starts where it ended."""
+    """Compare with a plain loop in which a client that took part in the round before starts where it
+    ended."""
     parts = [range(0, 20), range(20, 60), range(60, 70)]
     budget = Budget(rounds=5, cohort=2, epochs=4, batch_size=100, lr=0.1, momentum=0.9, weight_decay=0)
     trial = Trial(split(digits, *parts), "logistic", budget=budget)
@@ -924,7 +930,8 @@ def test_fedcodl_goes_on_from_a_clients_own_weights(warmup, digits):
 
 
 def test_the_printed_target_of_fedlmd_tf_by_hand():
-    """Eq. 8: one part in the number of classes outside the majority, the label's part left out."""
+    """Check Eq. 8, which gives each class 1 / (number of classes outside the majority) and leaves out the
+    label's part."""
     counts, y = torch.tensor([9, 1, 0, 0]), torch.tensor([0, 1])  # majority {0}; label 1 is a minority one
     z = torch.tensor([[0.3, -1.0, 0.5, 2.0], [1.0, 0.2, -0.4, 0.7]], dtype=torch.float64)
     expected = 0.0
@@ -973,7 +980,7 @@ def test_classwise_focal_weighs_classes_by_the_accuracy_the_server_broadcasts():
 
 
 def test_classwise_focal_learns_how_good_the_received_model_is(digits):
-    """Client 1 holds the only samples of class 9 and is not always there."""
+    """Train with a client that has all samples of class 9 and does not take part in every round."""
     parts = [
         [i for c in range(5) for i in of_class(digits, c, 8)],
         [*of_class(digits, 0, 5, skip=8), *of_class(digits, 9, 6)],

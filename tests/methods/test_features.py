@@ -43,13 +43,13 @@ from unskew.types import Memory, Out, Scope, ServerState, Updates, View, Weights
 
 
 def of_class(dataset, *classes, n, skip=0):
-    """The first n samples of each of these classes, after so many that are skipped."""
+    """Return the first n samples of each of these classes, after `skip` others."""
     where = [(dataset.train.labels == c).nonzero().flatten() for c in classes]
     return [i for rows in where for i in rows[skip : skip + n].tolist()]
 
 
 def one_step(**changes):
-    """One full-batch step without momentum or decay: plain gradient descent."""
+    """Return a budget of one full-batch step without momentum or decay: plain gradient descent."""
     plain = {"rounds": 1, "epochs": 1, "batch_size": 10_000, "lr": 0.3, "momentum": 0, "weight_decay": 0}
     return Budget(**(plain | changes))
 
@@ -60,13 +60,14 @@ def inputs(dataset, rows):
 
 
 def smooth_net():
-    """Features without dead dimensions, whose correlations are all defined."""
+    """Make a network without dead features, so that all correlations are defined."""
     torch.manual_seed(3)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 10))
 
 
 def restless_net():
-    """BatchNorm and dropout: whatever looks twice at a batch or draws a random number leaves a trace."""
+    """Make a network with BatchNorm and dropout, in which a second pass or a drawn random number leaves a
+    trace."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.3), nn.Linear(24, 10)
     )
@@ -77,7 +78,7 @@ def features_of(net, x):
 
 
 def descend(net, loss, lr=0.3):
-    """One step of gradient descent on a copy."""
+    """Take one step of gradient descent on a copy."""
     net = copy.deepcopy(net)
     value = loss(net)
     grads = torch.autograd.grad(value, list(net.parameters()))
@@ -227,7 +228,8 @@ def test_hyperparameters_out_of_range_are_refused(make, options, message):
 
 @pytest.mark.parametrize("buffer", [1, 2])
 def test_moon_is_the_printed_loop(digits, buffer):
-    """Three clients, one per round: who comes for the first time remembers the initial model."""
+    """Train three clients, one per round. A client that takes part for the first time remembers the initial
+    model."""
     parts = [range(0, 30), range(30, 70), range(70, 120)]
     mu, tau = 2.0, 0.4
     trial = Trial(split(digits, *parts), smooth_net, budget=one_step(rounds=6, cohort=1))
@@ -351,7 +353,7 @@ def test_feddecorr_spreads_features(digits):
 
 
 def intra_term(h, y):
-    """Class by class, standardised by hand."""
+    """Compute the term class by class, standardised by hand."""
     total, samples = 0.0, 0
     for c in y.unique():
         rows = h[y == c]
@@ -375,7 +377,7 @@ def test_fedmr_is_the_printed_step(digits):
 
 
 def test_fedmr_with_prototypes_is_the_printed_loop(digits):
-    """Two clients, two rounds; the classes they have overlap in part, and nobody has class 9."""
+    """Train two clients for two rounds. They have some classes in common, and neither has class 9."""
     parts = [of_class(digits, 0, 1, 2, n=12), of_class(digits, 2, 3, n=30, skip=12)]
     trial = Trial(split(digits, *parts), smooth_net, budget=one_step(rounds=2))
     result = unskew.train(trial, fedmr(mu1=0.0, mu2=0.8))
@@ -408,7 +410,7 @@ def test_fedmr_with_prototypes_is_the_printed_loop(digits):
 
 
 def test_fedmr_keeps_the_prototype_of_a_class_nobody_in_the_cohort_has(digits):
-    """Two clients that take turns: the prototype of a class stays while its client is away."""
+    """Train two clients that take turns. The prototype of a class stays while its client is away."""
     parts = [of_class(digits, 0, n=20), of_class(digits, 1, n=20)]
     trial = Trial(split(digits, *parts), smooth_net, budget=one_step(rounds=1, cohort=1))
     method = fedmr(mu2=1.0)
@@ -545,7 +547,7 @@ def test_prototype_loss_of_hard_batches_is_finite():
 
 
 def test_fpl_with_a_single_client_is_the_printed_loop(digits):
-    """One client: one prototype per class, its mean feature after training."""
+    """Train one client. Each of its classes has one prototype, its mean feature after training."""
     rows = range(90)
     trial = Trial(split(digits, rows), smooth_net, budget=one_step(rounds=3))
     result = unskew.train(trial, fpl(tau=0.1))
@@ -578,7 +580,7 @@ def test_the_first_round_of_fpl_is_plain_and_averages_by_size_or_uniformly(digit
 
 
 def test_the_server_of_fpl_clusters_what_the_last_cohort_sent():
-    """Six clients. Class 0: two groups of three; class 1: one client; class 2: nobody."""
+    """Check six clients: two groups of three have class 0, one client has class 1, and none has class 2."""
     groups = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]).repeat_interleave(3, 0)
     sent = torch.zeros(6, 3, 3)
     sent[:, 0] = groups + 0.05 * torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
@@ -643,7 +645,7 @@ def test_a_simplex_has_unit_vectors_at_equal_angles(C, more, seed):
 @pytest.mark.parametrize("model", ["mlp-small", "own module", "own function"])
 @pytest.mark.parametrize("clip", [0.0, 0.5, 20.0])
 def test_fedgela_is_the_printed_step(digits, kind, model, clip):
-    """A skewed client: class 0 has 24 samples, class 1 has 8, the others are vacant."""
+    """Train a skewed client with 24 samples of class 0, 8 of class 1, and none of the others."""
     rows = of_class(digits, 0, n=24) + of_class(digits, 1, n=8)
     chosen = {"mlp-small": "mlp-small", "own module": smooth_net(), "own function": smooth_net}[model]
     trial = Trial(split(digits, rows), chosen, budget=one_step())
@@ -676,7 +678,7 @@ def test_fedgela_is_the_printed_step(digits, kind, model, clip):
 
 
 def test_fedgela_clips_what_other_methods_make_of_a_gradient(digits):
-    """Put together with FedSAM: the gradient uphill is scaled, and the step is as long as the bound."""
+    """Combine it with FedSAM: the gradient uphill is scaled, and the step is as long as the bound."""
     rows = of_class(digits, 0, n=24) + of_class(digits, 1, n=8)
     trial = Trial(split(digits, rows), "mlp-small", budget=one_step())
     start = GelaModel(trial, FixedHead("none", 1.0))()
@@ -710,7 +712,8 @@ def test_the_classifier_of_fedgela_never_moves_and_follows_the_seed(digits):
 
 
 def test_a_balanced_client_of_fedgela_trains_what_is_tested(digits):
-    """Equal class shares scale nothing, so the loss at temperature 1 is that of the global logits."""
+    """Check that equal class shares scale nothing, so that the loss at temperature 1 is that of the global
+    logits."""
     rows = of_class(digits, *range(10), n=6)
     trial = Trial(split(digits, rows), "mlp-small", budget=one_step())
     fixed = replace(trial, model=GelaModel(trial, FixedHead("l2", 1.0)))
@@ -767,7 +770,7 @@ def test_fedgela_says_that_its_model_is_another(digits):
 
 
 class Watching:
-    """The passes of a view that remember what the classifier is given."""
+    """The passes of a view, which remember the input of the classifier."""
 
     def __init__(self):
         self.features = None
@@ -787,7 +790,7 @@ def prepared(trial, method, client=0, weights=None):
 
 
 def scatter(h, y):
-    """Within classes, sample by sample."""
+    """Compute the scatter within classes, sample by sample."""
     total = torch.zeros(h.shape[1], h.shape[1], dtype=torch.float64)
     for c in y.unique():
         rows = h[y == c].double()
@@ -798,7 +801,7 @@ def scatter(h, y):
 
 @pytest.mark.parametrize("n", [3, 25])
 def test_the_factor_is_that_of_the_scatter_within_classes(digits, n):
-    """With fewer samples than dimensions too."""
+    """Check it also with fewer samples than dimensions."""
     rows = [*of_class(digits, 0, 1, n=n), *of_class(digits, 5, n=1)]
     trial = Trial(split(digits, rows), smooth_net, evaluation=unskew.Evaluation(batch_size=4))
     factor = prepared(trial, balancefl())["balancefl/factor"]
@@ -833,7 +836,7 @@ def test_deviations_have_the_covariance_and_the_frequency_that_were_asked_for():
 
 
 def test_features_that_do_not_vary_are_not_moved(digits):
-    """One sample per class: no variation within classes, so plain training, bit for bit."""
+    """Train on one sample per class: without variation within classes this is plain training, bit for bit."""
     trial = Trial(
         split(digits, of_class(digits, *range(6), n=1)), "mlp-small", budget=Budget(rounds=2, batch_size=4)
     )

@@ -39,7 +39,7 @@ from unskew.types import Weights
 
 @pytest.fixture(scope="module")
 def images():
-    """Three clients of 20, 33 and 1 images, for models with BatchNorm."""
+    """Return three clients of 20, 33 and 1 images, for models with BatchNorm."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (54, 28, 28), np.uint8), np.arange(54) % 3
     dataset = unskew.data.from_arrays(x, y, x[:20], y[:20], name="noise")
@@ -86,7 +86,7 @@ def point_trial(goals=((2.0, 0.0), (0.0, 4.0)), **budget) -> Trial:
 
 
 def states(trial: Trial, method: Method):
-    """The server's state after every round."""
+    """Yield the server's state after every round."""
     engine = engines.start(trial)
     state = initial_state(method, engine.initial)
     for _ in range(trial.budget.rounds):
@@ -145,7 +145,7 @@ SETTINGS = {"rounds": 6, "cohort": 2, "steps": 4, "lr": 0.05, "lr_decay": 0.9}
 
 
 def local(w, k, *, lrs, momentum, decay, shift=0.0, own=1.0, prox=0.0):
-    """A client's steps with the gradient own CURVE (w - goal) + shift + 2 prox (w - start)."""
+    """Take a client's steps with the gradient own CURVE (w - goal) + shift + 2 prox (w - start)."""
     start, velocity = w, 0.0
     for lr in lrs:
         grad = own * CURVE * (w - GOALS[k]) + 2 * prox * (w - start) + shift + decay * w
@@ -201,7 +201,8 @@ def test_against_a_plain_loop(name, momentum):
 
 
 def test_the_divisor_of_fedmoswa_is_the_sum_of_the_learning_rates():
-    """Before any client has a control it is (w[0] - w[1]) / (lr (K (1 + rho) + 1 - rho) / 2)."""
+    """Check the first round, in which no client has a control yet: it is (w[0] - w[1]) / (lr (K (1 + rho) + 1
+    - rho) / 2)."""
     trial = point_trial([(2.0, 0.0)] * 2, steps=5, lr=0.1)
     method = Method(loss=pull) + fedmoswa(rho=0.3, alpha=1)
     (state,) = states(trial, method)

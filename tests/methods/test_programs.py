@@ -32,16 +32,10 @@ from unskew.methods import METHODS, ccvr, centralised, fedavgm, fedconcat, fedpr
 from unskew.methods.assemble import assemble
 from unskew.methods.ccvr import merge, moments, virtual_features
 from unskew.methods.fedconcat import ConcatModel, cluster, label_counts
-from unskew.methods.pkd import (
-    class_statistics,
-    only_classes,
-    rates,
-    summed,
-    train_expert,
-    warm_up,
-)
+from unskew.methods.pkd import only_classes, train_expert, warm_up
 from unskew.metrics import Traffic
 from unskew.notation import parse_class_groups
+from unskew.parts.confusion import class_statistics, rates, summed
 from unskew.parts.groups import cliques, components, mutual_confusion, stars, threshold, weak_groups
 from unskew.program import Run
 from unskew.types import Memory, Weights
@@ -52,13 +46,13 @@ SHORT = Budget(rounds=3, epochs=1, batch_size=16, lr=0.05, weight_decay=0)
 
 @pytest.fixture(scope="module")
 def skewed(digits):
-    """Four clients, up to 60 samples each, some classes rare or vacant."""
+    """Return four clients with up to 60 samples each, some classes rare or vacant."""
     return few(unskew.federate(digits, "dirichlet:0.3", clients=4, seed=1), 60)
 
 
 @pytest.fixture(scope="module")
 def noise():
-    """Images for networks with BatchNorm; one client has a single sample, one has none."""
+    """Return images for networks with BatchNorm. One client has a single sample, one has none."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (60, 28, 28), np.uint8), np.arange(60) % 3
     dataset = unskew.data.from_arrays(x, y, x[:20], y[:20], name="noise")
@@ -79,7 +73,7 @@ def inputs_of(split_, dataset):
 
 
 def filled(trial: Trial, weights: Weights) -> nn.Module:
-    """The trial's model with these weights, in evaluation mode."""
+    """Return the trial's model with these weights, in evaluation mode."""
     module = trial.build().eval()
     module.load_state_dict(weights.params | weights.buffers)
     return module
@@ -89,7 +83,7 @@ def filled(trial: Trial, weights: Weights) -> nn.Module:
 
 
 def make(name: str):
-    """Short stages: these tests are about what all programs share."""
+    """Make a program with short stages, for tests of what all programs have in common."""
     options = {
         "pkd": {"groups": "1/2;3/5/8", "warmup": 1, "expert_rounds": 1},
         "fedconcat": {"clusters": 2},
@@ -137,7 +131,8 @@ def test_defaults_train_skewed_digits(name, digits):
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_hard_clients_and_few_rounds(name, rounds, digits):
-    """One class, one sample, none, and a cohort in which some rounds meet nobody of a group or cluster."""
+    """Train clients with one class, one sample and none, with cohorts that miss all clients of a group or
+    cluster in some rounds."""
     zeros = (digits.train.labels == 0).nonzero().flatten()[:20]
     federation = split(digits, zeros, [1], [], range(1000, 1030))
     budget = SHORT.model_copy(update={"rounds": rounds, "cohort": 2})
@@ -174,7 +169,7 @@ def test_programs_take_a_method_as_their_base(name, skewed):
 
 
 def count_engines(monkeypatch) -> list[Trial]:
-    """The trials for which an engine is started from now on."""
+    """Return a list to which the trial of every engine is added that is started from now on."""
     started: list[Trial] = []
 
     class Counted(Loop):
@@ -213,7 +208,7 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("options", [{"groups": "1/2;3/5/8"}, {"rule": "topm", "looks": 2}])
 def test_a_killed_pkd_goes_on_in_its_last_stage(options, skewed, monkeypatch, tmp_path):
-    """It gives what an undisturbed run gives, bit for bit, without another round of warm-up or experts."""
+    """Check that it gives the bits of an undisturbed run, without another round of warm-up or experts."""
     budget = SHORT.model_copy(update={"rounds": 5})
     trial = Trial(skewed, "mlp-small", budget, engine="loop")
     program = pkd(warmup=2, expert_rounds=2, **options)
@@ -343,7 +338,8 @@ def test_a_model_without_a_last_linear_layer_is_refused(skewed):
 
 
 def test_the_cliques_of_the_pairs_printed_for_fashion_mnist():
-    """T-shirt 0, pullover 2, coat 4, shirt 6: the paper's two groups, which share the shirt."""
+    """Check T-shirt 0, pullover 2, coat 4 and shirt 6, which make the paper's two groups, both with the
+    shirt."""
     assert cliques([(0, 6), (2, 6), (4, 6), (2, 4)]) == [(0, 6), (2, 4, 6)]
     assert components([(0, 6), (2, 6), (4, 6), (2, 4), (1, 3)]) == [(0, 2, 4, 6), (1, 3)]
     assert cliques([]) == components([]) == []
@@ -428,7 +424,7 @@ def test_statistics_are_the_sums_a_client_sees(skewed, digits):
 
 
 def test_groups_are_found_from_sums(digits):
-    """As many samples of a class as there may be: only rates count."""
+    """Check that only rates count, however many samples a class has."""
     samples = torch.tensor([10.0, 1000.0, 20.0, 7.0, 300.0])
     right = samples * torch.tensor([0.6, 0.99, 0.9, 0.8, 0.5])
     sums = torch.cat([torch.from_numpy(CONFUSED) * samples[:, None], samples[:, None], right[:, None]], dim=1)
@@ -470,7 +466,7 @@ def test_pkd_without_weight_or_groups_is_fedavg_bit_for_bit(options, skewed):
 
 
 def test_experts_leave_no_trace_in_randomness_or_statistics(noise):
-    """Dropout and BatchNorm: the expert's passes move nothing."""
+    """Check that the expert's passes change nothing for dropout and BatchNorm."""
 
     def model():
         body = nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.Dropout(0.5))
@@ -482,7 +478,8 @@ def test_experts_leave_no_trace_in_randomness_or_statistics(noise):
 
 
 def test_pkd_teaches_nothing_where_nothing_is_confused():
-    """Classes far apart: once every sample is right, the experts are silent, whatever their weight."""
+    """Train on classes that are far apart. Once every sample is right, the experts have no effect, whatever
+    their weight."""
     rng = np.random.default_rng(0)
     y = np.arange(60) % 3
     x = (10 * np.eye(3)[y] + rng.normal(size=(60, 3)) / 10).astype(np.float32)
@@ -503,8 +500,8 @@ def test_pkd_teaches_where_classes_are_confused(skewed):
 
 
 def test_one_step_of_the_last_stage_by_hand(digits):
-    """One client, one full-batch step after a warm-up of one: CE + lam KL(expert || student) on the mistakes
-    within the group, the expert being this very client's own training on the group."""
+    """Take one full-batch step of one client after a warm-up of one: CE + lam KL(expert || student) on the
+    mistakes within the group. The expert is this client's own training on the group."""
     federation = split(digits, range(200))
     budget = Budget(rounds=2, epochs=1, batch_size=1000, lr=0.5, momentum=0, weight_decay=0)
     trial = Trial(federation, "mlp-small", budget)
@@ -594,7 +591,7 @@ def test_the_base_keeps_its_memory_over_the_stages(skewed):
 
 
 def test_the_cost_in_rounds_of_fedavg(digits):
-    """Eqs. 3-5 with the paper's numbers: LeNet-5 on 60000 images of 28×28, E = 5."""
+    """Check Eqs. 3-5 with the paper's numbers: LeNet-5 on 60000 images of 28×28, E = 5."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (100, 28, 28), np.uint8), np.arange(100) % 10
     dataset = unskew.data.from_arrays(x, y, x[:10], y[:10], name="balanced")
@@ -621,7 +618,7 @@ def test_the_cost_in_rounds_of_fedavg(digits):
 
 
 def test_confusion_may_be_averaged_over_rounds(skewed):
-    """Averaging over a model and its successor is not the same as looking at the last one."""
+    """Check that the mean over a model and its successor differs from the last one alone."""
     trial = Trial(skewed, "mlp-small", SHORT)
     one, two, both = (
         warm_up(Run(trial, Method()), rounds, looks=looks)[2] for rounds, looks in ((1, 1), (2, 1), (2, 2))
@@ -653,13 +650,14 @@ def test_pkd_says_what_is_wrong(skewed):
 
 
 def clusters_of(trial: Trial, clusters: int, capacity: float = 0.0, epsilon: float = 0.0):
-    """The cluster of each client, by what they answer when they are asked for their labels."""
+    """Return the cluster of each client, from the answers to the question for their labels."""
     answers = Run(trial, Method()).ask("label counts", partial(label_counts, epsilon))
     return cluster(trial, answers, clusters, capacity)
 
 
 def test_the_summed_logits_of_the_clusters(skewed):
-    """Last layers side by side and no round for a new one: the sum of what each cluster answers alone."""
+    """Check last layers that are put side by side without a round for a new one: the logits are the sum of
+    each cluster's own."""
     trial = Trial(skewed, "mlp-small", SHORT)
     kinds = clusters_of(trial, 2)
     result = unskew.train(trial, fedconcat(clusters=2, encoder_rounds=3, head="concatenated"))
@@ -720,7 +718,7 @@ def test_like_clients_are_put_together(digits):
 
 
 def test_clusters_may_be_limited_in_size(digits):
-    """Nine of ten clients alike: at most 1.2 * 10 / 2 = 6 in a cluster."""
+    """Check ten clients of which nine are alike: at most 1.2 * 10 / 2 = 6 are in a cluster."""
     y = digits.train.labels
     low, high = ((y < 5).nonzero().flatten(), (y >= 5).nonzero().flatten())
     clients = [low[20 * k : 20 * k + 20] for k in range(9)]
@@ -738,8 +736,8 @@ def test_noise_on_the_counts_is_drawn_from_the_seed(skewed):
 
 
 def test_a_round_of_the_new_head_by_hand(digits):
-    """A full-batch step at each client, on the features of both encoders, averaged uniformly although one
-    client has four times the other's data."""
+    """Take a full-batch step at each client, on the features of both encoders. The average is uniform
+    although one client has four times the other's data."""
     y = digits.train.labels
     parts = [(y < 5).nonzero().flatten()[:20], (y >= 5).nonzero().flatten()[:80]]
     budget = Budget(rounds=2, epochs=1, batch_size=1000, lr=0.5, momentum=0, weight_decay=0)
@@ -759,7 +757,8 @@ def test_a_round_of_the_new_head_by_hand(digits):
 
 
 def test_a_client_makes_three_batches_a_round(skewed):
-    """Three batches of one sample move the head; the same three samples, however many a client has."""
+    """Check that three batches of one sample move the head, the same three samples however many a client
+    has."""
     taken = []
 
     def loss(view):
@@ -773,7 +772,8 @@ def test_a_client_makes_three_batches_a_round(skewed):
 
 
 def test_counts_in_the_last_stage_are_those_of_the_samples_drawn(skewed):
-    """Two batches of 16 in the last stage: what a loss is told of the labels is what it sees of them."""
+    """Check that with two batches of 16 in the last stage, the counts of a loss are those of the samples that
+    it sees."""
     told, seen = [], []
 
     def loss(view):
@@ -796,8 +796,8 @@ def test_counts_in_the_last_stage_are_those_of_the_samples_drawn(skewed):
 
 
 def test_every_engine_is_started_once(skewed, monkeypatch):
-    """One for the labels, one for each cluster, one that tests them together, one that reads the test set's
-    features, one for the last layer: however many rounds there are."""
+    """Check that there is one engine for the labels, one for each cluster, one that tests them together, one
+    that reads the test set's features and one for the last layer, however many rounds there are."""
     started = count_engines(monkeypatch)
     numbers = []
     for rounds in (4, 12):
@@ -809,7 +809,8 @@ def test_every_engine_is_started_once(skewed, monkeypatch):
 
 
 def test_encoders_are_frozen_and_tests_are_of_the_whole_model(noise):
-    """With BatchNorm: statistics stay as the clusters left them, and the cached features are the model's."""
+    """Check with BatchNorm that its statistics stay as the clusters left them, and that the cached features
+    are the model's."""
     budget = SHORT.model_copy(update={"batch_size": 8})
     trial = Trial(noise, "lenet5-bn", budget)
     short = unskew.train(trial, fedconcat(clusters=2, encoder_rounds=1))
@@ -846,7 +847,8 @@ def test_fedconcat_says_what_is_wrong(skewed):
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 1000))
 def test_pooled_moments_are_those_of_all_samples(sizes, seed):
-    """Exactly, whoever holds what; a client with one sample has covariance 0, and counts."""
+    """Check that they are exact, however samples are divided. A client with one sample has covariance 0, and
+    counts."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(sum(sizes), 3)) + 5
     parts = np.split(x, np.cumsum(sizes)[:-1])
@@ -885,7 +887,7 @@ def test_one_client_has_the_ordinary_covariance():
 @pytest.mark.parametrize("samples", [4, 50])
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_virtual_features_have_the_moments_they_are_drawn_from(samples, diagonal):
-    """Also of fewer samples than dimensions, whose covariance is singular."""
+    """Check also fewer samples than dimensions, whose covariance is singular."""
     generator = torch.Generator().manual_seed(0)
     found = moments(3 * torch.randn(samples, 6, generator=generator) + 2, diagonal=diagonal)
     drawn = moments(virtual_features(found, 40_000, 0.0, generator), diagonal=diagonal)
@@ -923,8 +925,8 @@ def test_no_epochs_calibrate_nothing(skewed):
 
 
 def test_calibration_undoes_the_bias_of_a_skewed_head(digits):
-    """A client of one class trains last and alone: the head has forgotten all but that class, the body has
-    not."""
+    """Train a client of one class last and alone. The head has then forgotten all other classes, but the body
+    has not."""
     federation = unskew.federate(digits, "dirichlet:0.1", clients=5, seed=2)
     budget = Budget(rounds=8, epochs=2, batch_size=16, lr=0.05, cohort=1)
     trial = Trial(federation, "mlp-small", budget)
@@ -1005,7 +1007,7 @@ def test_local_only_is_every_client_alone(skewed):
 
 
 def test_local_only_keeps_its_clients_optimisers(skewed):
-    """budget.optimizer_state=kept against every client alone, who keeps its own."""
+    """Compare budget.optimizer_state=kept with each client trained alone, which keeps its own."""
     trial = Trial(skewed, "mlp-small", KEPT)
     kept = unskew.train(trial, local_only()).weights.params
     for client, mine in enumerate(skewed.partition.indices):
@@ -1070,7 +1072,7 @@ def test_local_only_has_no_server(skewed):
 
 @pytest.mark.skipif(not os.environ.get("UNSKEW_DATA"), reason="needs the FashionMNIST files in UNSKEW_DATA")
 def test_the_printed_groups_of_fashion_mnist_are_found():
-    """On 15000 images, after a warm-up that a test can afford, by every rule."""
+    """Check every rule on 15000 images, after a short warm-up."""
     dataset = unskew.load("fashion-mnist")
     federation = split(dataset, *(range(k, 15_000, 5) for k in range(5)))
     budget = Budget(rounds=50, epochs=1, batch_size=50, lr=0.01)
@@ -1082,7 +1084,8 @@ def test_the_printed_groups_of_fashion_mnist_are_found():
 
 
 def test_some_clients_can_be_asked(skewed):
-    """In the order in which they are named; what they are sent and answer is counted."""
+    """Check that they answer in the order in which they are named, and that what they receive and answer is
+    counted."""
     trial = Trial(skewed, "logistic", budget=Budget(rounds=1), engine="loop", device="cpu")
     run = Run(trial, Method())
 

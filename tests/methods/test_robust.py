@@ -51,7 +51,8 @@ RULES = {
 
 
 def updates(delta, *, weight=None, buffers=None) -> Updates:
-    """Of clients whose whole model is two tensors: the first column of their rows, and the others."""
+    """Make updates of clients whose whole model is two tensors: the first column of their rows, and the
+    others."""
     rows = torch.tensor(delta, dtype=torch.float32)
     m = len(rows)
     return Updates(
@@ -67,7 +68,7 @@ def updates(delta, *, weight=None, buffers=None) -> Updates:
 
 
 def combined(method: Method, sent: Updates) -> list[float]:
-    """What the cohort's updates become."""
+    """Return the server's combination of the cohort's updates."""
     weights = Weights({name: torch.zeros_like(rows[0]) for name, rows in sent.delta.items()}, {})
     state = ServerState(weights, method.server.init(weights))
     delta = method.server.combine(state, method.server.revise(state, sent))
@@ -147,7 +148,7 @@ def test_a_row_that_is_not_finite_is_neither_mixed_nor_clipped(bad):
 
 @pytest.mark.parametrize("name", RULES)
 def test_no_client_alone_moves_the_statistics_of_batch_norm(name):
-    """Its parameters look like everybody's."""
+    """Check a client whose parameters look like the others', but whose statistics do not."""
     mean = torch.tensor([[1.0, 2.0], [1.2, 2.2], [-1e9, math.nan], [1.1, 2.1]])
     steps = torch.tensor([3, 4, 2**60, 5])
     sent = updates([[1, 0]] * 4, buffers={"mean": mean, "steps": steps})
@@ -201,7 +202,7 @@ def alike(digits) -> unskew.Federation:
 
 @pytest.fixture(scope="module")
 def honest(alike) -> float:
-    """The accuracy of FedAvg where nobody attacks."""
+    """Return the accuracy of FedAvg without an attack."""
     return accuracy(alike, Method(), "none")
 
 
@@ -244,7 +245,7 @@ def test_they_go_with_client_methods_and_servers(alike, name):
 
 
 def test_statistics_of_batch_norm_survive_an_attack_on_them():
-    """Negative variances, which the mean passes on."""
+    """Check negative variances, which a mean would pass on."""
     trial = replace(hard_trial(normed_model), attack=Attack("sign-flip", fraction=0.2, scale=50.0))
     plain, robust = (unskew.train(trial, method).weights.buffers for method in (Method(), median()))
     assert (plain["1.running_var"] < 0).any()
@@ -332,7 +333,8 @@ def budgeted(**more) -> float:
 
 
 def test_epsilon_of_everybody_in_every_round_is_the_exact_one():
-    """Balle and Wang's formula of one Gaussian mechanism, to which all rounds come."""
+    """Compare with Balle and Wang's formula of one Gaussian mechanism, which is equivalent to all rounds
+    together."""
     eps, mu = budgeted(), 2 * math.sqrt(20) / 2.0
     delta = norm.cdf(mu / 2 - eps / mu) - math.exp(eps) * norm.cdf(-mu / 2 - eps / mu)
     assert delta == pytest.approx(1e-5, rel=1e-3)
@@ -346,7 +348,7 @@ def test_epsilon_grows_with_rounds_and_falls_with_noise_and_sampling():
 
 
 def told(federation, method, **more) -> float:
-    """The epsilon among the notes of a result."""
+    """Return the epsilon in the notes of a result."""
     (note,) = [note for note in unskew.train(private_trial(federation, **more), method).notes if "ε" in note]
     return float(note.split("ε = ")[1].split(" ")[0])
 

@@ -47,7 +47,8 @@ SERVERS = {
 
 
 def test_fedexp_over_the_whole_state_is_swamped_by_counters():
-    """Four clients that moved at right angles, and BatchNorm counters that went from 0 to 100 in all."""
+    """Check four clients that moved at right angles, and BatchNorm counters that went from 0 to 100 in all of
+    them."""
     state = ServerState(Weights({"w": torch.zeros(4)}, {"tracked": torch.tensor(0)}), {})
     updates = Updates(
         holders=4,
@@ -81,7 +82,7 @@ def test_weights_over_all_data_shrink_the_step_by_what_stayed_away(digits):
 
 @pytest.fixture(scope="module")
 def images():
-    """Three clients of 20, 33 and 1 images, for models with BatchNorm."""
+    """Return three clients of 20, 33 and 1 images, for models with BatchNorm."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (54, 28, 28), np.uint8), np.arange(54) % 3
     dataset = unskew.data.from_arrays(x, y, x[:20], y[:20], name="noise")
@@ -89,7 +90,7 @@ def images():
 
 
 def updates(delta, *, weight=None, steps=None, lr=0.1, momentum=0.0) -> Updates:
-    """Of clients whose whole model is one vector."""
+    """Make updates of clients whose whole model is one vector."""
     rows = torch.tensor(delta, dtype=torch.float32)
     m = len(rows)
     weight = [1 / m] * m if weight is None else weight
@@ -117,7 +118,7 @@ def aggregate(method: Method, state: ServerState, sent: Updates) -> ServerState:
 
 
 def moves(method: Method, deltas) -> list[np.ndarray]:
-    """Where the model is after each round of one client that sends these updates."""
+    """Return the model after each round of one client that sends these updates."""
     state, path = start(method, len(deltas[0])), []
     for delta in deltas:
         state = aggregate(method, state, updates([delta]))
@@ -143,7 +144,8 @@ def test_laws_hold_for_other_options_too(method):
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_statistics_of_batch_norm_are_averaged_as_ever(images, name):
-    """No rule sees them: after a round from the same model they are those of FedAvg, bit for bit."""
+    """Check that no rule changes them: after a round from the same model they are those of FedAvg, bit for
+    bit."""
     trial = Trial(images, "lenet5-bn", budget=Budget(rounds=1, epochs=1, batch_size=8))
     plain, other = unskew.train(trial).weights, unskew.train(trial, SERVERS[name]).weights
     assert plain.buffers.keys() == other.buffers.keys()
@@ -152,7 +154,7 @@ def test_statistics_of_batch_norm_are_averaged_as_ever(images, name):
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_run_goes_on_from_where_it_stood(skewed, name):
-    """All a rule remembers is in the state."""
+    """Check that all that a rule remembers is in the state."""
     budget = Budget(rounds=4, epochs=1, cohort=3)
     trial = Trial(skewed, "logistic", budget=budget)
     whole = unskew.train(trial, SERVERS[name])
@@ -249,7 +251,8 @@ def test_fedadam_in_numbers():
 
 @pytest.mark.parametrize("make", [fedadagrad, fedyogi])
 def test_a_large_tau_gives_fedavg(make):
-    """sqrt(v) and tau are then both tau, so the step is server_lr / (2 tau) times the update."""
+    """Check the case in which sqrt(v) and tau are both tau, so that the step is server_lr / (2 tau) times the
+    update."""
     delta = [0.3, -2.0, 0.0]
     (moved,) = moves(make(tau=1e4, server_lr=2e4, beta1=0.0), [delta])
     np.testing.assert_allclose(moved, delta, rtol=1e-5)
@@ -267,7 +270,7 @@ def test_the_second_moment_of_yogi_stays_positive(deltas):
 
 
 def test_yogi_and_adam_agree_where_the_second_moment_fits():
-    """At v = Delta^2 both leave v as it is."""
+    """Check that both leave v as it is at v = Delta^2."""
     delta = torch.tensor([0.2, -0.7])
     for make, name in ((fedadam, "fedadam"), (fedyogi, "fedyogi")):
         state = start(make(), 2)
@@ -311,7 +314,8 @@ def test_fednova_with_equal_steps_is_fedavg(digits):
 
 
 def test_steps_do_not_decide_what_a_client_counts():
-    """One and nine steps along two unit gradients: FedAvg would move nine times as far along the second."""
+    """Check one and nine steps along two unit gradients. FedAvg would move nine times as far along the
+    second."""
     sent = updates([[-0.1, 0.0], [0.0, -0.9]], steps=[1, 9])
     combined = fednova().server.combine(start(fednova(), 2), sent)["w"]
     torch.testing.assert_close(combined, torch.tensor([-0.25, -0.25]))
@@ -319,7 +323,8 @@ def test_steps_do_not_decide_what_a_client_counts():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_under_a_constant_gradient_unequal_clients_agree(digits, momentum):
-    """Every client goes straight on, the larger further: normalised, all updates are the same."""
+    """Check clients that move in a straight line, the larger one further. Normalised, all updates are the
+    same."""
 
     def straight(view):
         return sum(value.sum() for value in view.params.values())
@@ -334,7 +339,7 @@ def test_under_a_constant_gradient_unequal_clients_agree(digits, momentum):
 
 
 def test_fednova_knows_the_proximal_term_it_is_put_together_with():
-    """a_k of a constant gradient under a pull: the update divided by it is the gradient again."""
+    """Check a_k under a constant gradient and a pull: the update divided by it is the gradient again."""
     lr, mu, steps = 0.1, 0.5, [3, 12]
     distance = []
     for K in steps:
@@ -408,7 +413,7 @@ def test_fedexp_serves_the_mean_of_its_last_two_models(skewed):
 
 
 def models(trial, method, *, served=False) -> list[Weights]:
-    """The model after each round."""
+    """Return the model after each round."""
     engine = engines.start(trial)
     state, path = initial_state(method, engine.initial), []
     for _ in range(trial.budget.rounds):
@@ -467,7 +472,8 @@ def test_before_any_round_the_initial_model_is_served(digits):
 
 
 def test_combine_move_and_serve_compose(skewed):
-    """FedExP's update enters FedAvgM's velocity; the average is over the models that makes."""
+    """Check that FedExP's update enters FedAvgM's velocity, and that the average is over the models that
+    result."""
     trial = Trial(skewed, "logistic", budget=Budget(rounds=3, epochs=1))
     path = models(trial, fedexp() + fedavgm(beta=0.5))
     served = models(trial, fedexp() + fedavgm(beta=0.5) + ema(decay=0.6), served=True)

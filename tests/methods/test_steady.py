@@ -30,13 +30,13 @@ def samples_of(client: int) -> range:
 
 
 def trial_of(federation, **budget) -> Trial:
-    """Whole batches, so that the order of samples does not matter."""
+    """Make a trial with whole batches, so that the order of samples has no effect."""
     plain = {"rounds": 25, "steps": 2, "batch_size": 100, "lr": 0.2, "momentum": 0.0, "weight_decay": 0.0}
     return Trial(federation, lambda: nn.Linear(4, 3, bias=False), budget=Budget(**(plain | budget)))
 
 
 def by_hand(trial: Trial, cohorts, lam: float = 0.85):
-    """The equations in steady's file, step by step: the model that the server serves."""
+    """Compute the equations in steady's file step by step, and return the model that the server serves."""
     dataset = trial.federation.dataset
     x, y = torch.as_tensor(dataset.train.inputs), torch.as_tensor(dataset.train.labels)
     w = next(trial.build().parameters()).detach().clone()
@@ -68,7 +68,8 @@ def test_steady_is_its_equations(federation, cohort):
 
 
 def test_an_average_whose_length_follows_from_participation(federation):
-    """With half of all clients it moves by a quarter, as decay=0.75 does once its beginning is forgotten."""
+    """Check that with half of all clients it moves by a quarter, as decay=0.75 does once its beginning is
+    forgotten."""
     trial = trial_of(federation, cohort=2, rounds=60)
     path = unskew.train(trial, ema(decay="auto"))
     fixed = unskew.train(trial, ema(decay=0.75))

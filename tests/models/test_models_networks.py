@@ -103,7 +103,7 @@ MACS = [
 
 @pytest.mark.parametrize(("name", "inputs", "expected", "tolerance"), MACS)
 def test_multiply_adds(name: str, inputs: Inputs, expected: float, tolerance: float) -> None:
-    """Of convolutions and linear layers, for one image."""
+    """Count those of convolutions and linear layers, for one image."""
     total = 0
 
     def count(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
@@ -145,7 +145,8 @@ def test_every_weight_learns_through_functional_call(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "batch" in MODELS[name].norms])
 def test_norm_by_choice(name: str) -> None:
-    """Group normalisation has batch normalisation's weights and no buffers; a batch of one can train."""
+    """Check that group normalisation has batch normalisation's weights and no buffers, and that a batch of
+    one can train."""
     with torch.device("meta"):  # of these no values are looked at
         batched, default = build(name, CIFAR, 10, norm="batch"), build(name, CIFAR, 10)
         bare = build(name, CIFAR, 10, norm="none")

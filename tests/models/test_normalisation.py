@@ -43,7 +43,7 @@ def seeded(name: str, inputs: Inputs = CIFAR, **options: object) -> nn.Module:
 
 
 def by_hand(weight: Tensor, scale: float) -> Tensor:
-    """The formula, written out."""
+    """Compute the formula, written out."""
     rows = weight.flatten(1)
     n = rows.shape[1]
     mean = rows.sum(dim=1, keepdim=True) / n
@@ -135,7 +135,7 @@ def test_which_layers_are_standardised() -> None:
 
 @pytest.mark.parametrize("name", STANDARDISABLE)
 def test_outputs_keep_their_size_at_any_depth(name: str) -> None:
-    """Without a norm behind the convolutions: the scale of their weights alone does it."""
+    """Check it without a norm behind the convolutions: the scale of their weights alone keeps the size."""
     with torch.no_grad():
         out = seeded(name, norm="ws").eval()(images(2))
     assert 0.1 < float(out.features.square().mean().sqrt()) < 5

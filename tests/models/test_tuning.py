@@ -169,7 +169,7 @@ def test_training_goes_on_from_trained_weights(skewed, tmp_path):
         ),
         ({"tuning": Tuning(freeze=("*",))}, "the model has nothing to train"),
         ({"tuning": Tuning(lora=2, lora_layers=("head.x",))}, "no layer that can have an adapter"),
-        ({"tuning": Tuning(lora=2, lora_layers=("head",))}, "the last layer, 'head', is trained whole"),
+        ({"tuning": Tuning(lora=2, lora_layers=("head",))}, "the last layer, 'head', is trained as a whole"),
         ({"init": {"other": torch.ones(3)}}, "has no weights for this model"),
         ({"init": {"module.head.weight": torch.ones(10, 64)}}, "rename its tensors without 'module.'"),
         ({"init": {"head.weight": torch.full((10, 64), torch.nan)}}, "values that are not finite"),

@@ -2,40 +2,37 @@
 
 Shapes: logits and teacher [B, C], labels int [B], counts [C] (how many samples of each class the client
 holds: a list, a NumPy array, or a tensor on any device), features [B, d]. A function returns the mean over
-the batch unless it says otherwise; `reduction` is "mean", "sum", or "none": the values of the samples, [B].
+the batch unless it says otherwise; `reduction` is "mean", "sum", or "none" for one value per sample, [B].
 Samples whose label is `ignore_index` are left out, as if they were not in the batch.
 
 Rules that hold for all of them:
+
 - A class with count 0 (or below) is *vacant*. A term over an empty set of classes or samples is exactly 0,
   and its gradient is finite.
 - float16 and bfloat16 are computed in float32, float64 stays float64, also under autocast.
 - Teachers, anchors, experts and prototypes are constants: no gradient flows into them.
 - Shapes never depend on values and no value is read back from a device, so every function can be captured
-  in a CUDA graph, compiled, and goes through `torch.func.vmap` and `torch.func.grad`.
+  in a CUDA graph, compiled, and used with `torch.func.vmap` and `torch.func.grad`.
 - Shapes, types and plain numbers are checked, with a `UserError`. A label that is no class is a `UserError`
-  on the CPU and fails an assertion of the device on a GPU, which nobody waits for; it is not looked for
-  where a step is captured, compiled or traced.
+  on the CPU and fails an assertion of the device on a GPU, for which nothing waits. A step that is captured,
+  compiled or traced does not look for it.
 """
 
 from unskew.losses.counts import counts_of
-from unskew.losses.functions import (
+from unskew.losses.cross_entropies import (
     calibrated_cross_entropy,
     class_balanced_cross_entropy,
-    contrastive_term,
-    decorrelation_term,
+    focal_loss,
+    label_smoothing_cross_entropy,
+    margin_cross_entropy,
+    restricted_cross_entropy,
+)
+from unskew.losses.distillations import (
     decoupled_distillation,
     distillation,
-    focal_loss,
     label_masking_distillation,
-    label_smoothing_cross_entropy,
-    logit_suppression,
-    manifold_term,
-    margin_cross_entropy,
     not_true_distillation,
     partial_distillation,
-    prototype_margin_term,
-    proximal_term,
-    restricted_cross_entropy,
     vacant_distillation,
 )
 from unskew.losses.modules import (
@@ -52,6 +49,14 @@ from unskew.losses.modules import (
     FedVLSLoss,
     FocalLoss,
     MOONLoss,
+)
+from unskew.losses.terms import (
+    contrastive_term,
+    decorrelation_term,
+    logit_suppression,
+    manifold_term,
+    prototype_margin_term,
+    proximal_term,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What the losses accept, and the sentence for everything else."""
+"""Checks of the losses' arguments, with one sentence for each that is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ClassCounts: TypeAlias = "Tensor | Sequence[float] | NDArray[Any]"
 """How many samples of each class a client holds, one number per class."""
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
-"""What becomes of the values of the samples: their mean, their sum, or all of them, [B]."""
+"""How the losses of the samples are reduced: to their mean, to their sum, or not at all, [B]."""
 
 
 def upcast(x: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def upcast(x: Tensor) -> Tensor:
 
 
 def matrix(name: str, x: Tensor, columns: str) -> Tensor:
-    """Floating point rows, at least in float32."""
+    """Return rows of floating-point numbers, at least in float32, or refuse them."""
     check_tensor(name, x)
     if x.ndim != 2 or 0 in x.shape:
         raise UserError(
@@ -49,7 +49,8 @@ def checked_features(features: Tensor) -> Tensor:
 def checked_labels(
     labels: Tensor, rows: Tensor, classes: int, ignore_index: int | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The labels, 0 in the place of those to leave out, and which samples to keep: None is all of them."""
+    """Return the labels, and a mask of the samples to keep, which is None for all of them. Labels of other
+    samples are replaced by 0."""
     check_tensor("labels", labels)
     check_fits("labels", labels, rows, rows.shape[:1], "one class index per sample")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
@@ -62,7 +63,8 @@ def checked_labels(
 
 
 def check_range(labels: Tensor, classes: int) -> None:
-    """Refuse labels that are no class. Waits for no device, and leaves nothing in a graph."""
+    """Refuse labels that are no class. This waits for no device, and adds nothing to a step that is captured
+    or traced."""
     if _is_traced(labels):
         return
     if labels.device.type == "cpu":
@@ -82,7 +84,8 @@ def out_of_range(label: int, classes: int) -> str:
 
 
 def _is_traced(x: Tensor) -> bool:
-    """Whether there is no value to be read now, or reading it would become part of what is recorded."""
+    """Say whether a tensor has no value to be read now, or reading it would become part of what is
+    recorded."""
     return (
         torch.compiler.is_compiling()
         or type(x) is not Tensor
@@ -94,7 +97,7 @@ def _is_traced(x: Tensor) -> bool:
 
 
 def checked_counts(counts: ClassCounts, logits: Tensor) -> Tensor:
-    """The counts where the logits are."""
+    """Return the counts on the device of the logits, or refuse them."""
     n = counts_tensor(counts)
     if n.device != logits.device and not n.is_meta:
         n = n.to(logits.device, non_blocking=n.device.type == "cpu")
@@ -103,7 +106,7 @@ def checked_counts(counts: ClassCounts, logits: Tensor) -> Tensor:
 
 
 def counts_tensor(counts: ClassCounts) -> Tensor:
-    """As int64, or in the floating type they came in (at least float32)."""
+    """Return the counts as int64, or in the floating-point type that they have, at least float32."""
     if not isinstance(counts, Tensor):
         counts = _numbers(counts)
     known = counts.is_floating_point() and counts.device.type == "cpu" and not _is_traced(counts)
@@ -127,7 +130,8 @@ def _numbers(counts: object) -> Tensor:
 
 
 def constant(teacher: Tensor | None, logits: Tensor) -> Tensor:
-    """The teacher's logits without gradient, in the precision of the computation; None: a uniform one."""
+    """Return the teacher's logits without gradient, in the precision of the computation. None gives a uniform
+    teacher."""
     z = upcast(logits)
     if teacher is None:
         return torch.zeros_like(z)

@@ -1,4 +1,4 @@
-"""How many samples of each class there are."""
+"""The number of samples of each class in a loader or dataset."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ def counts_of(
     *,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """How many samples of each class a loader yields in one pass, int64 [classes] on the CPU.
+    """Count the samples of each class that a loader yields in one pass, int64 [classes] on the CPU.
 
-    A loader or dataset yields (inputs, labels, ...) or mappings with the labels under "labels", "label",
-    "targets", "target" or "y". Of a `DataLoader` the last batch counts also where `drop_last` leaves it out,
-    and no random state of PyTorch is changed. A flat list, array or tensor is taken as the labels themselves:
-    quicker, where they are at hand. `classes` is the number of outputs of the model; without it, as many as
-    the loader's dataset names in its `classes`, else up to the largest label, which misses vacant classes
-    after it.
+    - `loader`: a loader or dataset that yields (inputs, labels, ...), or mappings with the labels under
+      "labels", "label", "targets", "target" or "y". The last batch of a `DataLoader` is counted even if
+      `drop_last` leaves it out, and no random state of PyTorch changes. A flat list, array or tensor is taken
+      as the labels themselves, which is faster.
+    - `classes`: the number of outputs of the model. None takes the number of names in `classes` of the
+      loader's dataset; without these it counts up to the largest label, and so misses vacant classes after
+      it.
+    - `ignore_index`: samples with this label are left out.
     """
     if isinstance(loader, Tensor) or hasattr(loader, "__array_interface__") or _is_flat(loader):
         return _counted([label_tensor(loader)], classes, ignore_index)
@@ -70,7 +72,7 @@ def _counted(batches: Iterable[Tensor], classes: int | None, ignore_index: int |
 
 
 def _is_flat(labels: object) -> bool:
-    """Whether these are labels, and no batches."""
+    """Say whether a list holds labels, and not batches."""
     return (
         isinstance(labels, list | tuple)
         and len(labels) > 0
@@ -116,7 +118,7 @@ def _named_classes(loader: object) -> int | None:
 
 
 def whole(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """The same loader, with its last batch."""
+    """Return a loader that yields the same batches and also the last one, which `drop_last` leaves out."""
     batches = loader.batch_sampler
     iterated = isinstance(loader.dataset, IterableDataset)
     if iterated and loader.drop_last:
@@ -138,6 +140,7 @@ def whole(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 @contextmanager
 def same_randomness_after(loader: DataLoader[Any]) -> Iterator[None]:
+    """Set PyTorch's random state, and that of the loader's own generators, back when the block ends."""
     samplers = [loader.sampler, getattr(loader.batch_sampler, "sampler", None)]
     own = {loader.generator, *(getattr(each, "generator", None) for each in samplers)}
     states = [(generator, generator.get_state()) for generator in own if generator is not None]

@@ -1,8 +1,8 @@
-"""Whole objectives as modules: a cross-entropy, the terms a paper adds to it, and what these need.
+"""Whole objectives as modules: a cross-entropy, the terms that a paper adds to it, and the models for them.
 
-What is trained gives `logits`; `loss(logits, labels, ...)` is a scalar to differentiate. A teacher is copied
-when the module is made, frozen, and run on the inputs that are passed: make the module when the round begins,
-from the model as received.
+`loss(logits, labels, ...)` takes the logits of the model being trained and returns a scalar to differentiate.
+A teacher is copied when the module is made, frozen, and run on the inputs that are passed: make the module
+when the round begins, from the model as received.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from unskew.errors import UserError
-from unskew.losses import functions as f
 from unskew.losses.arguments import (
     ClassCounts,
     Reduction,
@@ -25,10 +24,28 @@ from unskew.losses.arguments import (
     checked_temperature,
     counts_tensor,
 )
+from unskew.losses.cross_entropies import (
+    calibrated_cross_entropy,
+    class_balanced_cross_entropy,
+    focal_loss,
+    label_smoothing_cross_entropy,
+    margin_cross_entropy,
+    restricted_cross_entropy,
+)
+from unskew.losses.distillations import (
+    decoupled_distillation,
+    distillation,
+    label_masking_distillation,
+    not_true_distillation,
+    vacant_distillation,
+)
+from unskew.losses.primitives import reduced
+from unskew.losses.terms import contrastive_term, decorrelation_term, logit_suppression, proximal_term
 
 
 class _Loss(nn.Module):
-    """Holds the counts of the client, where a loss needs them, and how the losses of samples are reduced."""
+    """The base of all: it holds the client's counts, for losses that need them, and the choice of
+    reduction."""
 
     counts: Tensor
 
@@ -42,26 +59,27 @@ class _Loss(nn.Module):
                 raise UserError(f"the shape of counts is {tuple(found.shape)}: pass one count per class.")
             self.register_buffer("counts", found)
 
-    def _held(self, logits: Tensor) -> Tensor:
-        """The counts, which go once to where the logits are."""
+    def _counts_at(self, logits: Tensor) -> Tensor:
+        """Return the counts on the device of the logits, to which they are moved once."""
         if self.counts.device != logits.device:
             self.counts = self.counts.to(logits.device)
         return self.counts
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return f.label_smoothing_cross_entropy(logits, labels, smoothing=0.0, **self._samples())
+        return label_smoothing_cross_entropy(logits, labels, smoothing=0.0, **self._samples())
 
     def _samples(self) -> dict[str, Any]:
         return {"reduction": self.reduction, "ignore_index": self.ignore_index}
 
     def _reduced(self, loss: Tensor, labels: Tensor) -> Tensor:
-        """Of a term that takes no labels."""
+        """Reduce a term that has one value per sample and does not take the labels itself."""
         keep = None if self.ignore_index is None else labels != self.ignore_index
-        return f.reduced(loss, keep, self.reduction)
+        return reduced(loss, keep, self.reduction)
 
 
 class _Frozen(nn.Module):
-    """A copy of a model as it is now: in evaluation mode, without gradients, whatever its owner does."""
+    """A frozen copy of a model: in evaluation mode, without gradients, whatever its owner does with the
+    original."""
 
     def __init__(self, name: str, model: nn.Module) -> None:
         super().__init__()
@@ -88,7 +106,7 @@ class _Frozen(nn.Module):
 
 
 class CalibratedLoss(_Loss):
-    """CalFAT, balanced softmax and, with another tau, logit adjustment: `calibrated_cross_entropy`."""
+    """`calibrated_cross_entropy`: CalFAT and balanced softmax, with another tau logit adjustment."""
 
     def __init__(
         self,
@@ -103,14 +121,12 @@ class CalibratedLoss(_Loss):
         self.tau, self.floor = tau, floor
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        n = self._held(logits)
-        return f.calibrated_cross_entropy(
-            logits, labels, n, tau=self.tau, floor=self.floor, **self._samples()
-        )
+        n = self._counts_at(logits)
+        return calibrated_cross_entropy(logits, labels, n, tau=self.tau, floor=self.floor, **self._samples())
 
 
 class FedLCLoss(_Loss):
-    """FedLC: `margin_cross_entropy`."""
+    """FedLC: `margin_cross_entropy`, with the label in its denominator."""
 
     def __init__(
         self,
@@ -126,8 +142,8 @@ class FedLCLoss(_Loss):
         self.vacant: Literal["mask", "clamp", "one"] = vacant
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        n = self._held(logits)
-        return f.margin_cross_entropy(logits, labels, n, tau=self.tau, vacant=self.vacant, **self._samples())
+        n = self._counts_at(logits)
+        return margin_cross_entropy(logits, labels, n, tau=self.tau, vacant=self.vacant, **self._samples())
 
 
 class FedRSLoss(_Loss):
@@ -146,8 +162,8 @@ class FedRSLoss(_Loss):
         self.alpha, self.soft = alpha, soft
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        n = self._held(logits)
-        return f.restricted_cross_entropy(
+        n = self._counts_at(logits)
+        return restricted_cross_entropy(
             logits, labels, n, alpha=self.alpha, soft=self.soft, **self._samples()
         )
 
@@ -167,8 +183,8 @@ class ClassBalancedLoss(_Loss):
         self.beta = beta
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        n = self._held(logits)
-        return f.class_balanced_cross_entropy(logits, labels, n, beta=self.beta, **self._samples())
+        n = self._counts_at(logits)
+        return class_balanced_cross_entropy(logits, labels, n, beta=self.beta, **self._samples())
 
 
 class FocalLoss(_Loss):
@@ -181,14 +197,14 @@ class FocalLoss(_Loss):
         self.gamma = gamma
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return f.focal_loss(logits, labels, gamma=self.gamma, **self._samples())
+        return focal_loss(logits, labels, gamma=self.gamma, **self._samples())
 
 
 class FedVLSLoss(_Loss):
     """FedVLS: `calibrated_cross_entropy + lam vacant_distillation + gamma logit_suppression`.
 
-    The suppression is a value of the whole batch, hence there is no `reduction`. gamma="auto" is 0.005, and
-    1 with form="paper", as in the release and in the paper.
+    The suppression is one number for the whole batch, hence there is no `reduction`. gamma="auto" is 0.005 as
+    in the release, and 1 with form="paper", as in the paper.
     """
 
     def __init__(
@@ -212,12 +228,12 @@ class FedVLSLoss(_Loss):
         self.form: Literal["official", "paper"] = form
 
     def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
-        n, skip = self._held(logits), self.ignore_index
-        distilled = f.vacant_distillation(logits, self.teacher(inputs), n, reduction="none")
+        n, skip = self._counts_at(logits), self.ignore_index
+        distilled = vacant_distillation(logits, self.teacher(inputs), n, reduction="none")
         return (
-            f.calibrated_cross_entropy(logits, labels, n, floor=self.floor, ignore_index=skip)
+            calibrated_cross_entropy(logits, labels, n, floor=self.floor, ignore_index=skip)
             + self.lam * self._reduced(distilled, labels)
-            + self.gamma * f.logit_suppression(logits, labels, n, form=self.form, ignore_index=skip)
+            + self.gamma * logit_suppression(logits, labels, n, form=self.form, ignore_index=skip)
         )
 
 
@@ -239,9 +255,9 @@ class FedNTDLoss(_Loss):
         self.beta, self.temperature = beta, checked_temperature(temperature)
 
     def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
-        taught = None if self.teacher is None else self.teacher(inputs)
-        return self._cross_entropy(logits, labels) + self.beta * f.not_true_distillation(
-            logits, taught, labels, temperature=self.temperature, **self._samples()
+        teacher_logits = None if self.teacher is None else self.teacher(inputs)
+        return self._cross_entropy(logits, labels) + self.beta * not_true_distillation(
+            logits, teacher_logits, labels, temperature=self.temperature, **self._samples()
         )
 
 
@@ -268,12 +284,12 @@ class FedLMDLoss(_Loss):
         self.fallback: Literal["ntd"] | None = fallback
 
     def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
-        taught = None if self.teacher is None else self.teacher(inputs)
-        return self._cross_entropy(logits, labels) + self.beta * f.label_masking_distillation(
+        teacher_logits = None if self.teacher is None else self.teacher(inputs)
+        return self._cross_entropy(logits, labels) + self.beta * label_masking_distillation(
             logits,
-            taught,
+            teacher_logits,
             labels,
-            self._held(logits),
+            self._counts_at(logits),
             temperature=self.temperature,
             majority=self.majority,
             fallback=self.fallback,
@@ -282,7 +298,8 @@ class FedLMDLoss(_Loss):
 
 
 class FedKDLoss(_Loss):
-    """FedKD: cross-entropy + `beta distillation`; with counts FedEKD, over the classes the client has."""
+    """FedKD: cross-entropy + `beta distillation`. With counts FedEKD, which distils over the client's classes
+    only."""
 
     def __init__(
         self,
@@ -301,8 +318,8 @@ class FedKDLoss(_Loss):
         self.beta, self.temperature = beta, checked_temperature(temperature)
 
     def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
-        classes = self._held(logits) > 0 if self.present_only else None
-        distilled = f.distillation(
+        classes = self._counts_at(logits) > 0 if self.present_only else None
+        distilled = distillation(
             logits, self.teacher(inputs), temperature=self.temperature, classes=classes, reduction="none"
         )
         return self._cross_entropy(logits, labels) + self.beta * self._reduced(distilled, labels)
@@ -329,7 +346,7 @@ class FedDKDLoss(_Loss):
         self.temperature = checked_temperature(temperature)
 
     def forward(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
-        return self._cross_entropy(logits, labels) + self.weight * f.decoupled_distillation(
+        return self._cross_entropy(logits, labels) + self.weight * decoupled_distillation(
             logits,
             self.teacher(inputs),
             labels,
@@ -341,9 +358,10 @@ class FedDKDLoss(_Loss):
 
 
 class FedProxLoss(_Loss):
-    """FedProx: cross-entropy + `proximal_term` between the model as it trains and as it was at the start.
+    """FedProx: cross-entropy + `proximal_term` between the model as it trains and as it was when this module
+    was made.
 
-    The start is when this module is made. The term is of the weights, hence there is no `reduction`.
+    The term is a sum over weights, hence there is no `reduction`.
     """
 
     def __init__(self, model: nn.Module, *, mu: float = 0.01, ignore_index: int | None = None) -> None:
@@ -356,14 +374,14 @@ class FedProxLoss(_Loss):
         now = {name: p for name, p in self._trained[0].named_parameters() if p.requires_grad}
         before = dict(self.anchor.model.named_parameters())
         anchor = {name: before[name] for name in now}
-        return self._cross_entropy(logits, labels) + f.proximal_term(now, anchor, mu=self.mu)
+        return self._cross_entropy(logits, labels) + proximal_term(now, anchor, mu=self.mu)
 
 
 class MOONLoss(_Loss):
     """MOON: cross-entropy + `mu contrastive_term`.
 
-    `anchor` and `previous` map inputs to features: the bodies of the model as received and of the client's
-    own model after its last round, or of several such.
+    `anchor` and `previous` map inputs to features. They are the bodies of the received model, and of the
+    client's own model after its last round (or of several such models).
     """
 
     def __init__(
@@ -387,7 +405,7 @@ class MOONLoss(_Loss):
 
     def forward(self, logits: Tensor, labels: Tensor, features: Tensor, *inputs: Any) -> Tensor:
         previous = torch.stack([model(inputs) for model in self.previous])
-        contrast = f.contrastive_term(
+        contrast = contrastive_term(
             features, self.anchor(inputs), previous, temperature=self.temperature, reduction="none"
         )
         return self._cross_entropy(logits, labels) + self.mu * self._reduced(contrast, labels)
@@ -396,7 +414,8 @@ class MOONLoss(_Loss):
 class FedDecorrLoss(_Loss):
     """FedDecorr: cross-entropy + `beta decorrelation_term`.
 
-    The term is of the whole batch, hence there is no `reduction`, and it takes in samples without a label.
+    The term is one number for the whole batch, hence there is no `reduction`. It includes samples whose label
+    is `ignore_index`.
     """
 
     def __init__(
@@ -412,6 +431,4 @@ class FedDecorrLoss(_Loss):
         self.form: Literal["code", "paper"] = form
 
     def forward(self, logits: Tensor, labels: Tensor, features: Tensor) -> Tensor:
-        return self._cross_entropy(logits, labels) + self.beta * f.decorrelation_term(
-            features, form=self.form
-        )
+        return self._cross_entropy(logits, labels) + self.beta * decorrelation_term(features, form=self.form)

@@ -1,6 +1,6 @@
 """One paper, one file. A constructor's keyword arguments are the method's hyperparameters.
 
-A method is listed by the line that imports it here; all else that there is to know of it stands in its file.
+A method is listed by the line that imports it here; all else about it is in its file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes methods from names: one by name, several combined, or one from a user's own file."""
+"""Methods made from names: one by name, several combined, or one from a user's own file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from unskew.user_code import run_file
 def assemble(
     parts: Mapping[str, Mapping[str, OptionValue]],
 ) -> tuple[Method | Program, dict[str, dict[str, OptionValue]]]:
-    """The methods of these names with these hyperparameters, combined; and all hyperparameters."""
+    """Make the methods of these names with these hyperparameters, combine them, and return them with all
+    hyperparameters, also those at their defaults."""
     made: list[Method | Program] = []
     resolved: dict[str, dict[str, OptionValue]] = {}
     for name, given in parts.items():
@@ -41,7 +42,8 @@ def assemble(
 
 
 def find(name: str) -> Card:
-    """A method of METHODS; of a file, such as mine.py; or an importable function, such as lab.mine.mine."""
+    """Find a method by its name: one of METHODS, one of a file, such as mine.py, or an importable function,
+    such as lab.mine.mine."""
     if name in METHODS:
         return METHODS[name]
     if "." not in name:
@@ -52,7 +54,7 @@ def find(name: str) -> Card:
 
 
 def _check_hyperparameters(own: Card) -> None:
-    """Refuse a method whose arguments cannot be written down as settings."""
+    """Refuse a method whose arguments cannot be written as settings."""
     for key, each in inspect.signature(own.make).parameters.items():
         if each.kind not in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD):
             raise UserError(
@@ -67,13 +69,14 @@ def _check_hyperparameters(own: Card) -> None:
             )
         if key in NO_HYPERPARAMETERS:
             raise UserError(
-                f"'{own.name}' has a hyperparameter called {key}, which in settings is the method's own: "
-                "call it otherwise."
+                f"'{own.name}' has a hyperparameter called {key}, which settings use for something else: "
+                "choose another name."
             )
 
 
 def fill(name: str, card: Card, given: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
-    """Every hyperparameter, the given ones checked against the constructor's types."""
+    """Return all hyperparameters of a method, with the given values checked against the constructor's
+    types."""
     options, kinds = card.options, typing.get_type_hints(card.make)
     for key, value in given.items():
         if not options:
@@ -90,12 +93,12 @@ def fill(name: str, card: Card, given: Mapping[str, OptionValue]) -> dict[str, O
 
 
 def _kind(default: OptionValue) -> typing.Any:
-    """The type of a hyperparameter that has none written down."""
+    """Return the type of a hyperparameter without an annotation, from its default."""
     return int | float if type(default) is int else type(default)
 
 
 def _from_file(path: Path) -> MakeMethod:
-    """The function named like the file, or the only public one defined in it."""
+    """Return the function that is named like the file, or the only public one defined in it."""
     module = run_file(path, "method")
     functions = {
         each: value
@@ -110,6 +113,7 @@ def _from_file(path: Path) -> MakeMethod:
 
 
 def _from_import(name: str) -> MakeMethod:
+    """Return the function of this name from an importable module."""
     module_name, _, function = name.rpartition(".")
     try:
         make = getattr(importlib.import_module(module_name), function)

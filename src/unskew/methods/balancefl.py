@@ -82,7 +82,7 @@ def balancefl(*, prob: Prob = "constant", p: float = 1.0) -> Method:
 
 
 def within_class_factor(features: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-    """R [d, d] with R^T R = S, the scatter within classes divided by the number of samples."""
+    """Return R [d, d] with R^T R = S, the scatter within classes divided by the number of samples."""
     member = one_hot(labels, len(counts)).to(features.dtype)
     mean = member.T @ features / counts.clamp(min=1).unsqueeze(1)
     # The triangular factor of the centred features: S itself is not formed, may be singular, needs no jitter.

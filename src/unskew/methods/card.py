@@ -1,4 +1,4 @@
-"""What there is to know of a method beside its code."""
+"""Cards: the name, costs and page of a method."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Card:
     sends: str = "nothing"
     """What leaves the client besides the weights and the number of samples."""
     stated: bool = True
-    """Whether somebody has written all this down. If not, it is not known."""
+    """Whether the fields above were stated. If not, they are unknown."""
 
     def __call__(self, **options: OptionValue) -> Method | Program:
-        """The method with these hyperparameters."""
+        """Make the method with these hyperparameters."""
         return self.make(**options)
 
     @property
     def idea(self) -> str:
-        """One line: the constructor's docstring begins with it."""
+        """The first line of the constructor's docstring."""
         return (inspect.getdoc(self.make) or "").partition("\n")[0]
 
     @property
@@ -54,7 +54,7 @@ class Card:
 
     @property
     def needs_sgd(self) -> str:
-        """Why clients must move by SGD; empty: they may move by any optimiser."""
+        """Why clients must use SGD; empty if they may use any optimiser."""
         made = self.make()
         return (made.base if isinstance(made, Program) else made).needs_sgd
 
@@ -75,8 +75,8 @@ def card(
     traffic: str = "none",
     sends: str = "nothing",
 ) -> Callable[[M], M]:
-    """Write a card for a constructor, whose methods then know how they were made. One that goes by two names
-    has two cards."""
+    """Write a card for a constructor, whose methods then know how they were made. A constructor with two
+    names has two cards."""
 
     def write(make: M) -> M:
         known = make if any(each.make is make for each in _WRITTEN) else _naming(make, name)
@@ -87,6 +87,8 @@ def card(
 
 
 def _naming(make: M, name: str) -> M:
+    """Return a constructor whose methods keep this name and the hyperparameters that were given."""
+
     @wraps(make)
     def named(**options: OptionValue) -> Method | Program:
         method = make(**options)
@@ -96,12 +98,12 @@ def _naming(make: M, name: str) -> M:
 
 
 def written() -> dict[str, Card]:
-    """The cards written so far, by name."""
+    """Return the cards written so far, by name."""
     return {each.name: each for each in _WRITTEN}
 
 
 def card_of(make: MakeMethod, name: str) -> Card:
-    """What was written of a constructor; otherwise a card that states nothing."""
+    """Return the card of a constructor. A constructor without one gets a card that states nothing."""
     for each in reversed(_WRITTEN):
         if each.make is make:
             return each

@@ -18,7 +18,7 @@ Deviations:
   one into the same formula. Clients are pooled one after another, which is the same sum without its
   cancellation.
 - 200 virtual features per class are FL-bench's number; papers go from 100 to 2000. They are trained on with
-  the trial's SGD (first learning rate, momentum, weight decay, batch size), `epochs` times, from the
+  the trial's optimiser (first learning rate, momentum, weight decay, batch size), `epochs` times, from the
   trained layer.
 - covariance="diagonal" keeps d numbers per class in place of d^2. `shrinkage` s moves a covariance towards
   the sphere of the same trace: (1 - s) Sigma + s tr(Sigma)/d I.
@@ -82,7 +82,8 @@ def ccvr(
         waiting: list[Round] = []
 
         def one_behind(round: Round) -> None:
-            """Which round is the last is known after it, and that one is told when it is calibrated."""
+            """Report each round when the next one has ended. Only then is it known not to be the last, which
+            is reported after its calibration."""
             for before in waiting:
                 run.tell(before)
             waiting[:] = [round]
@@ -146,7 +147,7 @@ class Moments:
 
 
 def moments(features: Tensor, *, diagonal: bool = False) -> Moments:
-    """The moments of features [n, d], in float64."""
+    """Return the moments of features [n, d], in float64."""
     x = features.double()
     mean = x.mean(dim=0)
     gap = x - mean
@@ -155,7 +156,7 @@ def moments(features: Tensor, *, diagonal: bool = False) -> Moments:
 
 
 def merge(first: Moments, second: Moments) -> Moments:
-    """The exact moments of both sets of samples together."""
+    """Return the exact moments of both sets of samples together."""
     n, m = first.count, second.count
     gap = second.mean - first.mean
     between = gap.square() if first.covariance.ndim == 1 else torch.outer(gap, gap)
@@ -164,7 +165,7 @@ def merge(first: Moments, second: Moments) -> Moments:
 
 
 def client_moments(views: Iterable[View], head: Head, *, diagonal: bool) -> Tensors:
-    """What one client sends: the moments of every class it holds, under the class's number."""
+    """Return what one client sends: the moments of every class that it holds, under the class's number."""
     features, labels = list[Tensor](), list[Tensor]()
     for view in views:
         head.check(view.params, view.out)
@@ -182,7 +183,7 @@ def client_moments(views: Iterable[View], head: Head, *, diagonal: bool) -> Tens
 
 
 def pool(answers: Iterable[Tensors]) -> dict[int, Moments]:
-    """The moments of every class over all clients, from what they sent."""
+    """Return the moments of every class over all clients, from their answers."""
     pooled: dict[int, Moments] = {}
     for sent in answers:
         for name in sent:
@@ -195,7 +196,7 @@ def pool(answers: Iterable[Tensors]) -> dict[int, Moments]:
 
 
 def virtual_features(found: Moments, samples: int, shrinkage: float, generator: torch.Generator) -> Tensor:
-    """Draws from the class's Gaussian, [samples, d]."""
+    """Draw features from the class's Gaussian, [samples, d]."""
     noise = torch.randn(samples, len(found.mean), generator=generator, dtype=torch.float64)
     noise = noise.to(found.mean.device)
     if found.covariance.ndim == 1:
@@ -217,7 +218,7 @@ def calibrate(
     epochs: int,
     shrinkage: float,
 ) -> Params:
-    """The last layer of a model, trained on virtual features of these classes."""
+    """Train the model's last layer on virtual features of these classes, and return its weights."""
     if not classes:
         return {name: weights.params[name] for name in head.names}
     seed = draw_seed(trial.seed, Purpose.SERVER, trial.budget.rounds)

@@ -57,15 +57,15 @@ def centralised() -> Program:
     """Train on all data in one place, with the same budget."""
 
     def run(run: Run) -> Result:
-        mine, trial = run.trial.federation, run.trial
-        everything = np.concatenate(mine.partition.indices)
-        partition = partition_of([everything], mine.dataset, recipe="centralised", notes=mine.partition.notes)
+        federation, trial = run.trial.federation, run.trial
+        dataset, old_partition = federation.dataset, federation.partition
+        all_rows = np.concatenate(old_partition.indices)
+        partition = partition_of([all_rows], dataset, recipe="centralised", notes=old_partition.notes)
         budget = trial.budget.model_copy(update={"cohort": "all"})
-        dataset = mine.dataset
-        if trial.attack.kind == "label-flip":  # clients that lie about their labels do so here too
-            labels = trial.attack.labels(mine, trial.seed)
+        if trial.attack.kind == "label-flip":  # clients that train on wrong labels do so here too
+            labels = trial.attack.labels(federation, trial.seed)
             dataset = replace(dataset, train=replace(dataset.train, labels=labels))
-        pooled = Federation(dataset, partition, mine.validation)
+        pooled = Federation(dataset, partition, federation.validation)
         trial = replace(trial, federation=pooled, budget=budget, probe=Probe(), attack=Attack())
 
         def without_traffic(round: Round) -> Round:
@@ -79,14 +79,14 @@ def centralised() -> Program:
             notes.append("centralised: no client sends a model, so none attacked.")
         if run.trial.probe.every:
             notes.append("centralised: no client trains, so none was probed.")
-        data = Traffic(up=_data_size(mine, everything), down=0)
+        data = Traffic(up=_data_size(federation, all_rows), down=0)
         return run.result(trained.weights, trained.state, trained.rounds, notes=notes, traffic=data)
 
     return Program(run, work=Work(), one_place="it trains on all data in one place")
 
 
 def _data_size(federation: Federation, rows: NDArray[np.int64]) -> int:
-    """The bytes of these training samples."""
+    """Return the size of these training samples in bytes."""
     train = federation.dataset.train
     return sum(len(rows) * value.nbytes // len(value) for value in (train.inputs, train.labels))
 
@@ -137,11 +137,11 @@ def local_only() -> Program:
 
 
 def _train_alone(run: Run, clients: Sequence[int], model: Callable[[Stage], Weights]) -> Stage:
-    """Every client's own model, round by round. `model` makes one of all of them."""
+    """Train every client's own model, round by round. `model` stacks all of them into one."""
     trial, base, engine = run.trial, run.base, run.engine()
     federation, budget = trial.federation, trial.budget
     nothing = store_of(trial).empty()
-    everybody = federation.clients / trial.cohort
+    clients_per_cohort = federation.clients / trial.cohort
 
     def begin() -> Stage:
         states = [State(ServerState(engine.initial, {}), nothing, nothing, nothing) for _ in clients]
@@ -203,14 +203,14 @@ def _train_alone(run: Run, clients: Sequence[int], model: Callable[[Stage], Weig
             stage,
             states=tuple(states.values()),
             rounds=(*stage.rounds, round),
-            cost=None if cost is None else cost * everybody,
+            cost=None if cost is None else cost * clients_per_cohort,
         )
 
     return run.repeat("training", begin, advance, rounds=budget.rounds, model=model)
 
 
 def mean_assessment(tests: Sequence[Assessment]) -> Assessment:
-    """The tests of several models as one: their confusions summed, all else averaged."""
+    """Return the tests of several models as one: confusion matrices are summed, all else is averaged."""
     domains = [test.domains for test in tests if test.domains is not None]
     return Assessment(
         confusion=np.sum([test.confusion for test in tests], axis=0),
@@ -224,8 +224,9 @@ def mean_assessment(tests: Sequence[Assessment]) -> Assessment:
 def own_answers(
     sites: Sites | None, clients: Sequence[int], tests: Sequence[Assessment]
 ) -> NDArray[np.integer] | None:
-    """What every client's own model answers on the test samples of its own sites. On samples of sites that no
-    client has to itself, none is asked."""
+    """Return what every client's own model answers on the test samples of the client's sites. On samples of a
+    site that belongs to no client the answer is the number of classes, which is none of them. The result is
+    None without sites, or if none belongs to a client."""
     if sites is None or not (sites.clients >= 0).any():
         return None
     asked = sites.clients[sites.owners]
@@ -238,7 +239,7 @@ def own_answers(
 
 
 def unstacked(models: Weights) -> list[Weights]:
-    """The models of which `stacked` made one."""
+    """Return the models from which `stacked` made one."""
     number = len(next(iter(models.params.values())))
     return [
         Weights(
@@ -250,8 +251,8 @@ def unstacked(models: Weights) -> list[Weights]:
 
 
 def stacked(models: Sequence[Weights]) -> Weights:
-    """All models in one, on a new first axis. What all of them share, such as parameters that nobody trains,
-    takes the memory of one."""
+    """Stack all models on a new first axis. A tensor that all of them share, such as parameters that are not
+    trained, takes the memory of one."""
 
     def stack(parts: Sequence[Tensors]) -> Tensors:
         return {name: stack_one([part[name] for part in parts]) for name in parts[0]}

@@ -74,7 +74,7 @@ def dp(*, clip: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5)
                 )
             mean = noisy_mean(updates, trial, state.round, clip=clip, noise_multiplier=noise_multiplier)
             m = len(updates.weight)
-            # All that follows sees the private mean in place of every client's update, and nothing of theirs.
+            # Every update is replaced by the private mean, and nothing else of the clients is passed on.
             return replace(
                 updates,
                 weight=torch.full_like(updates.weight, 1 / m),
@@ -89,7 +89,7 @@ def dp(*, clip: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5)
                 accountants()
             return {}
 
-        run.value("accountants", find_accountants, shared=False)  # now, not when all is trained
+        run.value("accountants", find_accountants, shared=False)  # fail now rather than after training
         method = base + Method(server=Server(revise=protected))
         trained = run.train("training", method)
         note = _note(trial, base, noise_multiplier=noise_multiplier, delta=delta, rounds=len(trained.rounds))
@@ -100,7 +100,7 @@ def dp(*, clip: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5)
 
 
 def _note(trial: Trial, base: Method, *, noise_multiplier: float, delta: float, rounds: int) -> str:
-    """What these rounds have cost in privacy."""
+    """Say in a sentence what these rounds cost in privacy."""
     if not noise_multiplier:
         return "dp: noise_multiplier is 0, so there is no privacy: updates were clipped and nothing else."
     cohort, clients = trial.cohort, trial.federation.clients
@@ -124,7 +124,8 @@ def _note(trial: Trial, base: Method, *, noise_multiplier: float, delta: float, 
 
 
 def noisy_mean(updates: Updates, trial: Trial, round: int, *, clip: float, noise_multiplier: float) -> Params:
-    """The mean over the cohort of clipped updates, with noise that depends on the seed and the round."""
+    """Return the mean over the cohort of clipped updates, with noise that depends on the seed and the
+    round."""
     norms = squared_norms(updates.delta).sqrt()
     rows = without_unsound(updates.delta, norms.isfinite())
     mean = weighted_sum(rows, torch.where(norms > clip, clip / norms, 1.0) / trial.cohort)
@@ -137,12 +138,13 @@ def noisy_mean(updates: Updates, trial: Trial, round: int, *, clip: float, noise
 
 
 def _keeps_nothing(trial: Trial, base: Method) -> bool:
-    """Whether clients begin every round as if it were their first."""
+    """Say whether clients begin every round as if it were their first."""
     keeps = base.memory.update is not Memory().update or trial.statistics == "local"
     return not keeps and trial.budget.optimizer_state == "fresh"
 
 
 def _refuse_what_is_unprotected(trial: Trial, base: Method, *, has_buffers: bool) -> None:
+    """Refuse models and methods for which clipping and noise would not protect a client."""
     require(
         not (has_buffers and trial.statistics == "average"),
         "dp protects parameters, but this model's BatchNorm statistics would be averaged as they are: set "

@@ -10,8 +10,9 @@ but the model that is tested, saved and deployed is an average over the rounds, 
     a <- decay a + (1 - decay) w[t+1],   served: a / (1 - decay^(t+1))
     decay="auto":  a <- a + s (w[t+1] - a),   s = max(1 / (t+1), r / 2, 0.05),   served: a
 
-r is the share of the clients that took part in the round: the mean of all rounds so far, until there are
-enough of them for every client to have taken part twice, at most 20.
+r is the share of the clients that took part in the round. With "auto" a is therefore the plain mean of all
+models until there were enough rounds for every client to take part twice (2 / r of them, at most 20), and
+then an average that moves by r / 2, at least by 0.05.
 
 Deviations:
 - The division makes up for the average's start at zero, so that after the first round the served model is the
@@ -37,7 +38,7 @@ from unskew.types import Server, ServerState, Tensors, Updates, Weights
 
 AVERAGE, ROUNDS = "ema/average", "ema/rounds"
 LEAST_SHARE = 0.05
-"""The least share of the newest model in the average, with decay="auto"."""
+"""The least share of the newest model in the average, if decay is "auto"."""
 
 
 @card("ema")
@@ -63,7 +64,7 @@ def ema(*, decay: float | Literal["auto"] = 0.8) -> Method:
 
 
 def _share(rounds: int, decay: float | Literal["auto"], updates: Updates) -> float:
-    """How much of the average the model of this round is."""
+    """Return the share of this round's model in the average."""
     if decay == "auto":
         return max(1 / rounds, participation(updates) / 2, LEAST_SHARE)
     return (1 - decay) / (1 - decay**rounds)

@@ -24,14 +24,13 @@ Deviations:
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from unskew.errors import require
 from unskew.losses import proximal_term
 from unskew.method import START, Method, Work
 from unskew.methods.card import COPY, card
-from unskew.parts.naming import taken, under
+from unskew.parts.naming import taken, under, zeros
 from unskew.types import Params, Server, ServerState, Tensors, View, Weights
 
 MOMENTUM = "fedacg/momentum"
@@ -47,7 +46,7 @@ def fedacg(*, lam: float = 0.85, beta: float = 0.001) -> Method:
         return proximal_term(view.params, view.scope.anchor.params, mu=2 * beta)
 
     def init(weights: Weights) -> Tensors:
-        return under(MOMENTUM, {name: torch.zeros_like(value) for name, value in weights.params.items()})
+        return zeros(MOMENTUM, weights)
 
     def send(state: ServerState) -> Weights:
         momentum, now = taken(MOMENTUM, state.memory), state.weights

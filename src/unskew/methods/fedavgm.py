@@ -18,12 +18,10 @@ Deviations:
 
 from __future__ import annotations
 
-import torch
-
 from unskew.errors import require
 from unskew.method import Method
 from unskew.methods.card import card
-from unskew.parts.naming import taken, under
+from unskew.parts.naming import taken, under, zeros
 from unskew.types import Params, Server, ServerState, Tensors, Weights
 
 VELOCITY = "fedavgm/velocity"
@@ -37,7 +35,7 @@ def fedavgm(*, beta: float = 0.7, server_lr: float = 1.0, dampening: float = 0.0
     require(0 <= dampening < 1, f"dampening is {dampening} but should be at least 0 and below 1.")
 
     def init(weights: Weights) -> Tensors:
-        return under(VELOCITY, {name: torch.zeros_like(value) for name, value in weights.params.items()})
+        return zeros(VELOCITY, weights)
 
     def move(state: ServerState, delta: Params) -> tuple[Params, Tensors]:
         velocity = {

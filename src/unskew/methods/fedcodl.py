@@ -90,7 +90,8 @@ def fedcodl(
 
 
 def _continued(method: Method, warmup_rounds: int) -> Method:
-    """The method, in which a client that took part in the round before starts at its own last weights."""
+    """Return the method with clients that start at their own last weights if they took part in the round
+    before."""
 
     def init(weights: Weights, counts: Tensor) -> Tensors:
         never = torch.full((), -2, device=next(iter(weights.params.values())).device)

@@ -60,8 +60,9 @@ from unskew.faults import require_enough
 from unskew.method import Method
 from unskew.methods.card import card
 from unskew.metrics import Assessment, Traffic
-from unskew.parts.architecture import Concatenation
-from unskew.parts.heads import Head, find_head
+from unskew.parts.architecture import Concatenation, side_by_side
+from unskew.parts.clusters import cluster_shares
+from unskew.parts.heads import find_head
 from unskew.parts.servers import combine_equally
 from unskew.probe import merge
 from unskew.program import Program, Run
@@ -108,29 +109,29 @@ def fedconcat(
     def run(run: Run) -> Result:
         trial, rounds = run.trial, run.trial.budget.rounds
         trial.federation.dataset.train.whole()  # the last layer trains on the features of all of it
-        for_head = run.base + Method(server=Server(combine=combine_equally))
-        last = _encoder_rounds(encoder_rounds, rounds, head)
-        sent = run.ask("label counts", partial(label_counts, epsilon))
-        kinds = cluster(trial, sent, clusters, capacity)
-        K = int(kinds.max(initial=0)) + 1
-        whole = replace(
+        head_method = run.base + Method(server=Server(combine=combine_equally))
+        stage_rounds = _encoder_rounds(encoder_rounds, rounds, head)
+        answers = run.ask("label counts", partial(label_counts, epsilon))
+        cluster_of = cluster(trial, answers, clusters, capacity)
+        K = int(cluster_of.max(initial=0)) + 1
+        concat_trial = replace(
             trial.with_model(ConcatModel(trial, K)),
             statistics="average" if trial.statistics == "average" else "batch",
             augment=Augment(),
         )
-        encoders = train_encoders(run, whole, kinds, last)
-        weights = encoders.best or concatenated(run, whole, encoders)
+        encoders = train_encoders(run, concat_trial, cluster_of, stage_rounds)
+        weights = encoders.best or concatenated(run, concat_trial, encoders)
         all_rounds = list(encoders.rounds)
-        if last < rounds:
+        if stage_rounds < rounds:
             if head == "random":
-                weights = replace(weights, params=run.engine(whole).initial.params)
-            heads = train_head(run, whole, for_head, weights, last, batches)
-            weights = heads.best or with_head(for_head, weights, heads)
-            all_rounds += heads.rounds
+                weights = replace(weights, params=run.engine(concat_trial).initial.params)
+            head_stage = train_head(run, concat_trial, head_method, weights, stage_rounds, batches)
+            weights = head_stage.best or with_head(head_method, weights, head_stage)
+            all_rounds += head_stage.rounds
         state = State(ServerState(weights, {}, all_rounds[-1].number))
-        scores = run.engine(whole).probability_scores(weights)
-        notes = list(_notes(kinds, clusters, last))
-        return run.result(weights, state, all_rounds, trial=whole, notes=notes, scores=scores)
+        scores = run.engine(concat_trial).probability_scores(weights)
+        notes = list(_notes(cluster_of, clusters, stage_rounds))
+        return run.result(weights, state, all_rounds, trial=concat_trial, notes=notes, scores=scores)
 
     why = "its last layer is trained on features that all clients' data are turned into in one place"
     return Program(run, one_place=why)
@@ -138,7 +139,7 @@ def fedconcat(
 
 @dataclass(frozen=True)
 class ConcatModel:
-    """Makes as many of the trial's models side by side, under a fresh last layer."""
+    """Makes `nets` of the trial's models side by side, with a fresh last layer on all of them."""
 
     trial: Trial
     nets: int
@@ -156,7 +157,7 @@ class ConcatModel:
 
 
 def label_counts(epsilon: float, scope: Scope, look: Look) -> Tensors:
-    """What a client sends of its labels: their counts, with Laplace noise where epsilon is given."""
+    """Return what a client sends of its labels: their counts, with Laplace noise if epsilon is above 0."""
     counts = scope.counts
     if not epsilon or not counts.sum():
         return {"counts": counts}
@@ -165,82 +166,68 @@ def label_counts(epsilon: float, scope: Scope, look: Look) -> Tensors:
 
 
 def cluster(trial: Trial, answers: Sequence[Tensors], clusters: int, capacity: float) -> NDArray[np.int64]:
-    """Which cluster each client belongs to, [N], by the counts they sent: numbers from 0 without gaps, -1 for
-    clients without data."""
-    sent = np.stack([answer["counts"].cpu().numpy() for answer in answers]).clip(min=0)
-    some = sent.any(axis=1)
-    shares = (sent / np.maximum(sent.sum(axis=1, keepdims=True), 1e-9)).round(6)
-    kinds = np.full(len(sent), -1)
-    if some.any():
+    """Return the cluster of each client, [N], by the counts that clients sent. Clusters are numbered from 0
+    without gaps; -1 stands for clients without data."""
+    counts = np.stack([answer["counts"].cpu().numpy() for answer in answers]).clip(min=0)
+    has_data = counts.any(axis=1)
+    shares = (counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-9)).round(6)
+    cluster_of = np.full(len(counts), -1)
+    if has_data.any():
         seed = int(stream(trial.seed, Purpose.SERVER, 0).integers(2**32))
-        kinds[some] = _like_shares(shares[some], clusters, capacity, seed)
-    return kinds
-
-
-def _like_shares(shares: NDArray[np.float64], clusters: int, capacity: float, seed: int) -> NDArray[np.int64]:
-    K = min(clusters, len(np.unique(shares, axis=0)))
-    # Here and not above: the two take as long to import as PyTorch, and no other method needs them.
-    from scipy.optimize import linear_sum_assignment
-    from sklearn.cluster import KMeans
-
-    means = KMeans(K, n_init=10, random_state=seed).fit(shares)
-    kinds = means.labels_
-    if capacity:
-        most = math.ceil(capacity * len(shares) / K)
-        places = np.repeat(means.transform(shares) ** 2, most, axis=1)
-        kinds = linear_sum_assignment(places)[1] // most
-    numbered: NDArray[np.int64] = np.unique(kinds, return_inverse=True)[1]
-    return numbered
+        cluster_of[has_data] = cluster_shares(shares[has_data], clusters, capacity, seed)
+    return cluster_of
 
 
 # Stage 2
 
 
-def train_encoders(run: Run, whole: Trial, kinds: NDArray[np.int64], rounds: int) -> Stage:
-    """Every cluster for itself, all of them round by round. Their models side by side are tested."""
+def train_encoders(run: Run, concat_trial: Trial, cluster_of: NDArray[np.int64], rounds: int) -> Stage:
+    """Train every cluster for itself, all of them round by round, and test their models side by side."""
     trial, method = run.trial, run.base
     never = trial.budget.rounds + 1
-    trials = [
+    cluster_trials = [
         replace(
             trial,
-            federation=only_clients(trial.federation, kinds == kind),
-            evaluation=trial.evaluation.model_copy(update={"every": never}),  # only side by side
-            faults=trial.faults.model_copy(update={"min_clients": 0}),  # of all clusters together
+            federation=only_clients(trial.federation, cluster_of == number),
+            evaluation=trial.evaluation.model_copy(update={"every": never}),  # the models are tested together
+            faults=trial.faults.model_copy(update={"min_clients": 0}),  # see require_enough below
             stop=Stop(),
         )
-        for kind in range(int(kinds.max(initial=0)) + 1)
+        for number in range(int(cluster_of.max(initial=0)) + 1)
     ]
-    each = [run.engine(mine) for mine in trials]
+    cluster_engines = [run.engine(cluster_trial) for cluster_trial in cluster_trials]
 
     def first() -> Stage:
-        return Stage(tuple(initial_state(method, engine.initial) for engine in each))
+        return Stage(tuple(initial_state(method, engine.initial) for engine in cluster_engines))
 
     def advance(stage: Stage) -> Stage:
         done = len(stage.rounds) + 1
         steps = [
-            run_round(mine, method, engine, state)
-            for mine, engine, state in zip(trials, each, stage.states, strict=True)
+            run_round(cluster_trial, method, engine, state)
+            for cluster_trial, engine, state in zip(
+                cluster_trials, cluster_engines, stage.states, strict=True
+            )
         ]
         stage = replace(stage, states=tuple(state for state, _ in steps))
         due = trial.evaluation.due(done, trial.budget.rounds)
         test = validation = None
         if due:
-            model = concatenated(run, whole, stage)
-            test = run.engine(whole).evaluate(model).result()
+            model = concatenated(run, concat_trial, stage)
+            test = run.engine(concat_trial).evaluate(model).result()
             if trial.federation.validation is not None:
-                validation = run.engine(whole).evaluate(model, "validation").result()
-        one = _one_round([round for _, round in steps], trial.federation, test, validation)
-        require_enough(trial.faults, done - 1, len(one.trained), one.faults)
-        return replace(stage, rounds=(*stage.rounds, one), cost=rounds_cost(trial, method, done))
+                validation = run.engine(concat_trial).evaluate(model, "validation").result()
+        round = _one_round([part for _, part in steps], trial.federation, test, validation)
+        require_enough(trial.faults, done - 1, len(round.trained), round.faults)
+        return replace(stage, rounds=(*stage.rounds, round), cost=rounds_cost(trial, method, done))
 
     only_stage = rounds == trial.budget.rounds
-    model = partial(concatenated, run, whole) if only_stage else None
+    model = partial(concatenated, run, concat_trial) if only_stage else None
     return run.repeat("encoders", first, advance, rounds=rounds, model=model)
 
 
-def concatenated(run: Run, whole: Trial, encoders: Stage) -> Weights:
-    """The clusters' models side by side, as one."""
-    engine = run.engine(whole)
+def concatenated(run: Run, concat_trial: Trial, encoders: Stage) -> Weights:
+    """Put the clusters' models side by side, as one."""
+    engine = run.engine(concat_trial)
     head = find_head(run.trial.build(), len(run.trial.federation.dataset.classes))
     head.check_plain()
     models = [run.base.server.serve(state.server) for state in encoders.states]
@@ -251,21 +238,10 @@ def concatenated(run: Run, whole: Trial, encoders: Stage) -> Weights:
 
 
 def only_clients(federation: Federation, members: NDArray[np.bool_]) -> Federation:
-    """A federation of the same clients under the same numbers, of which only the members hold data."""
+    """Return a federation of the same clients under the same numbers in which only the members have data."""
     old = federation.partition
     indices = tuple(mine if in_ else mine[:0] for mine, in_ in zip(old.indices, members, strict=True))
     return Federation(federation.dataset, replace(old, indices=indices, counts=old.counts * members[:, None]))
-
-
-def side_by_side(models: Sequence[Weights], head: Head, like: Weights) -> Weights:
-    """Models with this head as one concatenation, whose logits are the sum of theirs."""
-    each = [model.params | model.buffers for model in models]
-    nets = {f"nets.{kind}.{name}": value for kind, net in enumerate(each) for name, value in net.items()}
-    bias = torch.zeros_like(like.params["head.bias"])
-    if head.bias is not None:
-        bias = torch.stack([net[head.bias] for net in each]).sum(dim=0)
-    weight = torch.cat([net[head.weight] for net in each], dim=1)
-    return Weights({"head.weight": weight, "head.bias": bias}, {name: nets[name] for name in like.buffers})
 
 
 def _one_round(
@@ -274,7 +250,7 @@ def _one_round(
     test: Assessment | None,
     validation: Assessment | None,
 ) -> Round:
-    """The clusters' rounds as one."""
+    """Return the clusters' rounds as one."""
     samples = [int(federation.sizes[part.trained].sum()) for part in parts]
     losses = [part.train_loss * n for part, n in zip(parts, samples, strict=True) if n]
     probes = [part.probe for part in parts if part.probe is not None]
@@ -285,7 +261,7 @@ def _one_round(
         seconds=sum(part.seconds for part in parts),
         test=test,
         validation=validation,
-        # A client takes part in every cluster's round, in all but one without data: it gets one model.
+        # Every client is in every cluster's round, without data in all but one, but it receives one model.
         faults=tuple(fault for part in parts for fault in part.faults),
         traffic=Traffic(up=sum(part.traffic.up for part in parts), down=parts[0].traffic.down),
         samples=sum(part.samples for part in parts),
@@ -299,13 +275,15 @@ def _one_round(
 # Stage 3
 
 
-def train_head(run: Run, whole: Trial, method: Method, weights: Weights, done: int, batches: int) -> Stage:
-    """The rounds that are left, for the last layer alone: on the encoders' features, which stay the same.
-    What training one layer computes is not counted."""
-    budget = whole.budget
-    heads = replace(
-        whole,
-        federation=features_of(run, whole, weights),
+def train_head(
+    run: Run, concat_trial: Trial, method: Method, weights: Weights, done: int, batches: int
+) -> Stage:
+    """Train the last layer alone in the rounds that are left, on the encoders' features, which stay the same.
+    The computation for one layer is not counted."""
+    budget = concat_trial.budget
+    head_trial = replace(
+        concat_trial,
+        federation=features_of(run, concat_trial, weights),
         model="logistic",
         statistics="average",
         budget=budget.model_copy(update={"epochs": 1, "steps": None}) if batches else budget,
@@ -321,51 +299,51 @@ def train_head(run: Run, whole: Trial, method: Method, weights: Weights, done: i
         return Stage((initial_state(method, Weights(weights.params, {}), round=done),))
 
     def advance(stage: Stage) -> Stage:
-        state, round = run_round(heads, method, run.engine(heads), stage.states[0], sampler=sampler)
+        state, round = run_round(head_trial, method, run.engine(head_trial), stage.states[0], sampler=sampler)
         return replace(stage, states=(state,), rounds=(*stage.rounds, round))
 
     model = partial(with_head, method, weights)
     return run.repeat("last layer", first, advance, rounds=budget.rounds - done, model=model)
 
 
-def with_head(method: Method, weights: Weights, heads: Stage) -> Weights:
-    """The concatenation with the last layer that this stage has come to."""
-    return Weights(method.server.serve(heads.states[0].server).params, weights.buffers)
+def with_head(method: Method, weights: Weights, stage: Stage) -> Weights:
+    """Return the concatenation with the last layer that this stage has trained so far."""
+    return Weights(method.server.serve(stage.states[0].server).params, weights.buffers)
 
 
-def features_of(run: Run, whole: Trial, weights: Weights) -> Federation:
-    """The data as the concatenation sees it. Clients compute their part of it, which stays with them; the
-    server that of the test split, and of the validation set."""
-    dataset, federation = whole.federation.dataset, whole.federation
+def features_of(run: Run, concat_trial: Trial, weights: Weights) -> Federation:
+    """Return the federation with features of the concatenation in place of its data. Clients compute those of
+    their data, which stay with them, and the server those of the test split and of the validation set."""
+    dataset, federation = concat_trial.federation.dataset, concat_trial.federation
     head = weights.params["head.weight"]
-    models = head.shape[1] // find_head(run.trial.build(), len(dataset.classes)).features
+    encoders = head.shape[1] // find_head(run.trial.build(), len(dataset.classes)).features
     train = torch.zeros(len(dataset.train), head.shape[1], device=head.device)
-    own = run.ask("features", _features, weights, trial=whole, local=True, models=models)
-    for client, answer in enumerate(own):
+    answers = run.ask("features", _features, weights, trial=concat_trial, local=True, models=encoders)
+    for client, answer in enumerate(answers):
         if answer:
             train[federation.indices(client).to(head.device)] = answer["features"]
-    seen = replace(
+    of_features = replace(
         dataset,
         name=f"features of {dataset.name}",
         train=replace(dataset.train, inputs=train),
-        test=_split_features(run, whole, weights, dataset.test),
+        test=_split_features(run, concat_trial, weights, dataset.test),
         mean=(),
         std=(),
         vocabulary=0,
     )
     held = federation.validation
-    validation = None if held is None else _split_features(run, whole, weights, held)
-    return Federation(seen, federation.partition, validation)
+    validation = None if held is None else _split_features(run, concat_trial, weights, held)
+    return Federation(of_features, federation.partition, validation)
 
 
-def _split_features(run: Run, whole: Trial, weights: Weights, split: Split) -> Split:
-    """A split as the concatenation sees it, read as one client's data. In random order, for models that
-    normalise by the batch."""
-    order = stream(whole.seed, Purpose.BATCH_ORDER).permutation(len(split))
-    swapped = replace(whole.federation.dataset, train=replace(split, owners=None))
+def _split_features(run: Run, concat_trial: Trial, weights: Weights, split: Split) -> Split:
+    """Return a split with the features of the concatenation as its inputs. It is read as one client's data,
+    in random order, for models that normalise by the batch."""
+    order = stream(concat_trial.seed, Purpose.BATCH_ORDER).permutation(len(split))
+    swapped = replace(concat_trial.federation.dataset, train=replace(split, owners=None))
     held = Federation(swapped, partition_of([order], swapped, recipe="one split"))
-    everyone = whole.budget.model_copy(update={"cohort": "all"})
-    reader = run.engine(replace(whole, federation=held, budget=everyone, stop=Stop()))
+    everyone = concat_trial.budget.model_copy(update={"cohort": "all"})
+    reader = run.engine(replace(concat_trial, federation=held, budget=everyone, stop=Stop()))
     head = weights.params["head.weight"]
     features = torch.zeros(len(split), head.shape[1], device=head.device)
     views = reader.look(Task(0, 0, held.holding(0)), weights)
@@ -379,12 +357,12 @@ def _features(scope: Scope, look: Look) -> Tensors:
 
 
 def _finite(features: Sequence[Tensor]) -> Tensor:
-    """Features in one table. What is not finite, of a model that diverged, becomes 0."""
+    """Join features to one table. Values that are not finite, of a model that diverged, become 0."""
     return torch.cat(list(features)).nan_to_num(0.0, 0.0, 0.0)
 
 
 def draw_samples(trial: Trial, task: Task, samples: int) -> Task:
-    """The task with up to so many of the client's samples, without replacement."""
+    """Return the task with at most so many of the client's samples, drawn without replacement."""
     mine = task.holding.rows
     order = stream(trial.seed, Purpose.BATCH_ORDER, task.round, task.client).permutation(len(mine))
     return replace(task, holding=holding_of(trial.federation.dataset, mine[order[:samples]]))
@@ -402,8 +380,8 @@ def _encoder_rounds(wanted: int | Literal["auto"], rounds: int, head: HeadStart)
     return wanted
 
 
-def _notes(kinds: NDArray[np.int64], clusters: int, encoder_rounds: int) -> Iterable[str]:
-    sizes = np.bincount(kinds[kinds >= 0], minlength=1).tolist()
+def _notes(cluster_of: NDArray[np.int64], clusters: int, encoder_rounds: int) -> Iterable[str]:
+    sizes = np.bincount(cluster_of[cluster_of >= 0], minlength=1).tolist()
     yield (
         f"FedConcat: clusters of {', '.join(map(str, sizes))} clients, {encoder_rounds} rounds for the "
         f"encoders; its model holds {len(sizes)} of them, the other methods' one."

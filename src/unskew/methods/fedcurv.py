@@ -33,7 +33,7 @@ from torch.nn.functional import cross_entropy
 from unskew.errors import require
 from unskew.method import Method, Work
 from unskew.methods.card import card
-from unskew.parts.naming import select, taken, under
+from unskew.parts.naming import select, taken, under, zeros
 from unskew.trial import Trial
 from unskew.types import (
     End,
@@ -50,8 +50,8 @@ from unskew.types import (
 )
 
 U, V = "fedcurv/u", "fedcurv/v"
-"""At a client its own I_k and I_k w_k, at the server and in a broadcast the sums over clients; reported is
-how a client's own have changed, from which the server keeps its sums."""
+"""Names of I_k and I_k w_k: at a client its own, at the server and in a broadcast their sums over clients. A
+client reports how its own have changed, which the server adds to its sums."""
 P, Q = "fedcurv/p", "fedcurv/q"
 
 
@@ -76,8 +76,7 @@ def fedcurv(*, lam: float = 1.0, samples: int = 500, batch_size: int = 50) -> Me
         return lam * total
 
     def init(weights: Weights, counts: Tensor) -> Tensors:
-        zeros = {name: torch.zeros_like(value) for name, value in weights.params.items()}
-        return under(U, zeros) | under(V, zeros)
+        return zeros(U, weights) | zeros(V, weights)
 
     def prepare(scope: Scope, look: Look) -> Tensors:
         others = {
@@ -96,8 +95,7 @@ def fedcurv(*, lam: float = 1.0, samples: int = 500, batch_size: int = 50) -> Me
         return own, {name: value - scope.memory[name] for name, value in own.items()}
 
     def server_init(weights: Weights) -> Tensors:
-        zeros = {name: torch.zeros_like(value) for name, value in weights.params.items()}
-        return under(U, zeros) | under(V, zeros)
+        return zeros(U, weights) | zeros(V, weights)
 
     def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
         sums = select(U, state.memory) | select(V, state.memory)
@@ -121,6 +119,7 @@ def fedcurv(*, lam: float = 1.0, samples: int = 500, batch_size: int = 50) -> Me
 
 @torch.enable_grad()
 def _fisher(end: End, samples: int, batch_size: int) -> Params:
+    """Return the diagonal Fisher information of the cross-entropy at the client's last weights."""
     total = {name: torch.zeros_like(value) for name, value in end.weights.params.items()}
     batches, left = 0, samples
     for view in end.look(end.weights, grad=True, batch_size=batch_size, shuffle=True):

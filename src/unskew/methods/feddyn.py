@@ -36,7 +36,7 @@ from unskew.errors import require
 from unskew.losses import proximal_term
 from unskew.method import DRIFT, START, Method, Work
 from unskew.methods.card import card
-from unskew.parts.naming import taken, under
+from unskew.parts.naming import taken, under, zeros
 from unskew.parts.servers import equal_mean
 from unskew.types import End, Memory, Params, Scope, Server, ServerState, Tensors, Updates, View, Weights
 
@@ -102,10 +102,10 @@ def feddyn(
         work=Work(),
         roles=frozenset({DRIFT, START} if serve == "mean" else {DRIFT}),
         needs_sgd="it takes a client's move for a gradient, which the signed steps of Adam are not",
-        memory=Memory(lambda weights, counts: under(GRADIENT, _zeros(weights)), update=update),
+        memory=Memory(lambda weights, counts: zeros(GRADIENT, weights), update=update),
         server=Server(
             combine=combine,
-            init=lambda weights: under(H, _zeros(weights)) | under(MEAN, weights.params),
+            init=lambda weights: zeros(H, weights) | under(MEAN, weights.params),
             note=note,
             serve=plain_mean if serve == "mean" else Server().serve,
         ),
@@ -113,7 +113,3 @@ def feddyn(
         if serve == "mean"
         else (),
     )
-
-
-def _zeros(weights: Weights) -> Params:
-    return {name: torch.zeros_like(value) for name, value in weights.params.items()}

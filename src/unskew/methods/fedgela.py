@@ -106,7 +106,7 @@ class GelaModel:
 
 
 def simplex(d: int, classes: int, seed: int) -> Tensor:
-    """Unit vectors [C, d] with pairwise cosine -1/(C-1), in a random orientation."""
+    """Return unit vectors [C, d] with pairwise cosine -1/(C-1), in a random orientation."""
     generator = torch.Generator().manual_seed(seed)
     basis = torch.linalg.qr(torch.randn(d, classes, generator=generator, dtype=torch.float64)).Q
     centring = torch.eye(classes, dtype=torch.float64) - 1 / classes

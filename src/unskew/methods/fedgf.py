@@ -83,7 +83,7 @@ def fedgf(
         return {SHARE: any_.new_zeros(()), **strayed, **under(POINT, weights.params)}
 
     def mix(memory: Tensors, updates: Updates) -> Tensors:
-        """Return c of the next round, and what it follows from."""
+        """Return c of the next round, and the window of rounds from which it is computed."""
         if not isinstance(c, str):
             return {SHARE: torch.full_like(memory[SHARE], c)}
         far = squared_norms(updates.delta).sqrt().mean() > threshold

@@ -23,13 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from unskew.errors import require
 from unskew.method import Method
 from unskew.methods.card import card
-from unskew.parts.naming import taken, under
+from unskew.parts.naming import taken, under, zeros
 from unskew.types import Params, Server, ServerState, Tensors, Weights
 
 
@@ -74,8 +73,7 @@ def _adaptive(
     M, V = f"{name}/m", f"{name}/v"
 
     def init(weights: Weights) -> Tensors:
-        zero = {name: torch.zeros_like(value) for name, value in weights.params.items()}
-        return under(M, zero) | under(V, {name: value + tau**2 for name, value in zero.items()})
+        return zeros(M, weights) | {name: value + tau**2 for name, value in zeros(V, weights).items()}
 
     def move(state: ServerState, delta: Params) -> tuple[Params, Tensors]:
         m, v = taken(M, state.memory), taken(V, state.memory)

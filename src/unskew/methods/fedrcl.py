@@ -66,7 +66,7 @@ def fedrcl(
 def relaxed_contrast(
     features: Tensor, labels: Tensor, *, tau: float, lam: float, negatives: int
 ) -> tuple[Tensor, Tensor]:
-    """The contrast between classes and the penalty within them, of features [B, d], as means over the
+    """Return the contrast between classes and the penalty within them, for features [B, d], as means over the
     batch."""
     lengthless = directions(features)
     cosine = lengthless @ lengthless.T

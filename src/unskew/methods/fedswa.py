@@ -16,11 +16,12 @@ FedMoSWA adds SCAFFOLD's correction, with a server control that follows the clie
 Without local momentum S = sum_j lr_j = lr (K (1 + rho) + 1 - rho) / 2.
 
 Deviations:
-- rho is 0.1, alpha 1.5 and gamma 0.2, from others' notes on the paper. The released code falls from 2 lr to
-  0 by FedSWA, moves by the mean (alpha=1), and lets lr itself follow a cosine over the rounds, which here is
-  the budget's `--set budget.schedule=cosine`. Its FedMoSWA has a constant rate and gamma=0.4, and reads c_k
-  where nobody writes it, so that a control belongs to whoever computes the client; an older version has the
-  falling rate, gamma=0.1, and divides by lr K (1 + rho) / 2.
+- rho is 0.1, alpha 1.5 and gamma 0.2, from others' notes on the paper. In the released code FedSWA's rate
+  falls from 2 lr to 0, its server moves by the mean (alpha=1), and lr itself follows a cosine over the
+  rounds, which here is the budget's `--set budget.schedule=cosine`. Its FedMoSWA has a constant rate and
+  gamma=0.4, and reads c_k from a place to which nothing is written, so that a control stays with the process
+  that computes the client; an older version has the falling rate, gamma=0.1, and divides by
+  lr K (1 + rho) / 2.
 - The release clips gradients to norm 10 and has weight decay 0.001.
 - With local momentum S takes it into account, as SCAFFOLD's divisor does here.
 - gamma=0 is not FedSWA: -c_k stays. With gamma = rho = alpha = 1 and all clients in every round FedMoSWA is
@@ -29,12 +30,12 @@ Deviations:
 
 from __future__ import annotations
 
-import torch
+from functools import partial
 
 from unskew.errors import require
 from unskew.method import DRIFT, LrFactor, Method, Work
 from unskew.methods.card import card
-from unskew.parts.naming import select, taken, under
+from unskew.parts.naming import select, taken, under, zeros
 from unskew.parts.steps import distance
 from unskew.types import End, Memory, Params, Scope, Server, ServerState, Tensors, Updates, Weights
 
@@ -84,8 +85,8 @@ def fedmoswa(*, rho: float = 0.1, alpha: float = 1.5, gamma: float = 0.2) -> Met
     return Method(
         corrections=(correction,),
         lr_factor=falling,
-        memory=Memory(lambda weights, counts: _zeros(weights), update=update),
-        server=Server(init=_zeros, move=server.move, note=note, share=share),
+        memory=Memory(lambda weights, counts: zeros(CONTROL, weights), update=update),
+        server=Server(init=partial(zeros, CONTROL), move=server.move, note=note, share=share),
         roles=frozenset({DRIFT}),
         fresh_momentum=True,
         needs_sgd="its controls are gradients, and so is a client's move, divided by lr and steps, under SGD "
@@ -110,7 +111,3 @@ def _extrapolating(alpha: float) -> Server:
         return {name: value + alpha * delta[name] for name, value in state.weights.params.items()}, {}
 
     return Server(move=Server().move if alpha == 1 else move)
-
-
-def _zeros(weights: Weights) -> Tensors:
-    return under(CONTROL, {name: torch.zeros_like(value) for name, value in weights.params.items()})

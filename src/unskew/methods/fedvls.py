@@ -45,7 +45,7 @@ from unskew.methods.card import COPY, TEACHER, card
 from unskew.types import View
 
 WEIGHTS = {"official": 0.005, "paper": 1.0}
-"""The weights of the suppression: hard-coded in the released client; Eq. 6."""
+"""The weights of the suppression: as hard-coded in the released client, and as in Eq. 6."""
 
 UNBOUNDED = (
     "FedVLS's logit suppression as printed has no minimum and training is likely to diverge: "

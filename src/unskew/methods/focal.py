@@ -68,8 +68,8 @@ def focal(*, gamma: float = 2.0, classwise: bool = False, detach_weight: bool = 
 
 
 def _look_before(scope: Scope, look: Look) -> Tensors:
-    """What a client finds out before it trains: the accuracies that the server knows, and what the received
-    model gets right here."""
+    """Return the accuracies that the server sent, and for each class how many of the client's samples the
+    received model gets right."""
     classes = len(scope.counts)
     unknown = torch.full((classes,), math.nan, device=scope.counts.device)
     correct = torch.zeros_like(scope.counts)
@@ -85,7 +85,7 @@ def _report(scope: Scope, end: End) -> tuple[Tensors, Tensors]:
 
 def _note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
     correct, samples = updates.reported[CORRECT].sum(0), updates.reported[SAMPLES].sum(0)
-    accuracy = correct / samples  # NaN where the cohort has no sample
+    accuracy = correct / samples  # NaN if the cohort has no sample of a class
     before = state.memory.get(ACCURACY, accuracy)
     return {ACCURACY: torch.where(samples > 0, accuracy, before)}
 

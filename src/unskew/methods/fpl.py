@@ -64,8 +64,8 @@ def fpl(*, tau: float = 0.02, average: Average = "size") -> Method:
 def prototype_loss(
     features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor, *, tau: float
 ) -> Tensor:
-    """l_cp + l_up, the mean over the batch. prototypes [C, K, d]; known: bool [C, K]. Rows that are not known
-    may hold anything. A sample whose class has no known prototype contributes 0."""
+    """Return l_cp + l_up, the mean over the batch. `prototypes` are [C, K, d] and `known` bool [C, K]; rows
+    that are not known may hold any values. A sample whose class has no known prototype contributes 0."""
     C, K, d = prototypes.shape
     features = features.to(torch.promote_types(features.dtype, torch.float32))
     prototypes = torch.where(known.unsqueeze(2), prototypes.to(features.dtype), 0.0)

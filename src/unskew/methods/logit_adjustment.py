@@ -44,11 +44,11 @@ from unskew.trial import weights_of
 from unskew.types import End, Look, Memory, Scope, Server, ServerState, Tensors, Updates, View, Weights
 
 COUNTS = "logit-adjustment/counts"
-"""At a client: the counts that it has reported. At the server: the sum over the clients that have."""
+"""At a client: the counts that it has reported. At the server: their sum over the clients."""
 CHANGE = "logit-adjustment/change"
-"""Reported: how a client's counts differ from those that it has reported before."""
+"""Reported: the difference between a client's counts and those that it reported before."""
 TOTAL = "logit-adjustment/total"
-"""Broadcast: the sum over clients. At the client: what its prior is taken from."""
+"""Broadcast: the sum over clients. At the client: the counts of which the prior is made."""
 
 
 @card(

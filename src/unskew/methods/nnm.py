@@ -49,7 +49,8 @@ def nnm(*, fraction: float = 0.2) -> Method:
         sound = sound_rows(updates.delta)
         n = sound.sum()
         distances = squared_distances(updates.delta, sound)
-        distances = torch.where(sound, distances, torch.inf)  # a row that is not sound is not even its own
+        # A row that is not sound is near none, not even itself.
+        distances = torch.where(sound, distances, torch.inf)
         near = (ranks(distances) < n - bad_clients(fraction, n)) & sound
         mixing = near / near.sum(dim=1, keepdim=True).clamp(min=1)
         rows = without_unsound(updates.delta, sound)

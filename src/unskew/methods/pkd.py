@@ -52,10 +52,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from unskew import metrics
 from unskew.data import remote
@@ -71,7 +69,16 @@ from unskew.method import Method, Tally, Work
 from unskew.methods.card import card
 from unskew.metrics import Traffic
 from unskew.notation import parse_class_groups
-from unskew.parts.groups import Floats, Group, Grouping, Rule, weak_groups
+from unskew.parts.confusion import class_statistics, group_samples, rates, summed
+from unskew.parts.groups import (
+    Group,
+    Grouping,
+    Rule,
+    groups_from_tensor,
+    groups_to_tensor,
+    in_one_group,
+    weak_groups,
+)
 from unskew.parts.heads import resize_head
 from unskew.program import Program, Run, Trained
 from unskew.result import Result, Round, State
@@ -80,7 +87,7 @@ from unskew.trial import Probe, Stop, Trial, weights_of
 from unskew.types import Look, Scope, Tensors, View, Weights
 
 ACTIVATED = Tally("activated", "samples that ask an expert")
-"""Counted once per epoch: n_KD of Eq. 6."""
+"""Every sample is counted in every epoch: n_KD of Eq. 6."""
 
 ExpertStart = Literal["fresh", "body"]
 Direction = Literal["forward", "reverse"]
@@ -116,7 +123,7 @@ def pkd(
 ) -> Program:
     """Where two weak classes are confused, learn from an expert on these classes alone.
 
-    theta, kappa and pairs are of the rules explicit, zscore and topm. The confusion is averaged over the last
+    theta is for the rule explicit, kappa for zscore, pairs for topm. The confusion is averaged over the last
     `looks` rounds of the warm-up.
     """
     require(lam >= 0, f"lam is {lam} but should be 0 or more.")
@@ -147,12 +154,12 @@ def pkd(
         trial, base, C = run.trial, run.base, len(run.trial.federation.dataset.classes)
         if given:
             run.value("check of the groups", partial(_check_groups, given, trial.federation))
-        last = _warmup_rounds(warmup, trial.budget.rounds)
-        asked = 0 if given else min(looks, max(last, 1))
-        warm, rounds, statistics = warm_up(run, last, looks=asked)
-        found: Sequence[Group] = ()
+        warm_rounds = _warmup_rounds(warmup, trial.budget.rounds)
+        questions = 0 if given else min(looks, max(warm_rounds, 1))
+        warm, rounds, statistics = warm_up(run, warm_rounds, looks=questions)
+        chosen: Sequence[Group] = ()
         samples = torch.zeros(trial.federation.clients, 0, dtype=torch.int64)
-        if last < trial.budget.rounds:
+        if warm_rounds < trial.budget.rounds:
             sizes = run.ask("samples of the groups", partial(_group_sizes, given)) if given else ()
 
             def find() -> Tensors:
@@ -161,66 +168,56 @@ def pkd(
             def count() -> Tensors:
                 if given:
                     return {"samples": torch.stack([each["samples"].cpu() for each in sizes])}
-                return {"samples": group_samples(statistics[-1], found)}
+                return {"samples": group_samples(statistics[-1], chosen)}
 
-            found = groups_from_tensor(run.value("weak groups", find))
-            # What each client holds is for the server alone.
+            chosen = groups_from_tensor(run.value("weak groups", find))
+            # How many samples each client has is for the server alone.
             samples = run.value("samples of the weak groups", count, shared=False).get("samples", samples)
         body = warm.served if expert_start == "body" else None
-        trained = {
+        expert_of = {
             group: train_expert(run, group, expert_rounds, body, samples[:, place : place + 1].flatten())
-            for place, group in enumerate(found)
+            for place, group in enumerate(chosen)
         }
-        lessons = {group: expert.answer for group, expert in trained.items() if expert is not None}
-        alike = in_one_group(list(lessons), len(trial.federation.dataset.classes), trial.pick_device())
+        answer_of = {group: expert.answer for group, expert in expert_of.items() if expert is not None}
+        same_group = in_one_group(list(answer_of), len(trial.federation.dataset.classes), trial.pick_device())
 
         def term(view: View) -> Tensor:
             predicted = view.out.logits.argmax(1)
-            view.tally("activated", (alike[view.labels, predicted] & (predicted != view.labels)).sum())
-            answers = [answer(view.inputs) for answer in lessons.values()]
+            view.tally("activated", (same_group[view.labels, predicted] & (predicted != view.labels)).sum())
+            logits = [answer(view.inputs) for answer in answer_of.values()]
             return lam * partial_distillation(
                 view.out.logits,
                 view.labels,
-                answers,
-                list(lessons),
+                logits,
+                list(answer_of),
                 temperature=temperature,
                 direction=direction,
                 squared_temperature=squared_temperature,
                 mean=mean,
             )  # Eqs. 1 and 2
 
-        teaching = Method(terms=(term,), tallies=(ACTIVATED,), work=Work(frozen=len(lessons)))
-        method = base + teaching if lessons else base
-        taught = run.train("distillation", method, start=warm.state)
-        pupils = {client for round in taught.rounds for client in round.cohort}
-        size = sum(expert.nbytes for expert in trained.values() if expert is not None)
+        partial_kd = Method(terms=(term,), tallies=(ACTIVATED,), work=Work(frozen=len(answer_of)))
+        method = base + partial_kd if answer_of else base
+        distilled = run.train("distillation", method, start=warm.state)
+        receivers = {client for round in distilled.rounds for client in round.cohort}
+        size = sum(expert.nbytes for expert in expert_of.values() if expert is not None)
         return run.result(
-            taught.weights,
-            taught.state,
-            [*rounds, *taught.rounds],
-            notes=list(_notes(trial, last, expert_rounds, trained, samples)),
-            traffic=Traffic(up=0, down=len(pupils) * size),
+            distilled.weights,
+            distilled.state,
+            [*rounds, *distilled.rounds],
+            notes=list(_notes(trial, warm_rounds, expert_rounds, expert_of, samples)),
+            traffic=Traffic(up=0, down=len(receivers) * size),
         )
 
     return Program(run)
-
-
-def in_one_group(groups: Sequence[Group], classes: int, device: torch.device) -> Tensor:
-    """A table [C, C] of whether some group holds both classes."""
-    alike = torch.zeros(classes, classes, dtype=torch.bool)
-    for group in groups:
-        members = torch.zeros(classes, dtype=torch.bool)
-        members[list(group)] = True
-        alike |= members[:, None] & members
-    return alike.to(device)
 
 
 # Stage 1
 
 
 def warm_up(run: Run, rounds: int, *, looks: int) -> tuple[Trained, list[Round], list[tuple[Tensors, ...]]]:
-    """Train some rounds; after each of the last `looks` ask the clients for their statistics. What they
-    answer comes back, beside the model and the rounds."""
+    """Train some rounds, and after each of the last `looks` ask the clients for their statistics. Return the
+    model after the last round, the rounds, and the answers after each of the `looks`."""
     C = len(run.trial.federation.dataset.classes)
     answers, done = list[tuple[Tensors, ...]](), list[Round]()
     state: State | None = None
@@ -242,72 +239,23 @@ def _group_sizes(groups: Sequence[Group], scope: Scope, look: Look) -> Tensors:
     return {"samples": torch.stack([scope.counts[list(group)].sum() for group in groups])}
 
 
-def class_statistics(views: Iterable[View], classes: int) -> Tensor:
-    """What a client sends, [C, C + 2]: for each class, summed over its samples, the model's probabilities;
-    then the number of samples, and of right answers."""
-    total = torch.zeros(classes, classes + 2, dtype=torch.float64)
-    for view in views:
-        logits, y = view.out.logits.double(), view.labels
-        right = (logits.argmax(1) == y).double()
-        rows = torch.cat([logits.softmax(1), torch.ones_like(right)[:, None], right[:, None]], dim=1)
-        total = total.to(rows.device) + one_hot(y, classes).double().T @ rows
-    return total
-
-
-def groups_to_tensor(groups: Sequence[Group], classes: int) -> Tensors:
-    """Groups of classes as a tensor."""
-    members = torch.zeros(len(groups), classes, dtype=torch.bool)
-    for place, group in enumerate(groups):
-        members[place, list(group)] = True
-    return {"members": members}
-
-
-def groups_from_tensor(tensors: Tensors) -> list[Group]:
-    """The groups that `groups_to_tensor` made a tensor of."""
-    return [tuple(row.nonzero().flatten().tolist()) for row in tensors["members"]]
-
-
-def summed(statistics: Sequence[Sequence[Tensors]]) -> Tensor:
-    """The sum of what clients have answered, after one round or several."""
-    each = [answer["statistics"].cpu() for answers in statistics for answer in answers]
-    total = torch.zeros_like(each[0])
-    for statistic in each:
-        total += statistic
-    return total
-
-
-def group_samples(answers: Sequence[Tensors], groups: Sequence[Group]) -> Tensor:
-    """How many samples of each group every client has, [clients, groups], by what they have answered."""
-    counts = torch.stack([answer["statistics"].cpu()[:, -2] for answer in answers]).long()
-    columns = [counts[:, list(group)].sum(dim=1) for group in groups]
-    return torch.stack(columns, dim=1) if columns else counts[:, :0]
-
-
-def rates(statistics: Tensor) -> tuple[Floats, Floats]:
-    """The mean probabilities [C, C] and the accuracy [C] of every class, from the sum of the clients'
-    statistics; NaN for classes without samples."""
-    sums = statistics.numpy()
-    samples = np.where(sums[:, -2] > 0, sums[:, -2], np.nan)
-    return sums[:, :-2] / samples[:, None], sums[:, -1] / samples
-
-
 # Stage 2
 
 
 @dataclass(frozen=True, eq=False)
 class Expert:
-    """A model of a few classes."""
+    """A trained model of a few classes."""
 
     answer: Callable[[Tensor], Tensor]
-    """Gives the logits of a batch, one column per class of the group: evaluation mode, no gradient."""
+    """Returns the logits of a batch, a column per class of the group: evaluation mode, no gradient."""
     nbytes: int
 
 
 def train_expert(
     run: Run, group: Group, rounds: int, body: Weights | None = None, samples: Tensor | None = None
 ) -> Expert | None:
-    """An expert on these classes, trained as FedAvg; None where its training diverged. It starts from the
-    tensors of `body` that have the shape of its own. `samples` is that of `only_classes`."""
+    """Train an expert on these classes with FedAvg, and return it, or None if its training diverged. It
+    starts from the tensors of `body` that have the shape of its own. `samples` is that of `only_classes`."""
     trial = run.trial
     mine = replace(
         trial,
@@ -337,8 +285,9 @@ def train_expert(
 
 
 def only_classes(federation: Federation, group: Group, samples: Tensor | None = None) -> Federation:
-    """The samples of these classes, labelled by their place in the group. Clients without any stay, with
-    nothing. Where clients' data are elsewhere, `samples` says how many each has."""
+    """Return a federation of the samples of these classes, labelled by their place in the group. Clients
+    without such samples stay, with no data. If clients' data are on other machines, `samples` says how many
+    each has."""
     dataset = federation.dataset
     train, name = dataset.train, f"{dataset.name}, classes {'/'.join(map(str, group))}"
     if isinstance(train, RemoteSplit):
@@ -349,8 +298,9 @@ def only_classes(federation: Federation, group: Group, samples: Tensor | None = 
     labels = place[train.labels]
     rows = (labels >= 0).nonzero().flatten()
     position = torch.cumsum(labels >= 0, 0) - 1
-    unused = Split(train.inputs[:1], torch.zeros(1, dtype=torch.int64))  # no split of a dataset is empty
-    split = Split(train.inputs[rows], labels[rows]) if len(rows) else unused  # others may have some
+    # No split of a dataset is empty, but a machine may have no sample of the group that others have.
+    unused = Split(train.inputs[:1], torch.zeros(1, dtype=torch.int64))
+    split = Split(train.inputs[rows], labels[rows]) if len(rows) else unused
     part = replace(
         dataset,
         name=name,
@@ -367,13 +317,15 @@ def only_classes(federation: Federation, group: Group, samples: Tensor | None = 
 
 
 def _resized(trial: Trial, outputs: int) -> nn.Module:
-    """The user's own model with another last layer."""
+    """Make the user's own model with another last layer."""
     assert not isinstance(trial.model, str)
     module = copy.deepcopy(trial.model) if isinstance(trial.model, nn.Module) else trial.model()
     return resize_head(module, len(trial.federation.dataset.classes), outputs)
 
 
 def _where_alike(first: dict[str, Tensor], second: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the second's tensors, each replaced by the first's of the same name and shape if there is
+    one."""
     return {
         name: first[name] if name in first and first[name].shape == value.shape else value
         for name, value in second.items()
@@ -385,7 +337,7 @@ def _answer(network: Network, weights: Weights, x: Tensor) -> Tensor:
 
 
 def _check_groups(groups: Sequence[Group], federation: Federation) -> Tensors:
-    """Refuse classes that there are not, and those nobody has, as far as that is known here."""
+    """Refuse classes that do not exist, and classes without a sample as far as that is known here."""
     samples, known = federation.counts.sum(dim=0), len(federation.counts) == federation.clients
     for group in groups:
         for c in group:
@@ -407,17 +359,17 @@ def _warmup_rounds(warmup: int | Literal["auto"], rounds: int) -> int:
 
 
 def _notes(
-    trial: Trial, warmup: int, expert_rounds: int, trained: dict[Group, Expert | None], samples: Tensor
+    trial: Trial, warmup: int, expert_rounds: int, expert_of: dict[Group, Expert | None], samples: Tensor
 ) -> Iterable[str]:
     if warmup == trial.budget.rounds:
         yield "PKD's warm-up took the only round: this is its base method alone."
         return
-    if not trained:
+    if not expert_of:
         yield f"PKD found no weak group after {warmup} rounds: this is its base method alone."
         return
     federation = trial.federation
     names = federation.dataset.classes
-    listed = "; ".join(f"{'/'.join(map(str, g))} ({', '.join(names[c] for c in g)})" for g in trained)
+    listed = "; ".join(f"{'/'.join(map(str, g))} ({', '.join(names[c] for c in g)})" for g in expert_of)
     share = int(samples.sum()) / federation.population.samples
     cost = expert_rounds * sum(map(trial.passed, samples.T)) / trial.passed(federation.sizes)
     yield (
@@ -425,6 +377,6 @@ def _notes(
         f"trained {expert_rounds} rounds on {share:.3g} of the data: {cost:.4g} U beyond the budget, U being "
         "one round of FedAvg."
     )
-    for group, expert in trained.items():
+    for group, expert in expert_of.items():
         if expert is None:
             yield f"PKD left out the expert on {'/'.join(map(str, group))}: its training diverged."

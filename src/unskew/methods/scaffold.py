@@ -27,6 +27,7 @@ Deviations:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -36,7 +37,7 @@ from torch.nn.functional import cross_entropy
 from unskew.errors import require
 from unskew.method import DRIFT, Method, Work
 from unskew.methods.card import card
-from unskew.parts.naming import select, taken, under
+from unskew.parts.naming import select, taken, under, zeros
 from unskew.parts.steps import effective_steps
 from unskew.types import End, Look, Memory, Params, Scope, Server, ServerState, Tensors, Updates, Weights
 
@@ -96,21 +97,22 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: float = 1.0) -> Me
         needs_sgd="its controls are gradients, and so is a client's move, divided by lr and steps, under SGD "
         "alone",
         work=Work(gradients=1 if option == "I" else 0),
-        memory=Memory(lambda weights, counts: _zeros(weights), update=update),
-        server=Server(init=_zeros, note=note, share=share, move=Server().move if server_lr == 1 else move),
+        memory=Memory(lambda weights, counts: zeros(CONTROL, weights), update=update),
+        server=Server(
+            init=partial(zeros, CONTROL),
+            note=note,
+            share=share,
+            move=Server().move if server_lr == 1 else move,
+        ),
         notes=("scaffold's option I estimates controls by the plain cross-entropy.",)
         if option == "I"
         else (),
     )
 
 
-def _zeros(weights: Weights) -> Tensors:
-    return under(CONTROL, {name: torch.zeros_like(value) for name, value in weights.params.items()})
-
-
 @torch.enable_grad()
 def _full_gradient(weights: Weights, look: Look) -> Params:
-    """The gradient of the mean cross-entropy over all samples of the client."""
+    """Return the gradient of the mean cross-entropy over all samples of the client."""
     total = {name: torch.zeros_like(value) for name, value in weights.params.items()}
     samples = 0
     for view in look(weights, grad=True):

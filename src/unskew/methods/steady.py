@@ -37,9 +37,9 @@ from unskew.parts.servers import participation
 from unskew.types import Server, ServerState, Tensors, Updates, View, Weights
 
 PARTICIPATION = "steady/participation"
-"""What share of the clients took part in the last round."""
+"""The share of the clients that took part in the last round."""
 LEAST_CALIBRATION = 0.05
-"""How much of its own counts a client goes by even when all clients take part."""
+"""The least factor of a client's own counts in the loss, for rounds in which all clients take part."""
 
 
 @card("steady", traffic="one number down")

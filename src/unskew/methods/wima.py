@@ -58,7 +58,7 @@ def _place(slot: int) -> str:
 
 
 def _mean(models: list[Weights]) -> Weights:
-    """The mean of models, the oldest first. Counters are the last one's."""
+    """Return the mean of models, which are given from the oldest on. Counters are those of the last one."""
 
     def mean(values: list[Tensor]) -> Tensor:
         return torch.stack(values).mean(dim=0) if values[0].is_floating_point() else values[-1]

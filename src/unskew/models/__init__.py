@@ -72,21 +72,21 @@ class Model:
     build: Callable[..., Net]
     """(inputs, classes, norm, and the model's own options by keyword)."""
     kinds: tuple[str, ...]
-    """What it reads: image, table, text."""
+    """The kinds of data that it reads: image, table, text."""
     norms: tuple[str, ...]
     """Normalisations to choose from; the first is the published one."""
     reference: str
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Those of this network alone."""
+        """The options of this network that others do not have."""
         return tuple(name for name in self.defaults if name not in COMMON)
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Every option of `build` for this network, beside norm, and what it is when not given."""
+        """Every option of `build` for this network, without norm, and its default."""
         own = {
-            p.name: list(p.default) if isinstance(p.default, tuple) else p.default  # as a file has it
+            p.name: list(p.default) if isinstance(p.default, tuple) else p.default  # as in an experiment file
             for p in inspect.signature(self.build).parameters.values()
             if p.kind is p.KEYWORD_ONLY
         }
@@ -95,7 +95,7 @@ class Model:
 
 
 COMMON: dict[str, Any] = {"projection": "none", "features": "plain", "ws_scale": 0.0}
-"""The options of all networks, beside norm; ws_scale of those whose weights can be standardised."""
+"""The options of all networks, in addition to norm; ws_scale only if weights can be standardised."""
 
 
 MODELS: dict[str, Model] = {
@@ -150,13 +150,14 @@ def build(
     ws_scale: float = 0.0,
     **options: object,
 ) -> Net:
-    """A network of MODELS with fresh weights, drawn from PyTorch's global generator.
+    """Build a network of MODELS with fresh weights, drawn from PyTorch's global generator.
 
-    norm: batch, group, ws, group+ws or none; None for the published choice. See `standardised` for ws.
-    projection: moon, fedvls or none; see `net.project`.
-    features: plain, normalised or unit: the length they are given before the head; see `net.set_length`.
-    ws_scale: the standard deviation of standardised weights; 0: each layer's gain / sqrt(fan-in).
-    options: `hidden` of the perceptrons, `width` of the text model.
+    - `norm`: batch, group, ws, group+ws or none; None for the published choice. See `standardised` for ws.
+    - `projection`: moon, fedvls or none; see `net.project`.
+    - `features`: plain, normalised or unit, the length that features are given before the head; see
+      `net.set_length`.
+    - `ws_scale`: the standard deviation of standardised weights; 0 for each layer's gain / sqrt(fan-in).
+    - `options`: `hidden` of the perceptrons, `width` of the text model.
     """
     model = MODELS.get(name)
     if model is None:
@@ -189,7 +190,7 @@ def build(
 
 
 def default_model(dataset: str, inputs: Inputs) -> str:
-    """The model to take for a dataset when none is named."""
+    """Return the name of the model for a dataset if none is given."""
     if inputs.kind == "text":
         return "text"
     if dataset.startswith("synthetic"):

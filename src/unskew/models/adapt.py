@@ -11,7 +11,7 @@ from unskew.types import Out
 
 
 class LastLinear:
-    """Remembers, during one forward pass, what the last linear layer was given."""
+    """Remembers, during one forward pass, the input of the last linear layer."""
 
     def __init__(self, classes: int) -> None:
         self.classes = classes
@@ -43,15 +43,15 @@ class LastLinear:
 
 
 def adapt(module: nn.Module, classes: int) -> nn.Module:
-    """Make any classifier return Out(features, logits); its parameters keep their names.
+    """Make any classifier return Out(features, logits). Its parameters keep their names.
 
-    A network that returns Out or a pair (features, logits) keeps its own features. For one that returns
-    logits, they are the input [B, d] of the last nn.Linear that ran; the logits themselves if none ran.
-    The hooks that do this are put on `module` itself, and are copied and pickled with it.
+    A network that returns Out or a pair (features, logits) keeps its own features. If it returns logits, the
+    features are the input [B, d] of the last nn.Linear that ran, or the logits themselves if none ran. The
+    hooks that do this are put on `module` itself, and are copied and pickled with it.
     """
     if isinstance(module, ScriptModule):
         raise UserError(
-            "the model is a ScriptModule, which tells nobody its features: give the module that it was "
+            "the model is a ScriptModule, which does not show its features: give the module that it was "
             "scripted from."
         )
     for name, parameter in module.named_parameters():

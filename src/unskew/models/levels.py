@@ -1,9 +1,8 @@
-"""The levels of a network: what its stem and its stages make of a batch, for methods that look at more than
-the features.
+"""The levels of a network: outputs of its stem and its stages, for methods that need more than the features.
 
-Of residual networks these are the stem and every stage, before their last ReLU; of mobilenetv2, the stem and
-the first four stages, as the release of FedRCL has it; of mobilenet, the stem and the last block of every
-resolution; of plain networks, every hidden layer before its ReLU. A network of one's own has none.
+In residual networks these are the stem and every stage, before their last ReLU; in mobilenetv2 the stem and
+the first four stages, as in the release of FedRCL; in mobilenet the stem and the last block of every
+resolution; in plain networks every hidden layer, before its ReLU. A user's own network has none.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def ends_level(part: M) -> M:
-    """Mark a part of a network: what it returns is a level; of a ReLU, what it is given. The part itself
-    comes back."""
+    """Mark a part of a network as the end of a level, and return it. The level is what the part returns, or
+    the input if it is a ReLU."""
     part.ends_level = True  # type: ignore[assignment]
     return part
 
 
 def level_ends(module: nn.Module) -> list[nn.Module]:
-    """The parts that end the levels of a network, in their order."""
+    """Return the parts that end the levels of a network, in their order."""
     marked = [part for part in module.modules() if getattr(part, "ends_level", False)]
     if marked or not isinstance(module, Net):
         return marked
@@ -36,7 +35,7 @@ def level_ends(module: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def seen_levels(ends: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
-    """Collect what levels that end with these parts make of what passes through them meanwhile."""
+    """Collect the levels that end with these parts from every pass while the block runs."""
     seen: list[Tensor] = []
 
     def look(part: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:

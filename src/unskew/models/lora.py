@@ -1,11 +1,11 @@
-"""LoRA adapters (Hu et al., ICLR 2022): a layer that stays as it is, and a product of two small matrices
-beside it that is trained.
+"""LoRA adapters (Hu et al., ICLR 2022): a product of two small matrices that is trained in addition to a
+layer, which stays as it is.
 
     y = W x + b + (alpha / r) B A x,    A: r rows, drawn as nn.Linear draws;  B: 0
 
-For a convolution A is one with the layer's kernel, stride and padding and r maps, and B one of 1×1. Of a
+For a convolution A is one with the layer's kernel, stride and padding and r maps, and B one of 1×1. In a
 layer with standardised weights, W + (alpha / r) B A is standardised. The layer itself is changed, so that its
-weights keep their names; `lora_a`, `lora_b` and `lora_scale` come beside them.
+weights keep their names; `lora_a`, `lora_b` and `lora_scale` are added to them.
 """
 
 from __future__ import annotations
@@ -82,34 +82,35 @@ KINDS: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def can_adapt(layer: nn.Module) -> bool:
-    """Whether a layer can have an adapter: a linear layer or convolution, plain or with standardised weights,
-    not one of another class derived from these, whose weights may be used elsewhere, and not a depthwise
-    convolution."""
+    """Say whether a layer can have an adapter: a linear layer or convolution, plain or with standardised
+    weights. A layer of a class derived from these cannot, since its weights may be used elsewhere, nor can a
+    depthwise convolution."""
     return type(layer) in KINDS and getattr(layer, "groups", 1) == 1
 
 
 def add_adapter(layer: nn.Module, rank: int, alpha: float) -> None:
-    """Give a layer an adapter, which changes nothing until it is trained."""
+    """Give a layer an adapter, which changes no output until it is trained."""
     weight = layer.get_parameter("weight")
     outputs, inputs, *kernel = weight.shape
     a = torch.empty(rank, inputs, *kernel, dtype=weight.dtype)
     nn.init.kaiming_uniform_(a, a=math.sqrt(5))
     b = torch.zeros(outputs, rank, *(1 for _ in kernel), dtype=weight.dtype)
     layer.lora_a, layer.lora_b = nn.Parameter(a), nn.Parameter(b)
-    # A parameter that nobody trains: it is kept with the weights, and not sent.
+    # A parameter that is not trained: it is kept with the weights, and not sent.
     scale = torch.tensor(alpha / rank, dtype=weight.dtype)
     layer.lora_scale = nn.Parameter(scale, requires_grad=False)
     layer.__class__ = KINDS[type(layer)]
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a tensor of this name is part of an adapter."""
+    """Say whether a tensor of this name is part of an adapter."""
     return name.rpartition(".")[2] in PARTS
 
 
 def merge_adapters(tensors: Tensors, own: Mapping[str, Tensor]) -> Tensors:
-    """Tensors of which the adapters that a model does not have, or has of another rank, are added to the
-    weights beside them. Those that it has keep what they do, whatever its own scale is."""
+    """Return the tensors with adapters added to the weights of their layers if the model has no such adapter,
+    or has it with another rank. Adapters that the model has keep their effect, whatever scale the model's own
+    have."""
     merged = dict(tensors)
     for name in tensors:
         layer = name.removesuffix(".lora_a")

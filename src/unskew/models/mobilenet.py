@@ -135,7 +135,7 @@ def _stem(channels: int, norm: str) -> nn.Sequential:
 
 @torch.no_grad()
 def _depthwise(norm: str, channels: int, stride: int) -> nn.Conv2d:
-    """A 3×3 convolution of each channel by itself."""
+    """Make a 3×3 convolution that filters each channel by itself."""
     layer = nn.Conv2d(channels, channels, 3, stride=stride, padding=1, groups=channels, bias=False)
     if norm == "ws":
         layer.weight *= math.sqrt(6.0)  # PyTorch draws them with variance 1 / (3 · 9), He et al. with 2 / 9

@@ -1,4 +1,4 @@
-"""What all networks are made of: a body, a linear head, and the choice of normalisation."""
+"""The parts of all networks: a body, a linear head, and the choice of normalisation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Net(nn.Module):
-    """A body that makes features [B, d], the length that they are given, if any, and the linear layer that
-    makes logits of them."""
+    """A body that computes features [B, d], a length that they are given (if any), and a linear layer that
+    computes the logits."""
 
     def __init__(self, body: nn.Module, features: int, classes: int) -> None:
         super().__init__()
@@ -32,13 +32,13 @@ class Net(nn.Module):
 
 
 def chain(**layers: nn.Module) -> nn.Sequential:
-    """A Sequential whose layers, and so whose weights, have names."""
+    """Make a Sequential whose layers, and so whose weights, have names."""
     return nn.Sequential(OrderedDict(layers))
 
 
 def numbered(*layers: nn.Module) -> nn.Sequential:
-    """A Sequential whose layers have numbers, those of normalisation apart: weights then have the same names
-    with and without it."""
+    """Make a Sequential whose layers have numbers. Layers of normalisation are not counted, so that weights
+    have the same names with and without them."""
     named: dict[str, nn.Module] = {}
     count = 0
     for layer in layers:
@@ -51,10 +51,11 @@ def numbered(*layers: nn.Module) -> nn.Sequential:
 
 
 def norm_layer(kind: str, channels: int) -> nn.Module:
-    """What follows a convolution: BatchNorm for `batch`, GroupNorm for `group` and `group+ws`, else nothing.
+    """Make the normalisation that follows a convolution: BatchNorm for `batch`, GroupNorm for `group` and
+    `group+ws`, else none.
 
-    Groups: the largest power of two up to 32 (Wu & He, 2018) that leaves two channels or more in every
-    group, because a group of one value, as on a 1×1 map, would be normalised to zero.
+    The number of groups is the largest power of two up to 32 (Wu & He, 2018) that leaves at least two
+    channels in every group, because a group of one value, as on a 1×1 map, would be normalised to zero.
     """
     if kind == "batch":
         return nn.BatchNorm2d(channels)
@@ -64,8 +65,8 @@ def norm_layer(kind: str, channels: int) -> nn.Module:
 
 
 def vector_norm_layer(kind: str, width: int) -> nn.Module:
-    """What follows a hidden layer of a perceptron. Its values are one group: in groups of two, nothing but
-    their order would be left of them."""
+    """Make the normalisation that follows a hidden layer of a perceptron. All its values are one group: in
+    groups of two, only their order would be left."""
     if kind == "batch":
         return nn.BatchNorm1d(width)
     return nn.GroupNorm(1, width) if kind in ("group", "group+ws") else nn.Identity()
@@ -82,9 +83,9 @@ def conv_layer(
     bias: bool = True,
     gain: float = RELU_GAIN,
 ) -> nn.Conv2d:
-    """A convolution of a network with this norm: with `ws` and `group+ws` its weights are standardised, for
-    inputs that a ReLU has made unless another gain is given. Where the weights are all that is normalised, it
-    has a bias, which else the norm behind it would have."""
+    """Make a convolution of a network with this norm. With `ws` and `group+ws` its weights are standardised,
+    for inputs that come from a ReLU unless another gain is given. With `ws` it always has a bias, since no
+    normalisation with a bias follows."""
     layer = nn.Conv2d(before, after, kernel, stride=stride, padding=padding, bias=bias)
     if norm in ("ws", "group+ws"):
         make_standardised(layer, gain)
@@ -94,7 +95,7 @@ def conv_layer(
 
 
 def linear_layer(norm: str, before: int, after: int) -> nn.Linear:
-    """A hidden layer of a perceptron with this norm."""
+    """Make a hidden layer of a perceptron with this norm."""
     layer = nn.Linear(before, after)
     if norm in ("ws", "group+ws"):
         make_standardised(layer, RELU_GAIN)
@@ -102,16 +103,18 @@ def linear_layer(norm: str, before: int, after: int) -> nn.Linear:
 
 
 def set_scale(net: Net, scale: float) -> None:
-    """Let all standardised weights have this standard deviation."""
+    """Give all standardised weights this standard deviation."""
     for part in net.modules():
         if isinstance(part, STANDARDISED):
             part.scale = scale
 
 
 def set_length(net: Net, features: str) -> None:
-    """Give features one length before the head reads them, which makes what the head sees of a client's
-    samples independent of how large the client's features are (FedFN; the released code of FedLN).
-    `normalised`: the square root of their number. `unit`: 1. `plain`: as they are."""
+    """Give features one length before the head reads them (FedFN; the released code of FedLN).
+
+    What the head receives of a client's samples is then independent of how large the client's features are.
+    `normalised`: the square root of their number. `unit`: 1. `plain`: features stay as they are.
+    """
     lengths = {"normalised": math.sqrt(net.head.in_features), "unit": 1.0}
     if str(features) in lengths:
         net.length = Sphere(lengths[features])
@@ -120,7 +123,8 @@ def set_length(net: Net, features: str) -> None:
 
 
 def flat_size(model: str, inputs: Inputs, layers: nn.Sequential, channels: int) -> int:
-    """The length of the flattened output, `channels` maps of what these convolutions and pools leave."""
+    """Return the length of the flattened output of these convolutions and pools, which ends in `channels`
+    maps."""
     _, *size = inputs.shape
     for layer in layers.modules():
         if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
@@ -152,7 +156,8 @@ def project(net: Net, kind: str) -> Net:
 
 
 def last_linear(module: nn.Module, classes: int) -> str | None:
-    """The name of the layer that makes the logits: the last linear one with an output for every class."""
+    """Return the name of the layer that computes the logits: the last linear one with an output for every
+    class. The result is None if there is none."""
     names = [
         name
         for name, part in module.named_modules()
@@ -162,20 +167,20 @@ def last_linear(module: nn.Module, classes: int) -> str | None:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """The number of trainable values."""
+    """Count the trainable values."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def moving_norms(module: nn.Module) -> list[nn.Module]:
-    """The BatchNorms that normalise by the batch they are trained on: all but those of frozen parts that have
-    running statistics, which go by these."""
+    """Return the BatchNorms that normalise by the batch in training: all but those of frozen parts that have
+    running statistics, which use these instead."""
     frozen = frozen_norms(module).values()
     return [part for part in module.modules() if isinstance(part, BATCH_NORMS) and part not in frozen]
 
 
 def frozen_norms(module: nn.Module) -> dict[str, nn.Module]:
-    """The BatchNorms, by name, whose running statistics stay as they are: those whose parameters are frozen,
-    or, where they have none, those of the layer before them."""
+    """Return the BatchNorms, by name, whose running statistics stay as they are: those whose parameters are
+    frozen, and those without parameters behind a layer that is frozen."""
     found: dict[str, nn.Module] = {}
     trained = True
     for name, part in module.named_modules():
@@ -187,8 +192,8 @@ def frozen_norms(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def frozen_tensors(module: nn.Module) -> Tensors:
-    """What of a model nobody trains, sends or stores: frozen parameters, and the statistics of BatchNorms in
-    frozen parts."""
+    """Return the tensors of a model that are not trained, sent or stored: frozen parameters, and the
+    statistics of BatchNorms in frozen parts."""
     found = {
         name: value.detach()
         for name, value in module.named_parameters(remove_duplicate=False)
@@ -201,8 +206,8 @@ def frozen_tensors(module: nn.Module) -> Tensors:
 
 
 def batch_statistics(module: nn.Module) -> nn.Module:
-    """Make every BatchNorm of `module` normalise by the batch it sees, in evaluation too: the running
-    statistics, and with them the buffers, are gone. Changes the module itself."""
+    """Make every BatchNorm of `module` normalise by the batch that it sees, in evaluation too. The module
+    itself is changed: the running statistics, and with them the buffers, are removed."""
     for part in module.modules():
         if isinstance(part, BATCH_NORMS):
             forget_statistics(part)
@@ -217,7 +222,7 @@ def forget_statistics(norm: nn.Module) -> None:
 
 
 def _side(value: int | str | tuple[int, ...]) -> int:
-    """Of a square kernel, stride or padding."""
+    """Return the side of a square kernel, stride or padding."""
     side = value[0] if isinstance(value, tuple) else value
     assert isinstance(side, int)
     return side

@@ -15,7 +15,7 @@ from unskew.user_code import find_name
 
 SHAPE = ("inputs", "shape", "input_shape")
 CLASSES = ("classes", "num_classes", "n_classes")
-"""Parameters that are given the shape of a sample and the number of classes, by their names."""
+"""Names of parameters that receive the shape of a sample, and the number of classes."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,13 @@ class OwnModel:
 def own_model(
     name: str, inputs: Inputs, classes: int, given: Mapping[str, Any], make: Any = None
 ) -> OwnModel:
-    """The model that a text such as my_net.py:Net names: an nn.Module class, or a function that returns a
-    module. It is given what its parameters ask for: the shape of a sample (`inputs` or `shape`), the number
-    of classes (`classes` or `num_classes`), or both as the only two that have no default; and the options
-    in `given`, by name. `make` is what the name means, where that is known already."""
+    """Find the model that a text such as my_net.py:Net names: an nn.Module class, or a function that returns
+    a module.
+
+    It receives the arguments that its parameters ask for: the shape of a sample (`inputs` or `shape`), the
+    number of classes (`classes` or `num_classes`), or both as the only two parameters without a default; and
+    the options in `given`, by name. `make` is the class or function, if it is known already.
+    """
     make = find_name(name, "model") if make is None else make
     if isinstance(make, nn.Module):
         raise UserError(
@@ -101,11 +104,12 @@ def own_model(
 
 
 def stated_options(model: OwnModel) -> dict[str, Any]:
-    """The options that an experiment file can say, beside those that follow from the data."""
+    """Return the options that an experiment file can state, without those that follow from the data."""
     return {key: value for key, value in model.options.items() if key not in SHAPE and key not in CLASSES}
 
 
 def _parameters(name: str, make: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a class or function, or refuse one that does not state them."""
     try:
         return list(inspect.signature(make).parameters.values())
     except (TypeError, ValueError):  # one in C, without a signature

@@ -19,26 +19,26 @@ from unskew.types import Tensors
 
 TORCH = (".pt", ".pth", ".bin")
 MOST_NAMES = 3
-"""How many tensors a sentence names."""
+"""The number of tensors that a sentence names."""
 
 
 @dataclass(frozen=True)
 class Matched:
-    """What became of the tensors of a file and of a model's."""
+    """Which tensors of a file were given to a model, and which were not."""
 
     taken: tuple[str, ...]
     other_shape: tuple[str, ...]
-    """In both, with other shapes: they keep their initial values."""
+    """In both, with different shapes: they keep their initial values."""
     missing: tuple[str, ...]
-    """In the model alone: they keep their initial values."""
+    """Only in the model: they keep their initial values."""
     unexpected: tuple[str, ...]
-    """In the file alone."""
+    """Only in the file."""
 
     source: str
     """Where the tensors come from, in words."""
 
     def note(self) -> str:
-        """The same as a sentence."""
+        """Say the same in a sentence."""
         model = len(self.taken) + len(self.other_shape) + len(self.missing)
         if len(self.taken) == model and not self.unexpected:
             return f"started from {self.source}: all {model} tensors of the model are taken."
@@ -65,7 +65,7 @@ class TrainedWeights:
 
     @classmethod
     def of(cls, given: str | Path | Mapping[str, Tensor] | TrainedWeights) -> TrainedWeights:
-        """Those in a file or a run's folder, or tensors as they are given."""
+        """Take tensors as they are given, or read those in a file or a run's folder."""
         if isinstance(given, TrainedWeights):
             return given
         if not isinstance(given, Mapping):
@@ -80,7 +80,7 @@ class TrainedWeights:
 
 
 def weights_file(source: str | Path) -> Path:
-    """The file with the weights that a path means: itself, or the model of a run's folder."""
+    """Return the file with the weights at a path: the path itself, or the model in a run's folder."""
     path = Path(source).expanduser()
     if not path.is_dir():
         return path
@@ -97,8 +97,8 @@ def weights_file(source: str | Path) -> Path:
 
 
 def read_weights(source: str | Path) -> Tensors:
-    """The tensors in a .safetensors file, a run's folder, or a .pt file of tensors alone, which runs no
-    code."""
+    """Read the tensors in a .safetensors file, in a run's folder, or in a .pt file, which must hold nothing
+    but tensors, so that no code is run."""
     path = weights_file(source)
     if path.suffix not in (".safetensors", *TORCH):
         raise UserError(f"{path} is no file of weights: name a .safetensors or .pt file, or a run's folder.")
@@ -119,7 +119,7 @@ def read_weights(source: str | Path) -> Tensors:
 def _read_torch(path: Path) -> Tensors:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a damaged file seems to be
+            warnings.simplefilter("ignore")  # what PyTorch guesses about a damaged file
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(
@@ -138,8 +138,8 @@ def _read_torch(path: Path) -> Tensors:
 
 @torch.no_grad()
 def load_weights(module: nn.Module, tensors: Tensors, source: str) -> Matched:
-    """Give a model the tensors that have the names and shapes of its own. Refused where no parameter does,
-    and where one of them is not finite."""
+    """Give a model the tensors that have the names and shapes of its own. Refuse weights without a tensor for
+    any parameter of the model, and values that are not finite."""
     own = module.state_dict(keep_vars=True)
     tensors = merge_adapters(tensors, own)
     taken, other_shape = [], []

@@ -33,7 +33,7 @@ from unskew.types import Inputs
 
 
 class Subsample(nn.Module):
-    """Option A: every second pixel, the new channels zero, half of them on each side."""
+    """Option A: every second pixel, with new channels of zeros, half of them on each side."""
 
     def __init__(self, extra: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Subsample(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions and a shortcut, one of so many blocks."""
+    """Two 3×3 convolutions and a shortcut, one of `blocks` blocks of the network."""
 
     def __init__(self, before: int, after: int, stride: int, norm: str, option: str, blocks: int) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ def _residual(
     *,
     option: str,
 ) -> Net:
-    """Stages of blocks; every stage but the first begins by halving the resolution."""
+    """Build stages of blocks. Every stage but the first begins by halving the resolution."""
     stages: dict[str, nn.Module] = {}
     for n, (width, depth) in enumerate(zip(widths, blocks, strict=True)):
         stage = nn.Sequential()

@@ -1,4 +1,4 @@
-"""Which parameters of a model are trained, and so sent: all, some, or adapters beside what stays."""
+"""Which parameters of a model are trained, and so sent: all, some, or adapters and the last layer."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from unskew.models.lora import add_adapter, can_adapt
 from unskew.models.net import last_linear
 
 MOST_RANK = 4096
-"""Of an adapter: few layers are as wide, and a wider adapter would be larger than its layer."""
+"""The largest rank of an adapter. Few layers are wider, and an adapter should be smaller than its layer."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What of a model is trained. Patterns are over the names of parameters, such as body.conv1.weight: with
-    * and ? as in file names, or the name of a part of the model, such as body."""
+    """Which parts of a model are trained. Patterns match the names of parameters, such as body.conv1.weight:
+    with * and ? as in file names, or the name of a part of the model, such as body."""
 
     freeze: tuple[str, ...] = ()
     """Parameters that stay as they are."""
     train_only: tuple[str, ...] = ()
-    """Where given, all others stay as they are; beside LoRA's adapters, in the place of the last layer."""
+    """If given, all others stay as they are. With LoRA they are trained in addition to the
+    adapters, in place of the last layer."""
     lora: int = 0
-    """The rank of LoRA's adapters; 0: none. With them nothing else is trained but the last layer."""
+    """The rank of LoRA's adapters, 0 for none. With them only the last layer is trained in addition."""
     lora_alpha: float = 0.0
-    """What the adapters' output is multiplied by, times their rank; 0: the rank."""
+    """The adapters' output is multiplied by lora_alpha / rank; 0 stands for the rank."""
     lora_layers: tuple[str, ...] = ()
-    """The layers that get an adapter; none: every linear layer and convolution but the last layer."""
+    """The layers that get an adapter; if empty, every linear layer and convolution but the last layer."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.lora <= MOST_RANK:
@@ -46,7 +47,7 @@ class Tuning:
         return bool(self.freeze or self.train_only or self.lora)
 
     def apply(self, module: nn.Module, classes: int) -> None:
-        """Freeze and add what is asked for. Adapters are drawn from PyTorch's global generator."""
+        """Freeze and add what these settings ask for. Adapters are drawn from PyTorch's global generator."""
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
         if self.lora:
             self._add_adapters(module, classes)
@@ -67,7 +68,7 @@ class Tuning:
             chosen = {name for name in able if name != head}
         if head in chosen:
             raise UserError(
-                f"the last layer, '{head}', is trained whole beside adapters: leave it out of lora_layers."
+                f"the last layer, '{head}', is trained as a whole with adapters: leave it out of lora_layers."
             )
         if not chosen:
             raise UserError(
@@ -82,11 +83,12 @@ class Tuning:
 
 
 def patterns(text: str | Iterable[str]) -> tuple[str, ...]:
-    """Patterns as a list has them, or in one text, where commas or blanks separate them."""
+    """Split a text at commas or blanks into patterns. A list of patterns is returned as it is."""
     return tuple(text.replace(",", " ").split()) if isinstance(text, str) else tuple(text)
 
 
 def _matching(wanted: Sequence[str], names: Iterable[str], what: str) -> set[str]:
+    """Return the names that match any of the patterns. Refuse a pattern that matches none."""
     names, found = list(names), set[str]()
     for pattern in wanted:
         mine = {name for name in names if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")}

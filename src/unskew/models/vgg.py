@@ -62,7 +62,8 @@ def _vgg9(name: str, inputs: Inputs, classes: int, norm: str, *, hidden: int) ->
 
 
 def _convolutions(norm: str, channels: int, plan: list[int | str]) -> nn.Sequential:
-    """A number: a 3×3 convolution to so many maps, norm, ReLU. M: max pooling. D: dropout of whole maps."""
+    """Build layers from a plan: a number is a 3×3 convolution to this many maps, norm and ReLU, M is max
+    pooling, and D dropout of whole maps."""
     layers: list[nn.Module] = []
     for step in plan:
         if isinstance(step, int):

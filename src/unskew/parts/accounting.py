@@ -1,4 +1,4 @@
-"""The privacy that noisy means of clients' updates cost, by the accountants of dp-accounting."""
+"""The cost in privacy of noisy means of clients' updates, by the accountants of dp-accounting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unskew.errors import UserError
 
 
 def accountants() -> Any:
-    """The package dp-accounting."""
+    """Return the package dp-accounting, or refuse if it is not installed."""
     try:
         import dp_accounting
     except ImportError:
@@ -22,18 +22,20 @@ def accountants() -> Any:
 def epsilon(
     *, noise_multiplier: float, rounds: int, cohort: int, clients: int, delta: float, amplified: bool
 ) -> float:
-    """ε at this δ where any one client's data are replaced by others: of so many rounds, each of which adds
-    Gaussian noise to the sum of a cohort's updates, of deviation noise_multiplier times their largest norm.
-    `amplified`: cohorts are drawn without replacement, each independently of the rounds before, and a client
-    keeps nothing from round to round."""
+    """Return the ε that these rounds cost at this δ, if any one client's data are replaced by others.
+
+    Every round adds Gaussian noise to the sum of a cohort's updates. Its deviation is noise_multiplier times
+    the largest norm that an update can have. `amplified` says that cohorts are drawn without replacement,
+    each independently of the rounds before, and that a client keeps nothing from round to round.
+    """
     package = accountants()
     # A client that is replaced changes the sum by up to twice the largest norm.
     noise = noise_multiplier / 2
-    # Rounds of Gaussian noise are together one of less noise; this is exact.
-    everybody = float(package.get_epsilon_gaussian(noise / math.sqrt(rounds), delta))
+    # Several rounds of Gaussian noise are equivalent to one with less noise, so this is exact.
+    without_drawing = float(package.get_epsilon_gaussian(noise / math.sqrt(rounds), delta))
     if not amplified or cohort == clients:
-        return everybody
+        return without_drawing
     accountant = package.rdp.RdpAccountant(neighboring_relation=package.NeighboringRelation.REPLACE_ONE)
     one = package.SampledWithoutReplacementDpEvent(clients, cohort, package.GaussianDpEvent(noise))
     accountant.compose(one, rounds)
-    return min(everybody, float(accountant.get_epsilon(delta)))
+    return min(without_drawing, float(accountant.get_epsilon(delta)))

@@ -1,4 +1,4 @@
-"""Models that methods change, and any model built again from what a `NetworkRecord` tells of it."""
+"""Models as methods change them, and models that are built again from their description, `NetworkRecord`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from unskew import models
 from unskew.models.directions import Sphere
 from unskew.models.net import Net, chain
-from unskew.parts.heads import find_head
+from unskew.parts.heads import Head, find_head
 from unskew.record import FixedHead, NetworkRecord
-from unskew.types import Inputs, Out
+from unskew.types import Inputs, Out, Weights
 
 MakeModule = Callable[[], nn.Module]
 
 
 @runtime_checkable
 class DescribedModel(Protocol):
-    """A function that makes a model, and tells what that is made of."""
+    """A function that makes a model and can describe it."""
 
     @property
     def network(self) -> NetworkRecord: ...
@@ -30,7 +30,7 @@ class DescribedModel(Protocol):
 
 
 def rebuild(network: NetworkRecord, inputs: Inputs, classes: int, own: MakeModule | None = None) -> nn.Module:
-    """A model of this kind with any weights. `own` makes what the network's own code would."""
+    """Build a model of this kind, with any weights. `own` makes the network if it is the user's own code."""
 
     def plain() -> nn.Module:
         if own is not None:
@@ -55,8 +55,8 @@ def rebuild(network: NetworkRecord, inputs: Inputs, classes: int, own: MakeModul
 def with_fixed_head(
     module: nn.Module, classes: int, fixed: FixedHead, vectors: Tensor | None = None
 ) -> nn.Module:
-    """The module, its last linear layer replaced by a normalisation and one that is never trained, of these
-    vectors [C, d]."""
+    """Return the module with its last linear layer replaced by a normalisation and a linear layer that is
+    never trained. `vectors` [C, d] are its weights; with None they are arbitrary, to be loaded later."""
     head = find_head(module, classes)
     name, d = head.weight.removesuffix("weight").removesuffix("."), head.features
     norms = {"batch": nn.BatchNorm1d(d), "l2": Sphere(fixed.length), "none": nn.Identity()}
@@ -73,7 +73,8 @@ def with_fixed_head(
 
 
 class Concatenation(nn.Module):
-    """Networks that are not trained any more, side by side, and one last layer on the features of all."""
+    """Networks that are no longer trained, side by side, and one last layer on the features of all of
+    them."""
 
     def __init__(self, nets: Sequence[nn.Module], features: int, classes: int) -> None:
         super().__init__()
@@ -82,9 +83,21 @@ class Concatenation(nn.Module):
 
     @classmethod
     def of(cls, nets: Sequence[nn.Module], classes: int) -> Concatenation:
-        """These networks under a fresh last layer."""
+        """Make a concatenation of these networks with a fresh last layer."""
         return cls(nets, len(nets) * find_head(nets[0], classes).features, classes)
 
     def forward(self, x: Tensor) -> Out:
         features = torch.cat([net(x).features for net in self.nets], dim=1)
         return Out(features, self.head(features))
+
+
+def side_by_side(models: Sequence[Weights], head: Head, like: Weights) -> Weights:
+    """Return the weights of a concatenation of models with this head, whose logits are the sum of theirs.
+    `like` are weights of the same concatenation, which tell the names of its buffers."""
+    each = [model.params | model.buffers for model in models]
+    nets = {f"nets.{kind}.{name}": value for kind, net in enumerate(each) for name, value in net.items()}
+    bias = torch.zeros_like(like.params["head.bias"])
+    if head.bias is not None:
+        bias = torch.stack([net[head.bias] for net in each]).sum(dim=0)
+    weight = torch.cat([net[head.weight] for net in each], dim=1)
+    return Weights({"head.weight": weight, "head.bias": bias}, {name: nets[name] for name in like.buffers})

@@ -12,8 +12,8 @@ SMALLEST_NORM = 1e-6
 
 
 def clipped(transform: GradientTransform, limit: float) -> GradientTransform:
-    """A transform whose gradients are scaled down to a norm of `limit` where theirs is larger, over all
-    parameters together."""
+    """Return a transform whose gradients are scaled down to a norm of `limit` if theirs is larger. The norm
+    is over all parameters together."""
 
     def bounded(gradient: Gradient, scope: Scope) -> Gradient:
         plain = transform(gradient, scope)

@@ -2,9 +2,9 @@
 
 Sarfraz, Sharma, Stiefelhagen. Efficient Parameter-free Clustering Using First Neighbor Relations. CVPR 2019.
 
-Every point is linked to its nearest one by cosine, and what hangs together is a cluster. The clusters' means
-are linked in the same way, until one more time would leave a single cluster. Written from this idea; the
-authors' code, whose licence is academic, was not used.
+Every point is linked to its nearest one by cosine, and points that are linked, directly or through others,
+are a cluster. The clusters' means are linked in the same way, until one more step would leave a single
+cluster. Written from this idea; the authors' code, whose licence is academic, was not used.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ ClusterLabels = NDArray[np.int64]
 
 
 def finch(points: Points) -> ClusterLabels:
-    """The cluster of every point [n, d], numbered from 0: the coarsest partition with more than one cluster,
-    or the first one, where that has one already. Two points or more make at most n/2 clusters."""
+    """Return the cluster of every point [n, d], numbered from 0: the coarsest partition with more than one
+    cluster, or the first partition if that has a single one. Two points or more make at most n/2 clusters."""
     labels = _link(points)
     while labels.max() > 0:
         merged = _link(cluster_means(points, labels))
@@ -29,11 +29,13 @@ def finch(points: Points) -> ClusterLabels:
 
 
 def cluster_means(points: Points, labels: ClusterLabels) -> Points:
+    """Return the mean of the points of every cluster, [clusters, d]."""
     return np.stack([points[labels == label].mean(axis=0) for label in range(labels.max() + 1)])
 
 
 def _link(points: Points) -> ClusterLabels:
     # Here, because every command would otherwise wait for SciPy, and one method needs it.
+    """Link every point to its nearest one by cosine, and return the connected component of every point."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 

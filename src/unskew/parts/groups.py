@@ -1,4 +1,4 @@
-"""Classes that a model takes for one another, as groups: from a matrix of mean probabilities to class lists.
+"""Groups of classes that a model takes for one another, from a matrix of mean probabilities.
 
 PKD (Gan et al.) shows such groups in a plot and gives no rule for finding them; these rules are this
 library's own.
@@ -6,12 +6,16 @@ library's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+from unskew.types import Tensors
 
 Floats = NDArray[np.float64]
 Group = tuple[int, ...]
@@ -20,8 +24,8 @@ Grouping = Literal["cliques", "components", "star"]
 
 
 def mutual_confusion(probability: Floats) -> Floats:
-    """[i, j]: the smaller of the mean probabilities of j on samples of i and of i on samples of j; NaN on the
-    diagonal and for classes without samples, whose rows are NaN."""
+    """Return, at [i, j], the smaller of the mean probabilities of j on samples of i and of i on samples of j.
+    It is NaN on the diagonal and for classes without samples, whose rows are NaN."""
     both: Floats = np.minimum(probability, probability.T)
     np.fill_diagonal(both, np.nan)
     return both
@@ -30,11 +34,14 @@ def mutual_confusion(probability: Floats) -> Floats:
 def threshold(
     mutual: Floats, rule: Rule, *, theta: float = 0.06, kappa: float = 2.0, pairs: int = 4
 ) -> float:
-    """What a pair's mutual confusion must exceed.
+    """Return the value that a pair's mutual confusion must exceed, infinite if no pair stands out.
 
-    gap: the largest ratio between neighbours among the C most confused pairs, C being the number of classes.
-    zscore: mean + kappa * standard deviation over all pairs. topm: the `pairs` most confused ones; of several
-    equal ones at the end none. explicit: theta. Infinite where no pair stands out.
+    - gap: sort the C most confused pairs, C being the number of classes, and take the value just below the
+      largest ratio between neighbours.
+    - zscore: mean + kappa * standard deviation over all pairs.
+    - topm: such that the `pairs` most confused ones exceed it. Pairs that are equal at this limit are all
+      left out.
+    - explicit: theta.
     """
     values = mutual[np.triu_indices_from(mutual, k=1)]
     values = np.sort(values[~np.isnan(values)])[::-1]
@@ -52,11 +59,13 @@ def threshold(
 
 
 def pairs_above(mutual: Floats, theta: float) -> list[tuple[int, int]]:
+    """Return the pairs of classes whose mutual confusion is above theta."""
     return [(i, j) for i, j in combinations(range(len(mutual)), 2) if mutual[i, j] > theta]
 
 
 def cliques(pairs: Iterable[tuple[int, int]]) -> list[Group]:
-    """The maximal sets whose members are all paired with each other (Bron and Kerbosch, 1973; pivots)."""
+    """Return the maximal sets of classes in which all are paired with each other (Bron and Kerbosch, 1973,
+    with pivots)."""
     near = _neighbours(pairs)
     found: list[Group] = []
 
@@ -75,7 +84,7 @@ def cliques(pairs: Iterable[tuple[int, int]]) -> list[Group]:
 
 
 def components(pairs: Iterable[tuple[int, int]]) -> list[Group]:
-    """The maximal sets whose members are paired, directly or through others."""
+    """Return the maximal sets of classes that are paired, directly or through others."""
     near = _neighbours(pairs)
     found: list[Group] = []
     left = set(near)
@@ -90,8 +99,8 @@ def components(pairs: Iterable[tuple[int, int]]) -> list[Group]:
 
 
 def stars(probability: Floats, accuracy: Floats, theta: float) -> list[Group]:
-    """Each class with those it is taken for with more than `theta`, the worst class's first; groups that lie
-    within an earlier one are left out."""
+    """Return, for each class from the worst on, the class and those that it is taken for with a mean
+    probability above theta. Groups that are part of an earlier one are left out."""
     known = ~np.isnan(accuracy)
     found: list[Group] = []
     for v in np.argsort(accuracy, kind="stable")[: known.sum()]:
@@ -114,8 +123,9 @@ def weak_groups(
     kappa: float = 2.0,
     pairs: int = 4,
 ) -> list[Group]:
-    """Up to `keep` groups of confused classes: those of lowest mean accuracy; with `star`, those around the
-    worst classes. `probability[i, j]` is the mean probability of j on samples of i, NaN where i has none."""
+    """Return up to `keep` groups of confused classes: those of lowest mean accuracy, or with grouping="star"
+    those around the worst classes. `probability[i, j]` is the mean probability of j on samples of i, NaN if i
+    has none."""
     mutual = mutual_confusion(probability)
     cut = threshold(mutual, rule, theta=theta, kappa=kappa, pairs=pairs)
     if grouping == "star":
@@ -123,6 +133,29 @@ def weak_groups(
     group = cliques if grouping == "cliques" else components
     found = group(pairs_above(mutual, cut))
     return sorted(found, key=lambda g: (float(accuracy[list(g)].mean()), g))[:keep]
+
+
+def in_one_group(groups: Sequence[Group], classes: int, device: torch.device) -> Tensor:
+    """Say for each pair of classes whether some group holds both, bool [C, C]."""
+    alike = torch.zeros(classes, classes, dtype=torch.bool)
+    for group in groups:
+        members = torch.zeros(classes, dtype=torch.bool)
+        members[list(group)] = True
+        alike |= members[:, None] & members
+    return alike.to(device)
+
+
+def groups_to_tensor(groups: Sequence[Group], classes: int) -> Tensors:
+    """Return groups of classes as a tensor, one row per group, which marks its classes."""
+    members = torch.zeros(len(groups), classes, dtype=torch.bool)
+    for place, group in enumerate(groups):
+        members[place, list(group)] = True
+    return {"members": members}
+
+
+def groups_from_tensor(tensors: Tensors) -> list[Group]:
+    """Return the groups from the tensor that `groups_to_tensor` makes of them."""
+    return [tuple(row.nonzero().flatten().tolist()) for row in tensors["members"]]
 
 
 def _neighbours(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:

@@ -26,13 +26,13 @@ UNFIT = (
 
 
 def _close(answer: Tensor, logits: Tensor) -> bool:
-    """Whether both are the same up to the rounding of the lowest precision that a model computes in."""
+    """Say whether both are the same up to the rounding of the lowest precision in which a model computes."""
     largest = float(logits.nan_to_num().abs().amax()) if logits.numel() else 0.0
     return torch.allclose(answer, logits, rtol=1e-3, atol=1e-3 + largest / 50, equal_nan=True)
 
 
 def check_features(view: View) -> None:
-    """Check that a view's logits are what the model's last layer makes of its features."""
+    """Refuse a model whose last layer does not compute this view's logits from its features."""
     try:
         answer = view.classify(view.out.features)
     except RuntimeError:  # features of another width
@@ -43,12 +43,12 @@ def check_features(view: View) -> None:
 
 @dataclass(frozen=True)
 class Head:
-    """The layer that makes the logits of the features, by the names of its weights."""
+    """The layer that computes the logits from the features, by the names of its weights."""
 
     weight: str
     bias: str | None
     features: int
-    """Its inputs."""
+    """The number of its inputs."""
     parametrized: bool = False
     """Whether its weights are computed from others, as torch.nn.utils.parametrize does."""
 
@@ -68,12 +68,13 @@ class Head:
         return linear(features, params[self.weight], params[self.bias] if self.bias else None)
 
     def check(self, params: Params, out: Out) -> None:
-        """Check that the model's logits are what this layer makes of its features."""
+        """Refuse a model whose logits are not computed from its features by this layer."""
         if out.features.shape[1] != self.features or not _close(self(params, out.features), out.logits):
             raise UserError(UNFIT)
 
 
 def find_head(module: nn.Module, classes: int) -> Head:
+    """Find the layer that computes the logits, or refuse a model that does not end in a linear layer."""
     name = last_linear(module, classes)
     layer = None if name is None else module.get_submodule(name)
     if not isinstance(layer, nn.Linear):
@@ -84,7 +85,8 @@ def find_head(module: nn.Module, classes: int) -> Head:
 
 
 def resize_head(module: nn.Module, classes: int, outputs: int) -> nn.Module:
-    """The module with a fresh last layer of `outputs` logits in place of its own of `classes`."""
+    """Return the module with a fresh last layer of `outputs` logits in place of its own of `classes`. It is
+    changed in place unless it is that layer itself."""
     head = find_head(module, classes)
     fresh = nn.Linear(head.features, outputs, bias=head.bias is not None)
     name = head.weight.removesuffix("weight").removesuffix(".")

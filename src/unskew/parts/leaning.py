@@ -1,11 +1,10 @@
-"""Local steps that lean to where everybody moved in the last round, as FedCM's and MoFedSAM's."""
+"""Local steps that lean to the direction of the last round, for FedCM and MoFedSAM."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from unskew.parts.naming import select, under
+from unskew.parts.naming import select, under, zeros
 from unskew.parts.servers import weighted_sum
 from unskew.parts.steps import effective_steps
 from unskew.types import Gradient, Params, Server, ServerState, Tensors, Updates, Weights
@@ -16,7 +15,8 @@ NEEDS_SGD = (
 
 
 def leaning(gradient: Gradient, direction: Params, own: float) -> Gradient:
-    """The gradient with the share `own`, and the direction with the rest."""
+    """Return a gradient function that mixes the gradient, with the share `own`, and the direction with the
+    rest."""
 
     def mixed(params: Params, /, *, track: bool = True) -> tuple[Tensor, Params]:
         loss, grads = gradient(params, track=track)
@@ -26,11 +26,11 @@ def leaning(gradient: Gradient, direction: Params, own: float) -> Gradient:
 
 
 def last_direction(prefix: str) -> Server:
-    """A server that remembers and shares, under the prefix, the mean gradient by which the clients of the
-    last round moved: zero before the first."""
+    """Make a server that remembers and broadcasts, under the prefix, the mean gradient along which the
+    clients of the last round moved. It is zero before the first round."""
 
     def init(weights: Weights) -> Tensors:
-        return under(prefix, {name: torch.zeros_like(value) for name, value in weights.params.items()})
+        return zeros(prefix, weights)
 
     def note(state: ServerState, after: Weights, updates: Updates) -> Tensors:
         counts = [effective_steps(steps, updates.momentum) for steps in updates.steps.tolist()]

@@ -1,4 +1,4 @@
-"""Local optimisers. One rule for every method: hyperparameters come from the budget, never from a method."""
+"""Local optimisers, the same for every method: hyperparameters come from the budget, never from a method."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from unskew.types import Gradient, Optimizer, Params, Tensors
 OptimizerKind = Literal["sgd", "adam", "adamw"]
 
 FIRST, SECOND, STEPS = "first/", "second/", "steps"
-"""What Adam's state is called: the moments of every parameter, by its name, and how many steps were taken."""
+"""The names of Adam's state: both moments, each followed by a parameter's name, and the number of steps."""
 
 
 @dataclass(frozen=True)
 class OptimizerChoice:
-    """By which rule clients move. Written `sgd`, or NAME:betas=0.9/0.999,eps=1e-8 for adam and adamw.
+    """The rule by which clients move. Written `sgd`, or NAME:betas=0.9/0.999,eps=1e-8 for adam and adamw.
 
     sgd     heavy-ball momentum and coupled weight decay, as torch.optim.SGD
     adam    with coupled weight decay, as torch.optim.Adam
@@ -43,7 +43,7 @@ class OptimizerChoice:
     @classmethod
     @cache
     def parse(cls, text: str) -> OptimizerChoice:
-        """The choice of a text such as adamw:betas=0.9/0.99."""
+        """Read a choice from a text such as adamw:betas=0.9/0.99."""
         name, rest = named(text)
         if name not in get_args(OptimizerKind):
             hint = f"; what clients keep of it is optimizer_state={name}" if name in ("fresh", "kept") else ""
@@ -60,7 +60,8 @@ class OptimizerChoice:
     def rule(
         self, lr: float | torch.Tensor, *, momentum: float, weight_decay: float, fused: bool = False
     ) -> Optimizer:
-        """The optimiser itself. `fused` is for a learning rate in the memory of a GPU."""
+        """Make the optimiser. `fused` asks for one kernel, if the learning rate is a tensor in the memory of
+        a GPU."""
         if self.kind == "sgd":
             if fused and isinstance(lr, torch.Tensor):
                 return fused_sgd(lr, momentum=momentum, weight_decay=weight_decay)
@@ -71,7 +72,8 @@ class OptimizerChoice:
 
 
 def sgd(lr: float | torch.Tensor, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
-    """Stochastic gradient descent with heavy-ball momentum and coupled weight decay, as torch.optim.SGD."""
+    """Make stochastic gradient descent with heavy-ball momentum and coupled weight decay, as
+    torch.optim.SGD."""
 
     def init(params: Params) -> Tensors:
         return {name: torch.zeros_like(value) for name, value in params.items()} if momentum else {}
@@ -97,7 +99,7 @@ def sgd(lr: float | torch.Tensor, *, momentum: float = 0.0, weight_decay: float 
 
 
 def corrected(gradient: Gradient, correction: Params | None) -> Gradient:
-    """The gradient function with a constant added to every gradient."""
+    """Return a gradient function that adds a constant to every gradient."""
     if correction is None:
         return gradient
 
@@ -109,15 +111,16 @@ def corrected(gradient: Gradient, correction: Params | None) -> Gradient:
 
 
 def _laid_out_as(param: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient in the layout of its parameter, without which PyTorch's fused kernels refuse it."""
+    """Return the gradient in the memory layout of its parameter, without which PyTorch's fused kernels refuse
+    it."""
     if gradient.stride() == param.stride():
         return gradient
     return torch.empty_like(param).copy_(gradient)
 
 
 def fused_sgd(lr: torch.Tensor, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
-    """Stochastic gradient descent in one kernel, with a learning rate that can change under a captured
-    step."""
+    """Make stochastic gradient descent that runs in one kernel, with a learning rate that can change under a
+    captured step."""
 
     @torch.no_grad()
     def step(gradient: Gradient, params: Params, state: Tensors) -> torch.Tensor:
@@ -141,19 +144,19 @@ def fused_sgd(lr: torch.Tensor, *, momentum: float = 0.0, weight_decay: float = 
 
 @dataclass(frozen=True)
 class AdamSettings:
-    """What Adam is told beside the learning rate."""
+    """Adam's settings in addition to the learning rate."""
 
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
-    """Whether weight decay is apart from the moments, as in AdamW."""
+    """Whether weight decay stays out of the moments, as in AdamW."""
 
 
 def adam(lr: float | torch.Tensor, settings: AdamSettings) -> Optimizer:
-    """Adam as torch.optim.Adam, or AdamW. The number of steps is a tensor and the learning rate enters once,
-    at the end: what is traced or captured of a step holds for others too."""
+    """Make Adam as torch.optim.Adam, or AdamW. The number of steps is a tensor and the learning rate enters
+    once, at the end, so that a step that is traced or captured is valid for later steps and rates too."""
     beta1, beta2, decay = settings.beta1, settings.beta2, settings.weight_decay
 
     def init(params: Params) -> Tensors:
@@ -193,7 +196,7 @@ def adam(lr: float | torch.Tensor, settings: AdamSettings) -> Optimizer:
 
 
 def fused_adam(lr: torch.Tensor, settings: AdamSettings) -> Optimizer:
-    """Adam in one kernel, with a learning rate that can change under a captured step."""
+    """Make Adam that runs in one kernel, with a learning rate that can change under a captured step."""
     run = torch._fused_adamw_ if settings.decoupled else torch._fused_adam_
 
     @torch.no_grad()

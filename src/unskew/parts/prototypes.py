@@ -1,4 +1,4 @@
-"""A client's classes in feature space."""
+"""The mean features of a client's classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from unskew.types import View
 
 
 def class_means(views: Iterable[View], classes: int) -> Tensor:
-    """The mean feature of every class over a pass of a model, [C, d]; 0 for a class without a sample."""
+    """Return the mean feature of every class over a pass of a model, [C, d]; 0 for a class without
+    samples."""
     totals, sizes = [], []
     for view in views:
         member = one_hot(view.labels, classes).double()

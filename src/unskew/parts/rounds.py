@@ -1,4 +1,4 @@
-"""The number of the round, for methods that change with time."""
+"""The number of the round, for methods whose objective depends on it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from unskew.types import Server, ServerState, Tensors
 
 
 def share_round(name: str) -> Server:
-    """A server that broadcasts, under this name, how many rounds were done: 0 in the first. It is a tensor,
-    so that a captured step sees it change."""
+    """Make a server that broadcasts under this name how many rounds were done, 0 in the first. It is a
+    tensor, so that a captured step sees it change."""
 
     def share(state: ServerState) -> Tensors:
         device = next(iter(state.weights.params.values())).device

@@ -1,4 +1,4 @@
-"""How the learning rate changes from round to round: one rule for every method, by its name."""
+"""Schedules of the learning rate over the rounds, by their names; the same for every method."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ OPTIONS: dict[ScheduleKind, dict[str, Option]] = {
     "cosine": {"final": Option(float, required=False)},
     "step": {"at": Option(tuple[int, ...], required=True), "factor": Option(float, required=False)},
 }
-"""What each schedule is told beside the rounds of its warm-up."""
+"""The options of each schedule, in addition to the rounds of its warm-up."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate of every round, t counted from 0, in a training of so many rounds. Written NAME or
+    """The learning rate of every round t, counted from 0, in a training of `rounds` rounds. Written NAME or
     NAME:option=value,option=value.
 
     constant      lr
     exponential   lr factor^t
     cosine        final + (lr - final) (1 + cos(pi t / rounds)) / 2
-    step          lr times the factor once for every round of `at` that is done, such as at=50/75
+    step          lr times the factor, once for every number of `at` that is at most t, such as at=50/75
 
-    After a warm-up of `warmup` rounds W, in which it is lr (t + 1) / (W + 1), exponential and cosine begin:
-    they count t, and cosine the rounds, from there. The rounds of `at` are counted from the beginning.
+    During a warm-up of W rounds (`warmup`) it is lr (t + 1) / (W + 1). After it exponential and cosine count
+    t from 0 again, and cosine spreads over the rounds that are left. The numbers of `at` count from the first
+    round.
     """
 
     kind: ScheduleKind = "constant"
     factor: float = 0.1
     """exponential: in every round; step: at each of the rounds in `at`."""
     final: float = 0.0
-    """cosine: the learning rate at which it would be after the last round."""
+    """cosine: the learning rate that it would reach in the round after the last."""
     at: tuple[int, ...] = ()
     """step: after how many rounds the learning rate changes."""
     warmup: int = 0
@@ -62,7 +63,7 @@ class Schedule:
     @classmethod
     @cache
     def parse(cls, text: str) -> Schedule:
-        """The schedule of a text such as cosine:final=0.001,warmup=5."""
+        """Read a schedule from a text such as cosine:final=0.001,warmup=5."""
         name, rest = named(text)
         if name not in get_args(ScheduleKind):
             raise UserError(f"schedule is '{name}' but should be constant, exponential, cosine or step.")
@@ -81,7 +82,8 @@ class Schedule:
         return f"{self.kind}:{','.join(each)}" if options else self.kind
 
     def lr_at(self, round: int, lr: float, rounds: int) -> float:
-        """The learning rate of a round, counted from 0, in a training of so many rounds."""
+        """Return the learning rate of a round, counted from 0, in a training of `rounds` rounds. `lr` is the
+        budget's."""
         if round < self.warmup:
             return lr * (round + 1) / (self.warmup + 1)
         rules: dict[ScheduleKind, Callable[[], float]] = {

@@ -1,4 +1,4 @@
-"""Gradients taken uphill of the parameters, as sharpness-aware methods do."""
+"""Gradients that are taken uphill of the parameters, as sharpness-aware methods do."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ SMALLEST_NORM = 1e-12
 
 
 def norm(tensors: Params) -> Tensor:
-    """The norm of all tensors together."""
+    """Return the norm of all tensors together."""
     return torch.stack([value.square().sum() for value in tensors.values()]).sum().sqrt()
 
 
 def moved(params: Params, direction: Params, distance: float) -> Params:
-    """The parameters, moved by a distance along a direction; not at all where that is zero."""
+    """Move the parameters by a distance along a direction, or not at all if the direction is zero."""
     scale = distance / (norm(direction) + SMALLEST_NORM)
     return {name: value + scale * direction[name] for name, value in params.items()}
 
 
 def uphill(gradient: Gradient, rho: float) -> Gradient:
-    """The gradient at the point `rho` uphill, on the same batch. Loss and BatchNorm statistics are those of
-    the point itself."""
+    """Return a gradient function that takes the gradient at the point `rho` uphill, on the same batch. Loss
+    and BatchNorm statistics are those of the point itself."""
     if not rho:  # not even a second draw of dropout
         return gradient
 

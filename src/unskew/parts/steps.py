@@ -1,10 +1,10 @@
-"""How far a client would have come under a constant gradient."""
+"""The distance that a client's local steps cover under a constant gradient."""
 
 from __future__ import annotations
 
 
 def distance(lrs: list[float], momentum: float) -> float:
-    """How far steps of heavy-ball SGD at these learning rates go under a constant unit gradient."""
+    """Return how far steps of heavy-ball SGD at these learning rates go under a constant unit gradient."""
     velocity = distance = 0.0
     for lr in lrs:
         velocity = momentum * velocity + 1
@@ -13,9 +13,9 @@ def distance(lrs: list[float], momentum: float) -> float:
 
 
 def effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
-    """The distance that `steps` steps of heavy-ball SGD cover under a constant unit gradient, in learning
-    rates. Without momentum that is the number of steps. `pull` is lr times the weight mu of a proximal term
-    that draws back to the start."""
+    """Return how far `steps` steps of heavy-ball SGD go under a constant unit gradient, in units of the
+    learning rate. Without momentum this is the number of steps. `pull` is lr times the weight mu of a
+    proximal term that draws back to the start."""
     if not pull:
         return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
     velocity = distance = 0.0
