@@ -11,8 +11,10 @@ from scipy import stats
 
 from unskew import metrics, record
 from unskew.errors import UserError
-from unskew.report.answer import answer, choose_reference, points, verdict
+from unskew.report.answer import answer
+from unskew.report.differences import points, verdict
 from unskew.report.read import SavedRun, by_method
+from unskew.report.standings import choose_reference
 
 
 def say(*runs: SavedRun, reference: str | None = None) -> str:

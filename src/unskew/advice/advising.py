@@ -23,8 +23,10 @@ from unskew.data.sources import OWN, SOURCES, spelled
 from unskew.errors import UserError, unknown, whole_number
 from unskew.notation import joined, named
 from unskew.record import Json
-from unskew.report.answer import REFERENCE, TITLES, join, points
-from unskew.report.answer import verdict as how_sure
+from unskew.report.differences import points
+from unskew.report.differences import verdict as how_sure
+from unskew.report.sentences import join
+from unskew.report.standings import REFERENCE, TITLES
 from unskew.trial import Budget
 
 Goal = Literal["accuracy", "worst", "vacant"]

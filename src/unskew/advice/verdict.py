@@ -10,7 +10,7 @@ from unskew import metrics
 from unskew.advice.evidence import GOALS, MethodResult, NetworkResult, Setting
 from unskew.metrics import Difference
 from unskew.metrics.reference import corrected
-from unskew.report.answer import REFERENCE, Answer, Standing, compare_values
+from unskew.report.standings import REFERENCE, Standing, Standings, compare_values
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Verdict:
     """Candidates under the same conditions against one of them, each over the seeds that both have, and those
     that cannot be compared."""
 
-    answer: Answer | None
+    answer: Standings | None
     """None where no other candidate has three seeds in common with the reference."""
     candidates: Mapping[str, Candidate]
     """All of them, by name."""

@@ -13,11 +13,12 @@ from unskew import metrics
 from unskew.errors import UserError, unknown
 from unskew.metrics import Difference, SeedsSummary
 from unskew.notation import span, write_value
-from unskew.report.answer import Answer, Moment, answer, best_backed, choose_reference, runs_at_moment
+from unskew.report.answer import Answer, answer
 from unskew.report.conditions import Condition, by_condition, in_common
 from unskew.report.measures import MEASURES, Measure, find, mean_of, series
 from unskew.report.read import SavedRun, hyperparameters, settings
 from unskew.report.skew_words import skew_in_words
+from unskew.report.standings import Moment, best_backed, choose_reference, runs_at_moment
 
 Mark = Literal["best", "above", "below", ""]
 NONE = "—"

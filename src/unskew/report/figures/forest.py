@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from unskew.errors import UserError
 from unskew.metrics import Difference
-from unskew.report.answer import TITLES, Answer, answer, choose_reference, signed
+from unskew.report.answer import Answer, answer
 from unskew.report.conditions import Condition, by_condition
+from unskew.report.differences import signed
 from unskew.report.figures.style import (
     NORMAL,
     PAGE,
@@ -27,6 +28,7 @@ from unskew.report.figures.style import (
 from unskew.report.figures.words import heading
 from unskew.report.looks import PlotStyle, looks
 from unskew.report.read import SavedRun
+from unskew.report.standings import TITLES, choose_reference
 from unskew.report.table import NONE
 
 if TYPE_CHECKING:

@@ -12,16 +12,9 @@ from unskew import metrics
 from unskew.metrics import GROUPS
 from unskew.notation import span
 from unskew.record import Json, fault_notes, plain
-from unskew.report.answer import (
-    TITLES,
-    Answer,
-    answer,
-    choose_reference,
-    points,
-    runs_at_moment,
-    verdict,
-)
+from unskew.report.answer import Answer, answer
 from unskew.report.conditions import Condition, by_condition, tuned
+from unskew.report.differences import points, verdict
 from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, Measure
 from unskew.report.page.progress import progress
@@ -39,6 +32,7 @@ from unskew.report.page.runs import (
 )
 from unskew.report.page.sites import site_classes, site_table
 from unskew.report.read import SavedRun, by_method
+from unskew.report.standings import TITLES, choose_reference, runs_at_moment
 from unskew.report.table import (
     BY_VALIDATION,
     COLUMNS,
