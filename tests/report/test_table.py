@@ -25,7 +25,8 @@ from unskew.report.answer import answer
 from unskew.report.escape import escape_csv, escape_latex, escape_markdown
 from unskew.report.read import by_method, read_runs
 from unskew.report.skew_words import skew_in_words
-from unskew.report.table import COLUMNS, MethodTable, tabulate
+from unskew.report.table import MethodTable, tabulate
+from unskew.report.table_cells import COLUMNS
 from unskew.report.table_text import to_csv, to_latex, to_markdown
 
 pytestmark = pytest.mark.usefixtures("no_workers")

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from itertools import groupby
 
 from unskew.report.escape import escape_comment, escape_csv, escape_latex, escape_markdown
-from unskew.report.table import MethodTable, TableCell
+from unskew.report.table import MethodTable
+from unskew.report.table_cells import TableCell
 
 
 def starred(cell: TableCell) -> str:

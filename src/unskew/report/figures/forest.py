@@ -29,7 +29,7 @@ from unskew.report.figures.words import heading
 from unskew.report.looks import PlotStyle, looks
 from unskew.report.read import SavedRun
 from unskew.report.standings import TITLES, choose_reference
-from unskew.report.table import NONE
+from unskew.report.table_cells import NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -33,14 +33,8 @@ from unskew.report.page.runs import (
 from unskew.report.page.sites import site_classes, site_table
 from unskew.report.read import SavedRun, by_method
 from unskew.report.standings import TITLES, choose_reference, runs_at_moment
-from unskew.report.table import (
-    BY_VALIDATION,
-    COLUMNS,
-    NONE,
-    Column,
-    MethodTable,
-    tabulate,
-)
+from unskew.report.table import MethodTable, tabulate
+from unskew.report.table_cells import BY_VALIDATION, COLUMNS, NONE, Column
 from unskew.report.table_text import starred, to_csv
 from unskew.version import VERSION
 
