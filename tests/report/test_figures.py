@@ -27,7 +27,7 @@ from unskew.cli.figure import FIGURES
 from unskew.errors import UserError
 from unskew.report import figures
 from unskew.report.answer import answer
-from unskew.report.figures import style
+from unskew.report.figures import layout
 from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, series
 from unskew.report.page import page_data
@@ -232,9 +232,9 @@ def test_more_methods_than_rounds_have_markers_around_each_other(make):
 
 
 def test_rows_of_panels_are_filled():
-    assert [style.columns_for(number, 4) for number in (1, 3, 4, 6, 8, 10)] == [1, 3, 4, 3, 4, 2]
-    assert [style.columns_for(number, 3) for number in (4, 5, 7)] == [2, 3, 2]
-    assert style.columns_for(5, 1) == 1
+    assert [layout.columns_for(number, 4) for number in (1, 3, 4, 6, 8, 10)] == [1, 3, 4, 3, 4, 2]
+    assert [layout.columns_for(number, 3) for number in (4, 5, 7)] == [2, 3, 2]
+    assert layout.columns_for(5, 1) == 1
 
 
 def test_curves_hold_only_the_rounds_that_all_seeds_have(make):

@@ -11,26 +11,10 @@ import numpy as np
 from unskew import metrics
 from unskew.errors import UserError
 from unskew.report.conditions import by_condition
-from unskew.report.figures.style import (
-    BLACK,
-    COLUMN,
-    GREEN,
-    NORMAL,
-    PAGE,
-    RED,
-    TALLEST,
-    add_legend,
-    blank,
-    columns_for,
-    fit,
-    line_key,
-    line_style,
-    mark_places,
-    panel_titles,
-    panels,
-    printed,
-    wrap,
-)
+from unskew.report.figures.fitting import fit, panel_titles, wrap
+from unskew.report.figures.layout import add_legend, blank, columns_for, panels
+from unskew.report.figures.lines import line_key, line_style, mark_places
+from unskew.report.figures.style import BLACK, COLUMN, GREEN, NORMAL, PAGE, RED, TALLEST, printed
 from unskew.report.figures.words import heading
 from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, find, shared_rounds

@@ -11,20 +11,9 @@ from unskew.metrics import Difference
 from unskew.report.answer import Answer, answer
 from unskew.report.conditions import Condition, by_condition
 from unskew.report.differences import signed
-from unskew.report.figures.style import (
-    NORMAL,
-    PAGE,
-    PITCH,
-    SMALL,
-    TALLEST,
-    add_legend,
-    blank,
-    distinct,
-    fit,
-    printed,
-    text_width,
-    wrap,
-)
+from unskew.report.figures.fitting import distinct, fit, text_width, wrap
+from unskew.report.figures.layout import add_legend, blank
+from unskew.report.figures.style import NORMAL, PAGE, PITCH, SMALL, TALLEST, printed
 from unskew.report.figures.words import heading
 from unskew.report.looks import PlotStyle, looks
 from unskew.report.read import SavedRun

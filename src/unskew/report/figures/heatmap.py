@@ -11,27 +11,10 @@ from numpy.typing import NDArray
 
 from unskew.errors import UserError
 from unskew.report.conditions import Condition, by_condition
-from unskew.report.figures.style import (
-    COLUMN,
-    LINE,
-    NORMAL,
-    PAGE,
-    SMALL,
-    TALLEST,
-    add_scale,
-    blank,
-    columns_for,
-    cross_out,
-    distinct,
-    name_below,
-    name_ticks,
-    panel_titles,
-    panels,
-    printed,
-    shades,
-    text_width,
-    write_number,
-)
+from unskew.report.figures.cells import cross_out, shades, write_number
+from unskew.report.figures.fitting import distinct, name_below, name_ticks, panel_titles, text_width
+from unskew.report.figures.layout import add_scale, blank, columns_for, panels
+from unskew.report.figures.style import COLUMN, LINE, NORMAL, PAGE, SMALL, TALLEST, printed
 from unskew.report.figures.words import finished, heading
 from unskew.report.read import SavedRun, same_classes
 

@@ -13,31 +13,10 @@ from numpy.typing import NDArray
 from unskew import metrics
 from unskew.errors import UserError
 from unskew.report.conditions import Condition, by_condition
-from unskew.report.figures.style import (
-    COLUMN,
-    LINE,
-    NORMAL,
-    PAGE,
-    PITCH,
-    SMALL,
-    TALLEST,
-    add_scale,
-    blank,
-    columns_for,
-    cross_out,
-    distinct,
-    diverging,
-    fit,
-    name_below,
-    name_ticks,
-    panel_titles,
-    panels,
-    printed,
-    shades,
-    text_width,
-    tile,
-    write_number,
-)
+from unskew.report.figures.cells import cross_out, diverging, shades, write_number
+from unskew.report.figures.fitting import distinct, fit, name_below, name_ticks, panel_titles, text_width
+from unskew.report.figures.layout import add_scale, blank, columns_for, panels, tile
+from unskew.report.figures.style import COLUMN, LINE, NORMAL, PAGE, PITCH, SMALL, TALLEST, printed
 from unskew.report.figures.words import finished, heading
 from unskew.report.read import SavedRun, by_method, same_classes
 

@@ -11,26 +11,10 @@ from numpy.typing import NDArray
 
 from unskew.errors import UserError
 from unskew.report.conditions import by_condition, in_common
-from unskew.report.figures.style import (
-    COLUMN,
-    LINE,
-    NORMAL,
-    PAGE,
-    PITCH,
-    SMALL,
-    TALLEST,
-    add_scale,
-    blank,
-    distinct,
-    name_below,
-    name_ticks,
-    panels,
-    printed,
-    shades,
-    text_width,
-    tile,
-    wrap,
-)
+from unskew.report.figures.cells import shades
+from unskew.report.figures.fitting import distinct, name_below, name_ticks, text_width, wrap
+from unskew.report.figures.layout import add_scale, blank, panels, tile
+from unskew.report.figures.style import COLUMN, LINE, NORMAL, PAGE, PITCH, SMALL, TALLEST, printed
 from unskew.report.figures.words import heading
 from unskew.report.read import SavedRun
 

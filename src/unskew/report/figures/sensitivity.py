@@ -11,21 +11,10 @@ import numpy as np
 
 from unskew import metrics
 from unskew.errors import UserError, unknown
-from unskew.report.figures.style import (
-    COLUMN,
-    PAGE,
-    SMALL,
-    TALLEST,
-    add_legend,
-    blank,
-    columns_for,
-    fit,
-    line_key,
-    line_style,
-    panels,
-    printed,
-    text_width,
-)
+from unskew.report.figures.fitting import fit, text_width
+from unskew.report.figures.layout import add_legend, blank, columns_for, panels
+from unskew.report.figures.lines import line_key, line_style
+from unskew.report.figures.style import COLUMN, PAGE, SMALL, TALLEST, printed
 from unskew.report.figures.words import heading
 from unskew.report.looks import PlotStyle, looks
 from unskew.report.measures import Measure, final_value, find, series

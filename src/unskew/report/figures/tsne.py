@@ -11,23 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.errors import UserError
-from unskew.report.figures.style import (
-    COLUMN,
-    LINE,
-    NORMAL,
-    PAGE,
-    SMALL,
-    TALLEST,
-    add_legend,
-    blank,
-    class_looks,
-    columns_for,
-    distinct,
-    fit,
-    panels,
-    printed,
-    text_width,
-)
+from unskew.report.figures.fitting import distinct, fit, text_width
+from unskew.report.figures.layout import add_legend, blank, columns_for, panels
+from unskew.report.figures.lines import class_looks
+from unskew.report.figures.style import COLUMN, LINE, NORMAL, PAGE, SMALL, TALLEST, printed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

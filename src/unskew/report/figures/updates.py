@@ -13,21 +13,9 @@ from unskew import metrics
 from unskew.errors import UserError
 from unskew.metrics import GROUPS
 from unskew.record import Client, ProbeRecord
-from unskew.report.figures.style import (
-    BLUE,
-    NORMAL,
-    PAGE,
-    RED,
-    SMALL,
-    TALLEST,
-    add_legend,
-    blank,
-    distinct,
-    fit,
-    name_below,
-    printed,
-    text_width,
-)
+from unskew.report.figures.fitting import distinct, fit, name_below, text_width
+from unskew.report.figures.layout import add_legend, blank
+from unskew.report.figures.style import BLUE, NORMAL, PAGE, RED, SMALL, TALLEST, printed
 from unskew.report.figures.words import heading
 from unskew.report.measures import no_probe
 from unskew.report.read import SavedRun, by_method, same_classes
