@@ -29,7 +29,7 @@ from unskew.metrics import Difference
 from unskew.notation import flatten, write_parts
 from unskew.record import is_tunable
 from unskew.report.differences import points, signed
-from unskew.report.read import conditions_of
+from unskew.report.grouping import conditions_of
 from unskew.report.sentences import claims, join
 from unskew.report.standings import REFERENCE, TITLES
 from unskew.types import Server

@@ -11,7 +11,7 @@ from unskew.gather import RunSources, gathered
 from unskew.report.answer import Answer, answer
 from unskew.report.conditions import by_condition
 from unskew.report.differences import points, verdict
-from unskew.report.read import repeated
+from unskew.report.grouping import repeated
 from unskew.report.standings import TITLES, Standing
 
 ComparedRow = dict[str, str | float | int | None]

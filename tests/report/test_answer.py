@@ -13,7 +13,8 @@ from unskew import metrics, record
 from unskew.errors import UserError
 from unskew.report.answer import answer
 from unskew.report.differences import points, verdict
-from unskew.report.read import SavedRun, by_method
+from unskew.report.grouping import by_method
+from unskew.report.read import SavedRun
 from unskew.report.standings import choose_reference
 
 

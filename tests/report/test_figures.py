@@ -28,10 +28,11 @@ from unskew.errors import UserError
 from unskew.report import figures
 from unskew.report.answer import answer
 from unskew.report.figures import layout
+from unskew.report.grouping import by_method
 from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, series
 from unskew.report.page import page_data
-from unskew.report.read import by_method, read_runs
+from unskew.report.read import read_runs
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 

@@ -15,8 +15,9 @@ from invented import made
 from unskew import record
 from unskew.report.answer import answer
 from unskew.report.differences import points, verdict
+from unskew.report.grouping import by_method
 from unskew.report.page import page_data, render, write_page
-from unskew.report.read import SavedRun, by_method, read_run, read_runs
+from unskew.report.read import SavedRun, read_run, read_runs
 from unskew.report.standings import TITLES
 from unskew.report.table import tabulate
 from unskew.report.table_text import to_csv, to_markdown

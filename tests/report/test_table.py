@@ -23,7 +23,8 @@ from unskew.reading import read_begun
 from unskew.record import TrafficRecord
 from unskew.report.answer import answer
 from unskew.report.escape import escape_csv, escape_latex, escape_markdown
-from unskew.report.read import by_method, read_runs
+from unskew.report.grouping import by_method
+from unskew.report.read import read_runs
 from unskew.report.skew_words import skew_in_words
 from unskew.report.table import MethodTable, tabulate
 from unskew.report.table_cells import COLUMNS

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from unskew.errors import UserError, unknown
 from unskew.notation import write_value
-from unskew.report.read import SavedRun, hyperparameters, settings
+from unskew.report.grouping import hyperparameters, settings
+from unskew.report.read import SavedRun
 from unskew.report.table_cells import NONE, Column, ConditionCells, TableCell
 
 METHOD, CONDITION, MEASURE = "method", "condition", "measure"

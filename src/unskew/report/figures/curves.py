@@ -16,9 +16,10 @@ from unskew.report.figures.layout import add_legend, blank, columns_for, panels
 from unskew.report.figures.lines import line_key, line_style, mark_places
 from unskew.report.figures.style import BLACK, COLUMN, GREEN, NORMAL, PAGE, RED, TALLEST, printed
 from unskew.report.figures.words import heading
+from unskew.report.grouping import by_method
 from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, find, shared_rounds
-from unskew.report.read import SavedRun, by_method
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

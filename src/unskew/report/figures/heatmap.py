@@ -16,7 +16,8 @@ from unskew.report.figures.fitting import distinct, name_below, name_ticks, pane
 from unskew.report.figures.layout import add_scale, blank, columns_for, panels
 from unskew.report.figures.style import COLUMN, LINE, NORMAL, PAGE, SMALL, TALLEST, printed
 from unskew.report.figures.words import finished, heading
-from unskew.report.read import SavedRun, same_classes
+from unskew.report.grouping import same_classes
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

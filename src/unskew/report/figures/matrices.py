@@ -18,7 +18,8 @@ from unskew.report.figures.fitting import distinct, fit, name_below, name_ticks,
 from unskew.report.figures.layout import add_scale, blank, columns_for, panels, tile
 from unskew.report.figures.style import COLUMN, LINE, NORMAL, PAGE, PITCH, SMALL, TALLEST, printed
 from unskew.report.figures.words import finished, heading
-from unskew.report.read import SavedRun, by_method, same_classes
+from unskew.report.grouping import by_method, same_classes
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

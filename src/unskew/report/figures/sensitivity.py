@@ -16,9 +16,10 @@ from unskew.report.figures.layout import add_legend, blank, columns_for, panels
 from unskew.report.figures.lines import line_key, line_style
 from unskew.report.figures.style import COLUMN, PAGE, SMALL, TALLEST, printed
 from unskew.report.figures.words import heading
+from unskew.report.grouping import hyperparameters, settings
 from unskew.report.looks import PlotStyle, looks
 from unskew.report.measures import Measure, final_value, find, series
-from unskew.report.read import SavedRun, hyperparameters, settings
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

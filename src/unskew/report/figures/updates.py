@@ -17,8 +17,9 @@ from unskew.report.figures.fitting import distinct, fit, name_below, text_width
 from unskew.report.figures.layout import add_legend, blank
 from unskew.report.figures.style import BLUE, NORMAL, PAGE, RED, SMALL, TALLEST, printed
 from unskew.report.figures.words import heading
+from unskew.report.grouping import by_method, same_classes
 from unskew.report.measures import no_probe
-from unskew.report.read import SavedRun, by_method, same_classes
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,6 +15,7 @@ from unskew.record import Json, fault_notes, plain
 from unskew.report.answer import Answer, answer
 from unskew.report.conditions import Condition, by_condition, tuned
 from unskew.report.differences import points, verdict
+from unskew.report.grouping import by_method
 from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, Measure
 from unskew.report.page.progress import progress
@@ -31,7 +32,7 @@ from unskew.report.page.runs import (
     thin,
 )
 from unskew.report.page.sites import site_classes, site_table
-from unskew.report.read import SavedRun, by_method
+from unskew.report.read import SavedRun
 from unskew.report.standings import TITLES, choose_reference, runs_at_moment
 from unskew.report.table import MethodTable, tabulate
 from unskew.report.table_cells import BY_VALIDATION, COLUMNS, NONE, Column
