@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 
 def ink_on(colour: Sequence[float]) -> str:
-    """Black or white, whichever is read better on this colour: by the contrast of WCAG 2, 4.5:1 or more."""
+    """Return black or white, whichever has more contrast to a colour (WCAG 2; it is always 4.5:1 or more)."""
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"
 
 
 def write_number(axes: Axes, row: int, column: int, text: str, value: float, **more: Any) -> None:
-    """A number on a cell of the image, in black or white as is read better. It takes no room beside the
-    image: the layout need not measure it."""
+    """Write a number on a cell of the image, in black or white.
+
+    The layout does not measure it, since it needs no room outside of the image.
+    """
     (shade,) = axes.images[0].to_rgba(np.array([value]))
     axes.text(
         column, row, text, ha="center", va="center", fontsize=SMALL, color=ink_on(shade), in_layout=False,
@@ -33,7 +35,7 @@ def write_number(axes: Axes, row: int, column: int, text: str, value: float, **m
 
 
 def cross_out(axes: Axes, values: NDArray[np.float64]) -> None:
-    """What is not known is hatched, such as the accuracy of a class without test samples: it is not 0."""
+    """Hatch the cells with NaN, such as the accuracy of a class without test samples, which is not 0."""
     from matplotlib.patches import Rectangle
 
     for row, column in np.argwhere(np.isnan(values)):
@@ -43,15 +45,14 @@ def cross_out(axes: Axes, values: NDArray[np.float64]) -> None:
 
 
 def shades() -> Colormap:
-    """From white to dark blue, also in grey."""
+    """Return colours from white to dark blue, which are in order in grey too."""
     from matplotlib import colormaps
 
     return colormaps["Blues"]
 
 
 def diverging() -> Colormap:
-    """From orange-brown, which is less, over white to violet, which is more: told apart with any kind of
-    colour vision."""
+    """Return colours from orange-brown (less) over white to violet (more), also for colour-blind eyes."""
     from matplotlib import colormaps
 
     return colormaps["PuOr"]

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 LONGEST_TEXT = 300
-"""Letters: more would not fit on a page."""
+"""Texts with more letters are cut, since they would not fit on a page."""
 
 
 def clean(text: str) -> str:
-    """Text from a run without the characters that no figure can hold: of control, or half of a pair. Of a
-    long one the beginning and the end, which are all that could be shown."""
+    """Return text from a run without control characters and surrogates, which no figure can hold.
+
+    A long text is cut to its beginning and end, since no more could be shown.
+    """
     if len(text) > LONGEST_TEXT:
         text = f"{text[: 2 * LONGEST_TEXT // 3]}…{text[-LONGEST_TEXT // 3 :]}"
     return "".join(" " if unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") else each for each in text)
@@ -29,7 +31,7 @@ def clean(text: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def text_width(text: str, size: float) -> float:
-    """Inches."""
+    """Measure the width of a text in inches, for a font size in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -40,7 +42,7 @@ def text_width(text: str, size: float) -> float:
 
 
 def fit(text: str, inches: float, size: float = SMALL) -> str:
-    """The text, or as much of its beginning and end as fits."""
+    """Return the text, or as much of its beginning and end as fits into a width."""
     text = clean(text)
     if text_width(text, size) <= inches:
         return text
@@ -53,7 +55,7 @@ def fit(text: str, inches: float, size: float = SMALL) -> str:
 
 
 def wrap(text: str, inches: float, size: float) -> str:
-    """The text in lines that fit, two at most, broken behind a comma where that will do."""
+    """Break a text into at most two lines that fit into a width, after a comma if possible."""
     text = clean(text)
     if text_width(text, size) <= inches:
         return text
@@ -70,7 +72,7 @@ def wrap(text: str, inches: float, size: float) -> str:
 
 
 def distinct(names: Sequence[str], inches: float, size: float = SMALL) -> list[str]:
-    """All names so short that they fit; where two would look the same, with their numbers."""
+    """Shorten names to a width; names that would then look the same begin with their numbers."""
     short = [fit(name, inches, size) for name in names]
     twins = {name for name in short if short.count(name) > 1}
     return [
@@ -82,21 +84,24 @@ def distinct(names: Sequence[str], inches: float, size: float = SMALL) -> list[s
 
 
 def panel_titles(names: Sequence[str], inches: float) -> list[str]:
-    """A title for each panel of this width: on one line where they stay apart so, else on two."""
+    """Return a title for each panel: on one line if the titles differ when they are cut, and else on two."""
     short = [fit(name, inches, NORMAL) for name in names]
     return short if len(set(short)) == len(set(names)) else [wrap(name, inches, NORMAL) for name in names]
 
 
 def name_ticks(axis: Axis, names: Sequence[str], cell: float, *, across: bool = False) -> None:
-    """A name at every cell of so many inches, or at every second, third ... where they would overlap.
-    `across`: written along the axis, not at right angles to it."""
+    """Write a name at every cell, or at every second, third and so on if they would overlap.
+
+    `cell` is the width of a cell in inches. With `across`, names are written along the axis instead of at
+    right angles to it.
+    """
     room = max((text_width(name, SMALL) for name in names), default=0.0) + 0.06 if across else PITCH
     step = max(math.ceil(room / cell - 1e-9), 1)
     axis.set_ticks(range(0, len(names), step), list(names[::step]))
 
 
 def name_below(axes: Axes, names: Sequence[str], cell: float) -> None:
-    """Names under cells of so many inches: upright where they fit, else turned."""
+    """Write names below cells of a width in inches: horizontally if they fit, and else turned."""
     upright = max(text_width(name, SMALL) for name in names) + 0.06 <= cell
     name_ticks(axes.xaxis, names, cell, across=upright)
     axes.tick_params(axis="x", rotation=0 if upright else 90)

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def blank(width: float, height: float, title: str = "") -> Figure:
-    """An empty figure of this size in inches, that lays itself out."""
+    """Make an empty figure of this size in inches, which grows for its title and lays itself out."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     title = wrap(title, width - 0.2, NORMAL)
     extra = (title.count("\n") + 1) * 0.16 if title else 0.0
     figure = Figure(figsize=(width, min(height + extra, TALLEST)), layout="constrained")
-    FigureCanvasAgg(figure)  # keeps a renderer, with the sizes of texts: else each question makes one
+    FigureCanvasAgg(figure)  # keeps one renderer, so that it is not made anew for each size of a text
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.set(w_pad=0.03, h_pad=0.03)  # type: ignore[call-arg]  # of the constrained engine
@@ -35,7 +35,10 @@ def blank(width: float, height: float, title: str = "") -> Figure:
 def panels(
     figure: Figure, number: int, columns: int, *, sharex: bool = False, sharey: bool = False
 ) -> tuple[list[Axes], Axes | None]:
-    """As many axes in rows of `columns`; and where the last row is not full, its empty end, for a legend."""
+    """Add this number of axes in rows of `columns`, and return them with an empty place for a legend.
+
+    The place is the first empty one of the last row; None if the row is full.
+    """
     columns = min(number, columns)
     rows = math.ceil(number / columns)
     every = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
@@ -53,8 +56,10 @@ def panels(
 
 
 def columns_for(number: int, most: int) -> int:
-    """How many columns so many panels have, `most` at the most: those that leave the fewest places empty,
-    and of these the most. A single column only where there is no room for two."""
+    """Choose the number of columns for panels, up to `most`, so that the fewest places stay empty.
+
+    Among equally good numbers it is the largest. A single column is chosen only if there is no room for two.
+    """
     if number <= most:
         return number
     fewest = min(2, most)
@@ -72,10 +77,12 @@ def tile(
     enough: float,
     least: float = 0.0,
 ) -> tuple[int, float]:
-    """In how many columns so many panels stand in this room, and how wide each then is; a panel is `aspect`
-    times as high as wide, with `gap` between columns and `over` between rows. Where a panel can be `enough`
-    wide, it is, and larger is no better; else it may be somewhat smaller than it could be, though not below
-    `least`, for the sake of fewer rows and of no empty place. Inches."""
+    """Choose the number of columns for panels in a room of this size, and return it with their width.
+
+    A panel is `aspect` times as high as wide, with `gap` between columns and `over` between rows, all in
+    inches. If panels can be `enough` wide, wider ones count as no better. If they cannot, they may be
+    somewhat smaller than possible, but not below `least`, to save rows and empty places.
+    """
 
     def wide(columns: int) -> float:
         rows = math.ceil(number / columns)
@@ -91,8 +98,10 @@ def tile(
 def add_legend(
     figure: Figure, handles: Sequence[Any], labels: Sequence[str], spare: Axes | None = None
 ) -> None:
-    """The legend, in the place that panels leave empty where it fits there; else under the axes in as many
-    columns as fit, and the figure grows by its height."""
+    """Add the legend in the empty place `spare` if it fits there, and else below all axes.
+
+    Below, it has as many columns as fit, and the figure grows by its height.
+    """
     width, height = figure.get_size_inches()
     handle = 0.55  # inches: the sample of a line, and the space around it
     look = {"handletextpad": 0.5, "labelspacing": 0.35, "borderpad": 0.1, "borderaxespad": 0.1}
@@ -110,8 +119,8 @@ def add_legend(
         rows = math.ceil(number / columns)
         if sum(max(sizes[column::columns]) for column in range(columns)) <= width - 0.1:
             break
-    columns = math.ceil(number / rows)  # as even as they can be
-    # Matplotlib fills columns from above, eyes read rows.
+    columns = math.ceil(number / rows)  # makes columns of equal length, as far as possible
+    # Matplotlib fills column by column, but readers read row by row.
     order = [place for column in range(columns) for place in range(column, number, columns)]
     figure.set_size_inches(width, height + rows * 0.165 + 0.05)
     figure.legend(
@@ -121,7 +130,7 @@ def add_legend(
 
 
 def _grid(panel: Axes) -> tuple[int, int]:
-    """Rows and columns of the panels that this is one of."""
+    """Return the number of rows and columns of the grid that a panel belongs to."""
     grid = panel.get_gridspec()
     assert grid is not None
     return grid.nrows, grid.ncols
@@ -138,7 +147,7 @@ def add_scale(
     shrink: float = 1.0,
     **more: Any,
 ) -> None:
-    """The bar that explains shades: in the place that panels leave empty, else beside them, or `below`."""
+    """Add the bar that explains the shades in the empty place `spare`, or else to the right or `below`."""
     if spare is None and below:
         scale = figure.colorbar(image, ax=every, location="bottom", pad=0.02, aspect=30, shrink=0.8, **more)
     elif spare is None:

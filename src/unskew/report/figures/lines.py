@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def line_style(look: PlotStyle) -> dict[str, Any]:
-    """A method's line: its colour, and in grey its dash and its marker. Lines with gaps lie above those with
-    fewer, so that of two that are the same both are seen."""
+    """Return Matplotlib's arguments for a method's line: its colour, dash and marker.
+
+    Lines with more gaps are drawn above lines with fewer, so that both are seen if their values are the same.
+    """
     gaps = sum(look.dash[1::2]) / sum(look.dash) if look.dash else 0.0
     return {
         "color": look.light,
@@ -26,16 +28,19 @@ def line_style(look: PlotStyle) -> dict[str, Any]:
 
 
 def line_key(look: PlotStyle) -> Line2D:
-    """The sample of a method's line in a legend."""
+    """Return the sample of a method's line for a legend."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], **line_style(look), markersize=3.8, markerfacecolor="white")
 
 
 def mark_places(points: int, index: int, lines: int, inches: float) -> dict[str, Any]:
-    """Where the index-th of so many lines has its markers: two to six of them, at points where no other line
-    has one, as far as there are so many points; further lines have larger markers, around those of others."""
-    room = max(int(inches / 0.095), 1)  # markers side by side
+    """Return Matplotlib's arguments that place the markers of one of several lines.
+
+    Each line has two to six markers, at points where no other line has one. If there are too few points,
+    further lines have larger markers around those of others.
+    """
+    room = max(int(inches / 0.095), 1)  # markers that fit next to each other
     each = int(np.clip(min(room, points) // lines, 2 if points >= 4 else 1, 6))
     step = max(points // each, 1)
     ring, place = divmod(index, min(lines, step))
@@ -45,7 +50,7 @@ def mark_places(points: int, index: int, lines: int, inches: float) -> dict[str,
 
 
 def class_looks(number: int) -> list[dict[str, Any]]:
-    """Points of so many classes: each colour with another marker whenever it comes again."""
+    """Return Matplotlib's arguments for the points of each class; a repeated colour has another marker."""
     return [
         {
             "linestyle": "",

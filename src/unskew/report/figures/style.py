@@ -1,4 +1,4 @@
-"""How all figures look: made for a printed column or page, told apart without colour."""
+"""The style of all figures: made for a printed column or page, readable without colour."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg", ".pdf")
 COLUMN, PAGE, TALLEST = 3.4, 7.2, 8.6
-"""Inches: a column of two, the text of a page, and as much of its height as leaves room for a caption."""
+"""Widths in inches of one of two columns and of the text of a page, and the greatest height of a figure,
+which leaves room for a caption."""
 SMALL, NORMAL = 7.0, 8.0
-"""Points."""
+"""Font sizes in points."""
 LINE = 0.13
-"""Inches from one line of small text to the next."""
+"""The distance in inches from one line of small text to the next."""
 
 PITCH = 0.117
-"""Inches from one line of small text to the next at the least, where lines are names of ticks."""
+"""The least distance in inches from one line of small text to the next, if the lines are names of ticks."""
 
 BLACK, GREEN, BLUE, RED = "#000000", "#009E73", "#0072B2", "#D55E00"
-"""Of Okabe and Ito's colours (Color Universal Design, 2008): for what is not a method. Methods have those of
-`unskew.report.looks`."""
+"""Some of Okabe and Ito's colours (Color Universal Design, 2008), for everything but methods, which have the
+colours of `unskew.report.looks`."""
 
 RC: dict[str, object] = {
-    "font.family": "DejaVu Sans",  # comes with Matplotlib: the same everywhere
+    "font.family": "DejaVu Sans",  # comes with Matplotlib, so it is the same everywhere
     "font.size": NORMAL,
     "axes.titlesize": NORMAL,
     "axes.labelsize": NORMAL,
@@ -56,7 +57,7 @@ RC: dict[str, object] = {
     "text.parse_math": False,  # names may hold dollar signs
     "svg.fonttype": "none",  # text stays text
     "pdf.fonttype": 42,
-    "svg.hashsalt": "unskew",  # the same run, the same bytes
+    "svg.hashsalt": "unskew",  # the same run gives the same bytes
     "savefig.dpi": 200,
 }
 NO_DATE = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
@@ -65,7 +66,7 @@ P = ParamSpec("P")
 
 
 def printed(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """A function whose figure has the style above, whatever the person's own settings."""
+    """Make a drawing function draw in the style above, whatever Matplotlib's settings are."""
 
     @functools.wraps(draw)
     def styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -102,7 +103,7 @@ def save(figure: Figure, path: Path) -> None:
     kind = path.suffix.lower()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        drawn = BytesIO()  # Matplotlib's PDFs fail otherwise than with an OSError where a disk is full
+        drawn = BytesIO()  # on a full disk Matplotlib's PDFs fail with another error than an OSError
         with _style():
             figure.savefig(drawn, format=kind[1:], metadata=NO_DATE[kind])
         write_file(path, drawn.getvalue())
