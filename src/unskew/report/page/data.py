@@ -1,4 +1,4 @@
-"""What a page shows, as JSON: accuracies as fractions, to be rounded once, where they are printed."""
+"""The data of a page, as JSON. Accuracies are fractions, which the page rounds when it prints them."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from unskew.report.table_cells import BY_VALIDATION, COLUMNS, NONE, Column
 from unskew.report.table_text import starred, to_csv
 from unskew.version import VERSION
 
-# A page has 10 MB, of which plotly.js takes 4.8; a number takes up to twenty bytes, one about a client in a
-# probed round four, a cell of a matrix two.
+# A page may have 10 MB, of which plotly.js takes 4.8. A number takes up to twenty bytes, a number about a
+# client in a probed round four, and a cell of a matrix two.
 MOST_CLASS_VALUES = 60_000
-"""Accuracies of single classes over rounds; beyond this, rounds are left out."""
+"""The most accuracies of single classes over rounds; if there are more, rounds are left out."""
 MOST_PROBE_VALUES = 250_000
-"""Numbers about clients in probed rounds; beyond this, probed rounds are left out."""
+"""The most numbers about clients in probed rounds; if there are more, probed rounds are left out."""
 MOST_SITE_VALUES = 30_000
-"""Accuracies of single sites over rounds; beyond this, rounds are left out."""
+"""The most accuracies of single sites over rounds; if there are more, rounds are left out."""
 MOST_SITE_CELLS = 30_000
-"""Accuracies of single classes at sites; a run that would go beyond has none on the page."""
+"""The most accuracies of single classes at sites; a run that would exceed it has none on the page."""
 MOST_CONFUSIONS = 250_000
-"""Cells of confusion matrices; a run whose matrix would go beyond has none on the page."""
+"""The most cells of confusion matrices; a run whose matrix would exceed it has none on the page."""
 
 HELP = {
     "best_by_validation": "accuracy of the round that the validation samples chose, tested after that",
@@ -67,11 +67,11 @@ HELP = {
     "cost": "computation in FedAvg rounds, of the whole run",
 }
 COSTS = 4
-"""Columns of the table that are costs, its last; the others are the comparison."""
+"""The number of the table's last columns, which are costs; the others are the comparison."""
 
 
 def page_data(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str, Json]:
-    """All that the page's script reads. `coming` are the rounds of each run that has not begun."""
+    """Return all data of the page. `coming` has the number of rounds of each run that has not begun."""
     blocks = by_condition(runs)
     methods = [(block, name) for block in blocks for name in block.methods]
     owner = {
@@ -145,7 +145,7 @@ def page_data(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str,
 
 
 def _notes(runs: Sequence[SavedRun], coming: Sequence[int]) -> list[Json]:
-    """What the runs themselves say about their numbers, and how many are missing."""
+    """Return the notes of the runs themselves, their failures, and how many have not begun."""
     own = {note: None for run in runs for note in (run.summary.notes if run.summary else _faults(run))}
     failed = [f"{run.label} seed {run.seed} failed: {run.failure.sentence}" for run in runs if run.failure]
     missing = [f"Of {len(runs) + len(coming)} runs {len(coming)} have not begun."] if coming else []
@@ -153,12 +153,12 @@ def _notes(runs: Sequence[SavedRun], coming: Sequence[int]) -> list[Json]:
 
 
 def _faults(run: SavedRun) -> list[str]:
-    """The note on clients that were left out, as the summary of the run will have it."""
+    """Return the notes on clients that were left out, as the summary of the run will have them."""
     return fault_notes((round.round, fault) for round in run.rounds for fault in round.faults or ())
 
 
 def _tuning_notes(seeds: Mapping[str, Sequence[SavedRun]]) -> list[Json]:
-    """What was tuned for each method, where that differs."""
+    """Return notes on the tuned settings that differ between methods."""
     each = {name: tuned(runs[0]) for name, runs in seeds.items()}
     names = dict.fromkeys(name for values_of in each.values() for name in values_of)
     notes: list[Json] = []
@@ -204,8 +204,10 @@ def _head(column: Column, title: str) -> Json:
 
 
 def _class_table(seeds: Mapping[str, Sequence[SavedRun]], answer: Answer) -> dict[str, Json] | None:
-    """The accuracy of each class by each method, over seeds: of the final models, or where not all runs have
-    ended, in the last round that all have reached."""
+    """Return the accuracy of each class by each method over seeds; None if no common round was tested.
+
+    The accuracies are of the final models, or of the compared round if not all runs have ended.
+    """
     when, come = runs_at_moment(seeds, answer)
     tested = {name: runs for name, runs in come.items() if runs}
     if when is None or not tested:
@@ -228,20 +230,19 @@ def _class_table(seeds: Mapping[str, Sequence[SavedRun]], answer: Answer) -> dic
 
 
 def _over_seeds(values: Sequence[float | None]) -> Json:
-    """The mean, and the same in percent as text with its spread."""
+    """Return the mean as a number, and the mean with its spread in percent as text."""
     known = metrics.over_seeds(values)
     return None if known is None else [number(known.mean), metrics.plus_minus(known, scale=100)]
 
 
 def _tested(seeds: Mapping[str, Sequence[SavedRun]], reference: str) -> list[SavedRun]:
-    """The runs that a table can have; its first are the reference."""
+    """Return the runs that were tested, the ones of the reference first."""
     names = [reference, *(name for name in seeds if name != reference)]
     return [run for name in names for run in seeds[name] if run.tested]
 
 
 def _forest(answer: Answer) -> dict[str, Json] | None:
-    """The difference of each method to the reference by the main measures, with its interval and whether it
-    is settled; None where nothing is compared."""
+    """Return each method's differences to the reference by the main measures; None if nothing is compared."""
     if answer.reference is None or not answer.others:
         return None
     rows: list[Json] = []
@@ -275,7 +276,7 @@ def _rows(
     methods: Sequence[int],
     made: MethodTable | None,
 ) -> list[Json]:
-    """The comparison, with the cells of `unskew table`."""
+    """Return the rows of the comparison, with the cells of `unskew table`."""
     _, come = runs_at_moment(seeds, answer)
     rows = zip(made.rows, by_method(_tested(seeds, reference)).values(), strict=True) if made else ()
     cells = {run.path: row.cells for row, members in rows for run in members}
@@ -297,15 +298,14 @@ def _rows(
 
 
 def _rounds(runs: Sequence[SavedRun]) -> str:
-    """How far the runs are."""
+    """Say how many rounds the runs have done, and of how many if they have not all ended."""
     done = span([run.done for run in runs])
     stopped = all(run.finished for run in runs)
     return done if stopped else f"{done} of {runs[0].total_rounds}"
 
 
 def _against(answer: Answer, name: str) -> Json:
-    """The paired difference in points with its 95 % interval, as text and as a number; a star where its sign
-    is settled."""
+    """Return the paired difference by the first measure, as text with interval and star, and as a number."""
     change = next((each.differences[answer.main[0]] for each in answer.others if each.name == name), None)
     if change is None:
         return [NONE, None]
@@ -336,14 +336,14 @@ def _federation(run: SavedRun) -> dict[str, Json]:
 
 
 def _measures() -> list[Json]:
-    """What can be chosen for the curves, beside single classes and domains."""
+    """Return the measures that the curves can show, without single classes and domains."""
     return [
         {
             "key": key,
             "title": measure.title,
             "percent": measure.percent,
             "group": _group(key, measure),
-            # A band of one standard deviation ends where values can be no more.
+            # The page cuts bands of one standard deviation at these limits.
             "least": number(measure.limits[0] / measure.scale),
             "most": number(measure.limits[1] / measure.scale),
         }
