@@ -1,4 +1,4 @@
-"""Which method to take, by what was measured where labels are skewed alike."""
+"""Advice on which method to take, by measurements on federations with a similar label skew."""
 
 from unskew.advice.advising import advise
 from unskew.advice.recommendation import Advice
