@@ -34,10 +34,11 @@ def read_counts(path: Path) -> Counts:
     """Read label counts, clients by classes, from a CSV or a JSON file.
 
     CSV: a row for each client. A first row is left out if it has names or the classes' numbers. A first
-    column is left out if it has names, or if its head is blank or a word such as client. JSON: a list of such
-    rows, or an object that has them under "counts", as in partition.json of a run folder and in `unskew skew
-    --json`; or an object of clients, each with its row, or with a number for every class by name. If the
-    first name is a word such as client, its numbers are left out.
+    column is left out if it has names, or if its head is blank or a word such as client.
+
+    JSON: a list of such rows, or an object that has them under "counts", as in partition.json of a run folder
+    and in the output of `unskew skew --json`; or an object of clients, each with its row, or with a number
+    for every class by name. If the first name is a word such as client, its numbers are left out.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -139,9 +140,8 @@ def _csv(text: str, path: Path) -> Sequence[Sequence[object]]:
     elif rows and all(_is_name(row[0]) for row in rows):
         rows = [row[1:] for row in rows]
     for number, row in enumerate(rows, 1):
-        for cell in sorted(
-            row, key=lambda cell: bool(cell.strip())
-        ):  # blanks first, since they may be the cause of other errors
+        # Blanks come first, since they may be the cause of other errors.
+        for cell in sorted(row, key=lambda cell: bool(cell.strip())):
             if _number(cell) is None:
                 raise _no_count(cell.strip(), number, str(path))
     return [[_number(cell) for cell in row] for row in rows]

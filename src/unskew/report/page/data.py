@@ -23,6 +23,7 @@ from unskew.report.page.runs import (
     curves,
     every,
     number,
+    over_seeds,
     probe_every,
     probe_values,
     probed,
@@ -222,17 +223,11 @@ def _class_table(seeds: Mapping[str, Sequence[SavedRun]], answer: Answer) -> dic
     return {
         "round": when.round,
         "rows": {
-            name: [_over_seeds([values(run)[c] for run in runs]) for c in range(len(classes))]
+            name: [over_seeds([values(run)[c] for run in runs]) for c in range(len(classes))]
             for name, runs in tested.items()
         },
         "seeds": {name: len(runs) for name, runs in tested.items()},
     }
-
-
-def _over_seeds(values: Sequence[float | None]) -> Json:
-    """Return the mean as a number, and the mean with its spread in percent as text."""
-    known = metrics.over_seeds(values)
-    return None if known is None else [number(known.mean), metrics.plus_minus(known, scale=100)]
 
 
 def _tested(seeds: Mapping[str, Sequence[SavedRun]], reference: str) -> list[SavedRun]:

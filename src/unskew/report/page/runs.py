@@ -25,6 +25,12 @@ def number(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
+def over_seeds(values: Sequence[float | None]) -> Json:
+    """Return the mean as a number, and the mean with its spread in percent as text; None without values."""
+    known = metrics.over_seeds(values)
+    return None if known is None else [number(known.mean), metrics.plus_minus(known, scale=100)]
+
+
 def _hundredths(value: float | None) -> int | None:
     """Round a fraction to hundredths of a percent, for lists with very many numbers; None if not finite."""
     return None if value is None or not math.isfinite(value) else round(10_000 * value)

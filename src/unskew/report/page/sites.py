@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from unskew import metrics
 from unskew.record import Json, Number, SiteRecord, SiteSpread
-from unskew.report.page.runs import number
+from unskew.report.page.runs import number, over_seeds
 from unskew.report.read import SavedRun
 
 MOST_ROWS = 40
@@ -50,15 +49,15 @@ def site_table(seeds: Mapping[str, Sequence[SavedRun]]) -> dict[str, Json] | Non
                 "train": known[name].trained_on if name in known else None,
                 "test": sum(known[name].test) if name in known else None,
                 "lacks": [*known[name].lacks(classes)] if name in known else [],
-                "accuracy": [_cell(by_site[name].get(method, [])) for method in seeds],
-                "macro": [_cell(_macro(runs, name)) for runs in seeds.values()],
+                "accuracy": [over_seeds(by_site[name].get(method, [])) for method in seeds],
+                "macro": [over_seeds(_macro(runs, name)) for runs in seeds.values()],
             }
             for name in names
         ],
         "spread": [
             {
                 "name": title,
-                "cells": [_cell([getattr(spread, key) for spread in last[method]]) for method in seeds],
+                "cells": [over_seeds([getattr(spread, key) for spread in last[method]]) for method in seeds],
             }
             for key, title in SPREAD.items()
         ],
@@ -118,9 +117,3 @@ def _macro(runs: Sequence[SavedRun], name: str) -> list[Number]:
 def _lowest(values: Iterable[Sequence[Number]]) -> float:
     found = [value for each in values for value in each if value is not None]
     return float(np.mean(found)) if found else math.inf
-
-
-def _cell(values: Sequence[Number]) -> Json:
-    """Return the mean as a number, and the mean with its spread in percent as text."""
-    known = metrics.over_seeds(values)
-    return None if known is None else [number(known.mean), metrics.plus_minus(known, scale=100)]
