@@ -54,7 +54,7 @@ def make(write_run):
 
 
 def shown(table: MethodTable, column: str) -> dict[str, tuple[str, str]]:
-    """Of every row, the text and the mark."""
+    """Return the text and the mark of each row's cell in a column."""
     place = [head.name for head in table.columns].index(column)
     cells = {row.name: row.cells[place] for row in table.rows}
     return {name: (cell.text, cell.mark) for name, cell in cells.items()}
@@ -210,7 +210,7 @@ def test_runs_are_compared_in_the_last_round_that_all_have(make, write_run):
 
 
 def test_what_is_marked_is_what_is_shown(make, write_run):
-    """A run under way, of a method that is not compared, brings no other round into the table."""
+    """Show the end of the compared runs, although a run of another method is under way."""
     runs = make(THREE)
     going = read_runs([write_run("going", method="pkd", seed=1, rounds=3, done=1)])
     begun = read_runs([write_run("begun", method="pkd", seed=2, rounds=3, done=0)])

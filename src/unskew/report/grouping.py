@@ -48,23 +48,26 @@ def _names(runs: Sequence[SavedRun]) -> list[str]:
     return tell_apart([run.label for run in runs], [settings(run) for run in runs])
 
 
-def tell_apart(labels: Sequence[str], asked: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the labels of methods; a label with several settings is followed by the ones that differ."""
-    members: dict[str, list[Mapping[str, object]]] = {}
-    for label, mine in zip(labels, asked, strict=True):
-        members.setdefault(label, []).append(mine)
-    keys = {
+def tell_apart(labels: Sequence[str], each: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the labels of methods, each with the settings in which methods of this label differ.
+
+    `each` has the settings of each method, in the order of the labels.
+    """
+    by_label: dict[str, list[Mapping[str, object]]] = {}
+    for label, chosen in zip(labels, each, strict=True):
+        by_label.setdefault(label, []).append(chosen)
+    varying = {
         label: [
             key
-            for key in dict.fromkeys(key for each in those for key in each)
-            if len({str(each.get(key)) for each in those}) > 1
+            for key in dict.fromkeys(key for chosen in several for key in chosen)
+            if len({str(chosen.get(key)) for chosen in several}) > 1
         ]
-        for label, those in members.items()
+        for label, several in by_label.items()
     }
     named = []
-    for label, mine in zip(labels, asked, strict=True):
-        differs = [f"{key.rpartition('.')[2]}={mine[key]}" for key in keys[label] if key in mine]
-        named.append(f"{label} ({', '.join(differs)})" if keys[label] else label)
+    for label, chosen in zip(labels, each, strict=True):
+        differs = [f"{key.rpartition('.')[2]}={chosen[key]}" for key in varying[label] if key in chosen]
+        named.append(f"{label} ({', '.join(differs)})" if varying[label] else label)
     return named
 
 

@@ -54,9 +54,7 @@ class LiveRuns:
         try:
             return page_data(self._read(self._paths), coming(self._paths))
         except UserError as error:
-            seen = (
-                self._data if self._data.get("runs") else page_data([])
-            )  # the page keeps what it last showed
+            seen = self._data if self._data.get("runs") else page_data([])  # keeps what the page showed
             return {**seen, "trouble": "" if all(map(_may_begin, self._paths)) else str(error)}
 
 

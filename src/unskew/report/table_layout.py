@@ -59,16 +59,18 @@ class _PlacedCell:
 
 
 def lay_out(
-    blocks: Sequence[ConditionCells], columns: Sequence[Column], rows: str, beside: str
+    blocks: Sequence[ConditionCells], columns: Sequence[Column], row_axis: str, column_axis: str
 ) -> tuple[tuple[str, ...], tuple[ColumnHeader, ...], tuple[Row, ...]]:
     """Return the heads of the rows, the headers of the columns, and the rows.
 
-    `rows` and `beside` say what the rows and the columns are: method, condition, measure or a setting.
+    The axes say what rows and columns are: method, condition, measure or a setting.
     """
-    if rows == beside:
-        raise UserError(f"--rows and --columns are both {rows}: choose two different ones.")
+    if row_axis == column_axis:
+        raise UserError(f"--rows and --columns are both {row_axis}: choose two different ones.")
     axes = {
-        axis: _setting(axis, blocks) for axis in (rows, beside) if axis not in (METHOD, CONDITION, MEASURE)
+        axis: _setting(axis, blocks)
+        for axis in (row_axis, column_axis)
+        if axis not in (METHOD, CONDITION, MEASURE)
     }
     places = list(_places(blocks, columns, list(axes.values())))
 
@@ -77,18 +79,20 @@ def lay_out(
         return plain[axis] if axis in plain else place.settings[axes[axis]]
 
     before: list[tuple[str, Callable[[_PlacedCell], str]]] = []
-    if CONDITION not in (rows, beside) and any(place.rest for place in places):
+    if CONDITION not in (row_axis, column_axis) and any(place.rest for place in places):
         before.append((CONDITION, lambda place: place.rest))
-    before.append((rows, lambda place: of(rows, place)))
-    if METHOD not in (rows, beside) and (rows != CONDITION or len({place.method for place in places}) > 1):
+    before.append((row_axis, lambda place: of(row_axis, place)))
+    if METHOD not in (row_axis, column_axis) and (
+        row_axis != CONDITION or len({place.method for place in places}) > 1
+    ):
         before.append((METHOD, lambda place: place.method))
 
-    several = len(columns) > 1 and MEASURE not in (rows, beside)
+    several = len(columns) > 1 and MEASURE not in (row_axis, column_axis)
 
     def head(place: _PlacedCell) -> ColumnHeader:
-        if beside == MEASURE:
+        if column_axis == MEASURE:
             return ColumnHeader("", place.column.title, place.column.name)
-        text = of(beside, place)
+        text = of(column_axis, place)
         return (
             ColumnHeader(text, place.column.title, f"{text} {place.column.name}")
             if several

@@ -145,10 +145,10 @@ def _matrices(
     readable = WITH_SIGN if "+" in number else READABLE
     total = width or (COLUMN if len(shown) == 1 and C * readable + margin <= COLUMN else PAGE)
 
-    def arrange(beside: float, below: float) -> tuple[int, float]:
+    def arrange(right: float, below: float) -> tuple[int, float]:
         return tile(
             len(shown),
-            total - margin - beside,
+            total - margin - right,
             TALLEST - 0.8 - margin - below,
             aspect=1.0,
             gap=0.06,
@@ -161,10 +161,10 @@ def _matrices(
     numbers = side >= C * readable
     full = len(shown) % columns == 0
     # If cells are too small for numbers, a bar explains the shades, in an empty place if there is one.
-    beside, below = 0.0, 0.0
+    right, below = 0.0, 0.0
     if not numbers and full:
-        beside, below = (0.65, 0.0) if total > 5 and len(shown) <= 3 else (0.0, 0.45)
-        columns, side = arrange(beside, below)
+        right, below = (0.65, 0.0) if total > 5 and len(shown) <= 3 else (0.0, 0.45)
+        columns, side = arrange(right, below)
     side = min(side, max(3.2, C * 0.06))
     rows, cell = math.ceil(len(shown) / columns), side / C
     figure = blank(total, rows * (side + 0.22) + margin + below, title)
@@ -190,7 +190,7 @@ def _matrices(
     if wide:  # one label for all panels, since their own would overlap
         figure.supxlabel(label, fontsize=NORMAL)
     if not numbers or spare is not None:
-        add_scale(figure, image, every, spare, unit, below=not beside, shrink=0.9 if rows == 1 else 0.5)
+        add_scale(figure, image, every, spare, unit, below=not right, shrink=0.9 if rows == 1 else 0.5)
     return figure
 
 

@@ -74,7 +74,7 @@ def curves(run: SavedRun, keep: int, keep_sites: int) -> dict[str, Json]:
     by_site = [(line.sites.accuracy or {}) if line.sites else {} for line in of_sites]
     sites = dict.fromkeys(name for values in by_site for name in values)
     return {
-        "rounds": {kind: [line.round for line in those] for kind, those in lines.items()},
+        "rounds": {kind: [line.round for line in each] for kind, each in lines.items()},
         "series": series,
         "domains": {
             name: [number((line.domains or {}).get(name)) for line in run.tested] for name in domains
