@@ -103,42 +103,18 @@ def advise_on(
         raise UserError(f"the cohort is {cohort} but should be 1 to {clients}, the number of clients.")
     facts = measure(counts, cohort=cohort, clients=clients, samples=samples)
     given = {**given, **({} if cohort is None else {"budget.cohort": cohort})}
-    titled = {**given, **(shown or {})}
-    some = f"{cohort} per round" if cohort and cohort < clients else "all in every round"
-    title = ", ".join(
-        str(part)
-        for part in (
-            titled.get("data.name"),
-            titled.get("skew.recipe"),
-            f"{clients} client{'s' * (clients != 1)}",
-            some,
-        )
-        if part
-    )
     settings = evidence() if known is None else known
     matches = [_match(each, facts, given) for each in settings if "attack" not in each.settings]
     matches.sort(key=lambda each: (each.verdict.answer is None, each.distance, -len(each.verdict.compared)))
-    all_notes = list(notes)
     near = tuple(each for each in matches if each.near)
-    if near and not near[0].same_data:
-        all_notes.append(
-            f"measured on {near[0].setting.data}, not on these data: try it before you rely on it."
-        )
-    networks = near[0].setting.networks if near else []
-    if networks and not any(_fits(each, networks, given) for each in networks):
-        there = join([network.title for network in networks])
-        all_notes.append(f"the network that is asked for was not measured there: the numbers are of {there}.")
-    choice = near[0].verdict.choose(by) if near else None
-    if near and (other := _other_budget(near[0].setting, choice, given)):
-        all_notes.append(other)
     found = Advice(
-        title=title,
+        title=_title({**given, **(shown or {})}, clients, cohort),
         facts=facts,
         by=by,  # type: ignore[arg-type]
         near=near,
         others=tuple(each for each in matches if not each.near),
         given=given,
-        notes=tuple(all_notes),
+        notes=(*notes, *(_notes_on_nearest(near[0], by, given) if near else ())),
     )
     places = [place for key, place in PLACES.items() if key not in given]
     if found.command is None or not places:
@@ -146,6 +122,30 @@ def advise_on(
     owned = "; where samples have owners, SKEW is natural" if "SKEW" in places else ""
     write = f"write what is yours in the place of {join(places)}{owned}."
     return replace(found, notes=(*found.notes, write))
+
+
+def _title(shown: Mapping[str, Any], clients: int, cohort: int | None) -> str:
+    parts = [
+        shown.get("data.name"),
+        shown.get("skew.recipe"),
+        f"{clients} client{'s' * (clients != 1)}",
+        f"{cohort} per round" if cohort and cohort < clients else "all in every round",
+    ]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _notes_on_nearest(nearest: Match, by: str, given: Mapping[str, Any]) -> list[str]:
+    """Return notes on the data, the network and the budget, if the nearest setting was measured with others."""
+    notes = []
+    if not nearest.same_data:
+        notes.append(f"measured on {nearest.setting.data}, not on these data: try it before you rely on it.")
+    networks = nearest.setting.networks
+    if networks and not any(_fits(each, networks, given) for each in networks):
+        there = join([network.title for network in networks])
+        notes.append(f"the network that is asked for was not measured there: the numbers are of {there}.")
+    if other := _other_budget(nearest.setting, nearest.verdict.choose(by), given):
+        notes.append(other)
+    return notes
 
 
 def _other_budget(setting: Setting, choice: ChosenCandidate | None, given: Mapping[str, Any]) -> str:
