@@ -135,7 +135,7 @@ def _title(shown: Mapping[str, Any], clients: int, cohort: int | None) -> str:
 
 
 def _notes_on_nearest(nearest: Match, by: str, given: Mapping[str, Any]) -> list[str]:
-    """Return notes on the data, the network and the budget, if the nearest setting was measured with others."""
+    """Return notes on data, network and budget, if the nearest setting was measured with other ones."""
     notes = []
     if not nearest.same_data:
         notes.append(f"measured on {nearest.setting.data}, not on these data: try it before you rely on it.")

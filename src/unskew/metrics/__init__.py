@@ -1,4 +1,4 @@
-"""The effects of label skew on a model and the costs of a run, as pure functions of NumPy arrays.
+"""The effects of label skew on a model and the costs of a run, as pure functions that do not use PyTorch.
 
 Accuracies are fractions. A class without test samples has accuracy NaN and is left out of every mean. A value
 that does not exist, such as the accuracy of vacant classes for a client that holds all classes, is None.

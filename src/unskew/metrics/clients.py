@@ -185,7 +185,7 @@ class Deviation:
 
     bound: Floats
     """[j, r]: D_jr; NaN if the client holds no j or no r, and for j = r; infinite if it is not `defined`, and
-    if samples of j are never answered r."""
+    if samples of j have no probability for r."""
     defined: NDArray[np.bool_]
     """[j, r]: whether the client holds both classes and ⟨h_r, h_j⟩ > 0 for their mean features."""
     deviates: NDArray[np.bool_]

@@ -155,7 +155,7 @@ def activation_frequency(activated: Sequence[int], samples: int | Sequence[int],
 def distillation_cost(activated: int, samples: int, epochs: float) -> float:
     """Return the cost of a round of PKD's last stage, in U: 1 + n_KD / (3 E N) (Eq. 6).
 
-    This is if experts see only the samples that activate them. If all G experts see all samples, it is
+    It assumes that experts see only the samples that activate them. If all G experts see all samples, it is
     `round_cost(Passes(frozen=G), epochs)`.
     """
     return 1 + activated / ((1 + BACKWARD) * epochs * samples)
