@@ -24,8 +24,8 @@ from unskew.report.standings import (
     RunsByMethod,
     Standings,
     choose_reference,
+    comparable_runs,
     compare_runs,
-    going,
     moment,
     on_same_seeds,
 )
@@ -54,9 +54,11 @@ def answer(methods: RunsByMethod, *, reference: str | None = None) -> Answer:
     """Compare the runs of methods that differ in method and seed alone, and say what the seeds support."""
     runs = [run for seeds in methods.values() for run in seeds]
     where, skew = where_it_ran(runs[0]), skew_in_words(runs[0])
-    seed = f" (seed {runs[0].seed})" if any(_split(run) != _split(runs[0]) for run in runs) else ""
+    seed = (
+        f" (seed {runs[0].seed})" if any(_partition_of(run) != _partition_of(runs[0]) for run in runs) else ""
+    )
     skew = f"{skew[:1].upper()}{skew[1:]}{seed}."
-    tested = going(methods)
+    tested = comparable_runs(methods)
     if not tested:
         return Answer(sentence=f"{where}, no round has been tested yet.", skew=skew)
     compared, shared = on_same_seeds(tested, reference)
@@ -92,5 +94,5 @@ def answer(methods: RunsByMethod, *, reference: str | None = None) -> Answer:
     )
 
 
-def _split(run: SavedRun) -> bytes:
+def _partition_of(run: SavedRun) -> bytes:
     return run.counts.tobytes()

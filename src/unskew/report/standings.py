@@ -124,7 +124,7 @@ def runs_at_moment(
     moment is one that all tested runs have in common; if there is none, it is None and all tested runs are
     returned.
     """
-    tested = going(methods)
+    tested = comparable_runs(methods)
     runs = [run for seeds in tested.values() for run in seeds]
     when = Moment(compared.round) if compared.standings else moment(runs) if runs else None
     return when, {
@@ -152,7 +152,7 @@ def _named(wanted: str, methods: RunsByMethod) -> str | None:
     return next((name for name, runs in methods.items() if wanted in (name, runs[0].label)), None)
 
 
-def going(methods: RunsByMethod) -> dict[str, list[SavedRun]]:
+def comparable_runs(methods: RunsByMethod) -> dict[str, list[SavedRun]]:
     """Return the tested runs of each method that have not failed, or the failed ones if all of them failed.
 
     A failed run would keep the others at the round where it stopped. Methods without such a run are left out.
