@@ -1,4 +1,4 @@
-"""From how labels are skewed to the method that the evidence supports there."""
+"""The choice of a method for a federation, by the evidence from federations with a similar skew."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class SeedResult:
     worst: float | None
     """The accuracy of the worst class."""
     vacant: float | None
-    """The accuracy of the classes that clients lack; None where no client lacks one."""
+    """The accuracy of the classes that clients lack; None if no client lacks one."""
     last: float | None
     """The accuracy of the run's model."""
     traffic: int

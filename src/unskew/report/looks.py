@@ -1,4 +1,4 @@
-"""How each method looks, on the page and in figures: a colour, a dash and a marker that are always its own.
+"""The looks of methods, on the page and in figures: a colour, a dash and a marker for each.
 
 A method in `FIXED` has its look whatever else is shown. Any two of them differ in at least two of the three.
 All others, such as a method with other hyperparameters, find theirs by their name.

@@ -284,7 +284,7 @@ def _lines(kind: record.Format[T], path: Path) -> list[T]:
 
 
 def _check_classes(run: SavedRun) -> None:
-    """Check that what is given class by class is given for every class."""
+    """Check that lists with a value for each class have as many values as there are classes."""
     C = len(run.classes)
     rounds = [(f"line {number}, ", [line]) for number, line in enumerate(run.rounds, 1)]
     probes = [(f"line {number}, ", [line, *line.clients]) for number, line in enumerate(run.probes, 1)]

@@ -1,4 +1,4 @@
-"""How skewed the federation of a run is, in one sentence."""
+"""The skew of a run's federation in one sentence."""
 
 from __future__ import annotations
 
