@@ -1,7 +1,7 @@
 """The looks of methods, on the page and in figures: a colour, a dash and a marker for each.
 
 A method in `FIXED` has its look whatever else is shown. Any two of them differ in at least two of the three.
-All others, such as a method with other hyperparameters, find theirs by their name.
+All others, such as a method with other hyperparameters, have a look that follows from their name.
 """
 
 from __future__ import annotations
