@@ -135,7 +135,7 @@ def test_every_run_has_one_line():
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """Two methods on two networks, as `unskew compare --vary` leaves them, without the models."""
+    """Write two methods on two networks as `unskew compare --vary` does, without the models."""
     folder = tmp_path_factory.mktemp("study") / "runs"
     words = (
         "compare fedavg fedlc+ema:decay=0.9 --dataset digits --skew shards:2 --cohort 3 --rounds 2 "
@@ -735,7 +735,7 @@ def test_a_first_column_that_counts_is_told_of(unskew, text):
 
 @pytest.mark.parametrize("head", ["site,0,1", ",0,1", "client,1,2"])
 def test_classes_that_are_numbers_stand_over_their_counts(unskew, head):
-    """As a cross table of pandas has them."""
+    """Read counts as in a cross table of pandas."""
     Path("counts.csv").write_text(f"{head}\ncleveland,131,111\nhungary,150,85\n")
     facts = json.loads(unskew("advise", "counts.csv", "--json").out)["facts"]
     assert (facts["clients"], facts["classes"]) == (2, 2)

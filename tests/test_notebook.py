@@ -29,7 +29,7 @@ def results(skewed):
 
 
 def text_of(shown: str) -> str:
-    """What a reader of HTML sees, without its tags."""
+    """Return the text that a reader of HTML sees, without its tags."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", shown)).split())
 
 

@@ -28,8 +28,10 @@ from unskew.methods.assemble import assemble
 from unskew.metrics import Difference
 from unskew.notation import flatten, write_parts
 from unskew.record import is_tunable
-from unskew.report.answer import REFERENCE, TITLES, claims, join, points, signed
-from unskew.report.read import conditions_of
+from unskew.report.differences import points, signed
+from unskew.report.grouping import conditions_of
+from unskew.report.sentences import claims, join
+from unskew.report.standings import REFERENCE, TITLES
 from unskew.types import Server
 
 ROOT = Path(__file__).parents[2]

@@ -22,8 +22,8 @@ from scipy.stats import spearmanr
 
 from unskew import metrics, models
 from unskew.experiment import Experiment, MethodSpec, brief_skew
-from unskew.report.answer import signed
-from unskew.report.read import conditions_of
+from unskew.report.differences import signed
+from unskew.report.grouping import conditions_of
 from unskew.reproduce import Cell, PublishedTable, Reading, experiment, papers
 from unskew.reproduce.outcome import BASELINE
 

@@ -15,7 +15,7 @@ from build import table
 
 from unskew import metrics
 from unskew.advice.evidence import MethodResult, Setting, evidence
-from unskew.report.answer import between, signed
+from unskew.report.differences import between, signed
 
 PAGE = Path(__file__).parents[1] / "steady.md"
 LOSSES = {"fedlc": "FedLC", "fedntd": "FedNTD", "fedlmd": "FedLMD", "fedvls": "FedVLS"}

@@ -20,7 +20,7 @@ from build import star, table
 from unskew import metrics
 from unskew.advice.evidence import evidence
 from unskew.metrics.reference import corrected
-from unskew.report.answer import points
+from unskew.report.differences import points
 
 PAGES = sorted(Path(__file__).parent.glob("*-study.md"))
 LOSSES = (

@@ -16,7 +16,8 @@ from unskew.experiment import Experiment, load_data
 from unskew.report.figures import Features, tsne
 from unskew.report.figures.tsne import MOST_CLASSES
 from unskew.report.figures.words import finished, heading, seeds_of
-from unskew.report.read import SavedRun, by_method, same_classes
+from unskew.report.grouping import by_method, same_classes
+from unskew.report.read import SavedRun
 from unskew.trained import load_model, read_model
 from unskew.user_code import is_code
 

@@ -1,4 +1,4 @@
-"""Small tables for notebooks: readable on light and on dark ground, and every text is only text."""
+"""Small HTML tables for notebooks, readable on light and dark backgrounds, with all texts escaped."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from html import escape
 
 MOST_ROWS, MOST_COLUMNS = 20, 20
-"""Of a table that is shown as a whole."""
+"""The most rows and columns of a table that is shown as a whole."""
 CELL = "padding:0.15em 0.6em;border:0;border-bottom:1px solid rgba(128,128,128,0.3)"
 
 
 @dataclass(frozen=True)
 class HtmlCell:
-    """A number in a table, and how dark its ground is, from 0 to 1."""
+    """A number in a table, and how dark its background is, from 0 to 1."""
 
     text: str
     shade: float = 0.0
@@ -21,13 +21,13 @@ class HtmlCell:
 
 
 def facts(title: str, values: Mapping[str, str], *more: str) -> str:
-    """A title, then what is told as a table of two columns, then more HTML."""
+    """Write a title, then the values as a table of two columns, then more HTML. Empty values are left out."""
     rows = [(name, value) for name, value in values.items() if value]
     return panel(title, table((), rows, numbers=False), *more)
 
 
 def panel(title: str, *parts: str) -> str:
-    """A title and what belongs to it."""
+    """Write a title, and below it parts that are HTML already."""
     return f'<div style="max-width:100%;overflow-x:auto"><b>{escape(title)}</b>{"".join(parts)}</div>'
 
 
@@ -36,7 +36,7 @@ def paragraph(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str | HtmlCell]], *, numbers: bool = True) -> str:
-    """A table whose first column is text, and the others numbers or text."""
+    """Write a table whose first column is text; the other columns are aligned as numbers, or as text."""
     lines = [_row(head, "th", numbers)] if head else []
     lines += [_row(row, "td", numbers) for row in rows]
     style = "border-collapse:collapse;margin:0.4em 0;font-size:90%;font-variant-numeric:tabular-nums"
@@ -48,7 +48,7 @@ def _row(cells: Sequence[str | HtmlCell], tag: str, numbers: bool) -> str:
     for place, each in enumerate(cells):
         cell = each if isinstance(each, HtmlCell) else HtmlCell(each)
         side = "right" if numbers and place else "left;white-space:nowrap" if not place else "left"
-        # A transparent blue: the notebook's own text is read on it, whether that is dark or light.
+        # A transparent blue, on which both dark and light text can be read.
         ground = f";background:rgba(60,130,220,{0.55 * cell.shade:.2f})" if cell.shade > 0 else ""
         bold = ";font-weight:bold" if cell.bold else ""
         shown.append(f'<{tag} style="{CELL};text-align:{side}{ground}{bold}">{escape(cell.text)}</{tag}>')
@@ -56,13 +56,13 @@ def _row(cells: Sequence[str | HtmlCell], tag: str, numbers: bool) -> str:
 
 
 def some(names: Sequence[str], most: int = 12) -> str:
-    """The names, of many the first ones."""
+    """Write names as a list; if there are many, only the first ones and how many follow."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def percent(value: float | None) -> str:
-    """As tables print a share, with its sign; a dash where there is none."""
+    """Write a fraction in percent; a dash if it is None or NaN."""
     if value is None or value != value:
         return "–"
     return f"{round(100 * value, 1) + 0.0:.1f} %"  # + 0.0: no minus before a zero

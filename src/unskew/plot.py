@@ -1,8 +1,9 @@
 """Figures as Matplotlib figures, for notebooks and scripts: the same that `unskew figure` draws.
 
-Each takes run folders (one that compare wrote stands for all its runs), results in memory, or both under
-names of your own: {"fedavg": [first, second], "mine": third}. A notebook shows what comes back; pyplot does
-not know of it, so that nothing is shown twice or has to be closed. `figure.savefig("curves.pdf")` writes it.
+Each function takes run folders (a folder of compare stands for all its runs), results in memory, or both
+under names of your own: {"fedavg": [first, second], "mine": third}. A notebook shows the figure that it
+returns. pyplot does not keep it, so it is not shown twice and need not be closed.
+`figure.savefig("curves.pdf")` writes it.
 """
 
 from __future__ import annotations
@@ -38,19 +39,22 @@ __all__ = [
 ]
 
 Width = Literal["column", "page"] | float | None
-"""A column of a paper (3.4 inches), the text of a page (7.2), inches, or None for what the figure needs."""
+"""A column of a paper (3.4 inches), the text of a page (7.2), a number of inches, or None for the width that
+the figure needs."""
 
 
 def forest(
     runs: RunSources, *, reference: str | None = None, width: Width = None, title: str | None = None
 ) -> Figure:
-    """How far each method is from a reference, with intervals: the picture to see first. The reference is
-    FedAvg, or the first method where that is not among them."""
+    """Draw how far each method is from a reference, with intervals: the figure to see first.
+
+    Without `reference` it is FedAvg, or the first method if FedAvg is not among them.
+    """
     return _draw(figures.forest, runs, reference=reference, width=width, title=title)
 
 
 def partition(runs: Federation | RunSources, *, width: Width = None, title: str | None = None) -> Figure:
-    """Who holds what: clients against classes, of a federation or of the runs."""
+    """Draw which client holds how many samples of each class, in a federation or in the runs."""
     if not isinstance(runs, Federation):
         return _draw(figures.partition, runs, width=width, title=title)
     words = f"{runs.dataset.short_name}, {runs.skew}, {runs.clients:,} clients" if title is None else title
@@ -61,12 +65,12 @@ def partition(runs: Federation | RunSources, *, width: Width = None, title: str 
 def curves(
     runs: RunSources, *, metric: str = "accuracy", width: Width = None, title: str | None = None
 ) -> Figure:
-    """A metric in every round, with bands over seeds."""
+    """Draw a metric by round, with bands over seeds."""
     return _draw(figures.curves, runs, metric=metric, width=width, title=title)
 
 
 def extremes(runs: RunSources, *, width: Width = None, title: str | None = None) -> Figure:
-    """Best class, mean and worst class in every round."""
+    """Draw the accuracies of the best class, the mean and the worst class by round."""
     return _draw(figures.extremes, runs, width=width, title=title)
 
 
@@ -78,30 +82,33 @@ def updates(
     width: Width = None,
     title: str | None = None,
 ) -> Figure:
-    """Class by class, before and after a client's update and after aggregation. Needs runs that were probed:
-    `Trial(..., probe=Probe(every=5))`. Without `round` the last that was, without `client` the first."""
+    """Draw the accuracy of each class before and after a client's update and after aggregation.
+
+    It needs runs that were probed: `Trial(..., probe=Probe(every=5))`. Without `round` it is the last probed
+    round, without `client` the first client of that round.
+    """
     return _draw(figures.updates, runs, client=client, round=round, width=width, title=title)
 
 
 def heatmap(runs: RunSources, *, sort: bool = False, width: Width = None, title: str | None = None) -> Figure:
-    """The accuracy of every class by every method's final model; with `sort` the hardest classes first."""
+    """Draw the accuracy of each class by each method's final model, with `sort` the hardest classes first."""
     return _draw(figures.heatmap, runs, sort=sort, width=width, title=title)
 
 
 def confusion(
     runs: RunSources, *, against: str | None = None, width: Width = None, title: str | None = None
 ) -> Figure:
-    """What each class is taken for by the final model, or how that differs from the method `against`."""
+    """Draw the final model's answers for each class, or how they differ from the method `against`."""
     return _draw(figures.confusion, runs, against=against, width=width, title=title)
 
 
 def predictions(runs: RunSources, *, width: Width = None, title: str | None = None) -> Figure:
-    """Which classes the model answers in every round."""
+    """Draw how often the model answers each class, by round."""
     return _draw(figures.predictions, runs, width=width, title=title)
 
 
 def features(runs: RunSources, *, width: Width = None, title: str | None = None) -> Figure:
-    """Distances between the classes' mean features."""
+    """Draw the distances between the mean features of classes."""
     return _draw(figures.features, runs, width=width, title=title)
 
 
@@ -113,8 +120,10 @@ def tsne(
     width: Width = None,
     title: str | None = None,
 ) -> Figure:
-    """Test samples by the features of the final model, of `classes` alone where they are given. `data` is the
-    folder with the datasets, where it has moved."""
+    """Draw test samples by the final model's features in two dimensions, only of `classes` if given.
+
+    `data` is the folder with the datasets, if it has moved.
+    """
     folder = None if data is None else Path(data)
     return _draw(draw_tsne, runs, classes=classes, data=folder, width=width, title=title)
 
@@ -127,13 +136,12 @@ def sensitivity(
     width: Width = None,
     title: str | None = None,
 ) -> Figure:
-    """The final metric against each setting that varies among the runs, or those that `over` names."""
+    """Draw the final metric by each setting that varies between the runs, or by the settings `over`."""
     return _draw(figures.sensitivity, runs, over=over, metric=metric, width=width, title=title)
 
 
 def experts(runs: RunSources, *, width: Width = None, title: str | None = None) -> Figure:
-    """What a method counts in every round, such as how often PKD's experts are asked. Methods that count
-    nothing are left out."""
+    """Draw what methods count by round, such as how often PKD's experts teach. Other methods are left out."""
 
     def draw(found: Sequence[SavedRun], *, width: float | None, title: str | None) -> Figure:
         return figures.experts(figures.counting(found), width=width, title=title)
@@ -155,7 +163,7 @@ def _inches(width: Width) -> float | None:
 
 
 def _shown(figure: Figure) -> Figure:
-    """Let a notebook show figures that pyplot does not know of, unless it has been told how already."""
+    """Let a notebook show figures that pyplot does not keep, unless it is set up for that already."""
     if "IPython" not in sys.modules:
         return figure
     from IPython import get_ipython

@@ -10,7 +10,8 @@ from unskew.errors import UserError
 from unskew.experiment import Experiment, MethodSpec, brief_skew
 from unskew.methods import METHODS
 from unskew.notation import short_data, short_paths, short_texts, write_method, write_parts
-from unskew.report.read import SavedRun, conditions_of, read_runs, tell_apart
+from unskew.report.grouping import conditions_of, tell_apart
+from unskew.report.read import SavedRun, read_runs
 
 
 def read(paths: Iterable[Path]) -> list[SavedRun]:

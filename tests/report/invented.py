@@ -102,7 +102,7 @@ def made(
     done: int = 3,
     skew: str = "dirichlet:0.05",
 ) -> SavedRun:
-    """A run with the same accuracies in all its rounds."""
+    """Make a run with the same accuracies in all its rounds."""
     line = record.TestedRound(
         round=1,
         lr=0.1,

@@ -11,8 +11,11 @@ from scipy import stats
 
 from unskew import metrics, record
 from unskew.errors import UserError
-from unskew.report.answer import answer, choose_reference, points, verdict
-from unskew.report.read import SavedRun, by_method
+from unskew.report.answer import answer
+from unskew.report.differences import points, verdict
+from unskew.report.grouping import by_method
+from unskew.report.read import SavedRun
+from unskew.report.standings import choose_reference
 
 
 def say(*runs: SavedRun, reference: str | None = None) -> str:
@@ -77,7 +80,7 @@ def test_runs_under_way_are_compared_in_the_last_round_that_all_reached():
 
 
 def test_methods_are_compared_on_the_seeds_that_all_have():
-    """A lucky seed of one method must not stand against the mean of the other."""
+    """Do not compare a lucky seed of one method with the mean of the other."""
     told = say(made("fedavg", 1, 0.8), made("fedavg", 2, 0.6), made("pkd", 1, 0.75), made("pkd", 3, 0.9))
     assert "in one seed fedavg ends at 80.0 %, pkd at 75.0 %" in told
     assert "Left out: 2 of 4 runs" in told
@@ -194,7 +197,7 @@ def test_holm_by_hand():
 
 
 def test_how_many_seeds_would_settle_it():
-    """As textbooks have it: an effect of one standard deviation takes 10 pairs, one half takes 34."""
+    """Compare with textbooks: an effect of one standard deviation takes 10 pairs, of half of one 34."""
     assert metrics.seeds_needed(1.0, 1.0) == 10
     assert metrics.seeds_needed(-0.5, 1.0) == 34
     assert metrics.seeds_needed(0.0, 1.0) is None
@@ -220,7 +223,7 @@ def test_how_many_seeds_would_settle_it():
 
 
 def test_seeds_that_do_not_settle_it_are_never_said_to_be_enough():
-    """Of many p just above what Holm asks of the first, the last seems easy."""
+    """Use many p-values just above the level for the smallest, of which the largest would need few seeds."""
     spread = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
     values = {"fedavg": {"accuracy": dict.fromkeys(range(5), 0.0)}}
     for number in range(9):

@@ -11,7 +11,7 @@ from unskew.report.read import SavedRun
 
 
 def under(run: SavedRun, **changes: object) -> SavedRun:
-    """The run with other settings: budget__lr=0.1."""
+    """Return the run with other settings, such as budget__lr=0.1."""
     experiment = {
         key: dict(value) if isinstance(value, dict) else value for key, value in run.experiment.items()
     }

@@ -27,11 +27,12 @@ from unskew.cli.figure import FIGURES
 from unskew.errors import UserError
 from unskew.report import figures
 from unskew.report.answer import answer
-from unskew.report.figures import style
+from unskew.report.figures import layout
+from unskew.report.grouping import by_method
 from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, series
 from unskew.report.page import page_data
-from unskew.report.read import by_method, read_runs
+from unskew.report.read import read_runs
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 
@@ -51,7 +52,7 @@ def make(write_run):
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory, write_at):
-    """The runs of a scene by its name, written once for all figures of it."""
+    """Return a function that gives the runs of a scene by its name, written once for all its figures."""
     written = {}
 
     def runs(name: str):
@@ -71,7 +72,7 @@ def seeds_of(*methods: str, seeds=(1, 2, 3), **settings) -> list[dict]:
 
 
 def drawn_texts(figure) -> list[Text]:
-    """What is really drawn: not the labels that shared axes or limits hide."""
+    """Return the texts that are drawn, without labels that shared axes or limits hide."""
     seen = []
     draw = Text.draw
 
@@ -87,8 +88,7 @@ def drawn_texts(figure) -> list[Text]:
 
 
 def assert_legible(figure) -> set[str]:
-    """Nothing runs into anything else or off the paper, and nothing is smaller than 7 points. Returns what is
-    written."""
+    """Check that no text overlaps another, leaves the figure or is under 7 points, and return the texts."""
     texts = drawn_texts(figure)
     width, height = figure.canvas.get_width_height()
     boxes = [text.get_window_extent() for text in texts]
@@ -209,7 +209,7 @@ def test_runs_under_several_conditions_have_a_panel_each_with_the_same_looks(sce
 
 @pytest.mark.parametrize(("rounds", "methods"), [(30, 2), (30, 10), (12, 7), (500, 15)])
 def test_no_marker_lies_on_another(make, rounds, methods):
-    """All methods have the same values: whatever is hidden anywhere is hidden here."""
+    """Give all methods the same values, so that a marker that can be hidden is hidden here."""
     (run,) = make({"rounds": rounds})
     figure = figures.curves([replace(run, label=f"m{n}") for n in range(methods)])
     lines = figure.axes[0].get_lines()
@@ -232,9 +232,9 @@ def test_more_methods_than_rounds_have_markers_around_each_other(make):
 
 
 def test_rows_of_panels_are_filled():
-    assert [style.columns_for(number, 4) for number in (1, 3, 4, 6, 8, 10)] == [1, 3, 4, 3, 4, 2]
-    assert [style.columns_for(number, 3) for number in (4, 5, 7)] == [2, 3, 2]
-    assert style.columns_for(5, 1) == 1
+    assert [layout.columns_for(number, 4) for number in (1, 3, 4, 6, 8, 10)] == [1, 3, 4, 3, 4, 2]
+    assert [layout.columns_for(number, 3) for number in (4, 5, 7)] == [2, 3, 2]
+    assert layout.columns_for(5, 1) == 1
 
 
 def test_curves_hold_only_the_rounds_that_all_seeds_have(make):
@@ -369,7 +369,7 @@ def test_the_heat_map_has_the_mean_of_each_class_and_frames_the_worst(make):
 
 
 def forest_rows(axes) -> list[tuple[float, bool, list[float]]]:
-    """Of each method where its marker stands, whether it is filled, and its interval."""
+    """Return each method's place of the marker, whether it is filled, and its interval."""
     marks = [line for line in axes.get_lines() if line.get_marker() == "o"]
     ends = {
         line.get_ydata()[0]: list(line.get_xdata())
@@ -778,7 +778,7 @@ def comparison(tmp_path_factory):
 
 @pytest.fixture
 def compared(comparison, unskew, tmp_path):
-    """The same comparison for every test, in a folder of its own."""
+    """Write one comparison for all tests, in a folder of its own."""
     return shutil.copytree(comparison, tmp_path / "cmp")
 
 

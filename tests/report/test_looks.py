@@ -18,7 +18,7 @@ MODES = dict(zip(PAPERS, zip(*COLOURS, strict=True), strict=True))
 
 
 def shared(one: PlotStyle, other: PlotStyle) -> int:
-    """How many of colour, dash and marker two looks have in common."""
+    """Count how many of colour, dash and marker two looks have in common."""
     return (one.light == other.light) + (one.dash == other.dash) + (one.marker == other.marker)
 
 

@@ -13,9 +13,12 @@ import pytest
 from invented import made
 
 from unskew import record
-from unskew.report.answer import TITLES, answer, points, verdict
+from unskew.report.answer import answer
+from unskew.report.differences import points, verdict
+from unskew.report.grouping import by_method
 from unskew.report.page import page_data, render, write_page
-from unskew.report.read import SavedRun, by_method, read_run, read_runs
+from unskew.report.read import SavedRun, read_run, read_runs
+from unskew.report.standings import TITLES
 from unskew.report.table import tabulate
 from unskew.report.table_text import to_csv, to_markdown
 
@@ -219,7 +222,7 @@ def two_methods(write_at, tmp_path_factory) -> list[SavedRun]:
 
 @pytest.fixture(scope="module")
 def opened(chromium, two_methods, tmp_path_factory):
-    """One page for many tests: to open it takes longer than most of them."""
+    """Open one page for many tests, since opening it takes longer than most of them."""
     file, trouble = tmp_path_factory.mktemp("page") / "page.html", []
     write_page(two_methods, file)
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, has_touch=True, **CALM)
@@ -235,8 +238,7 @@ def opened(chromium, two_methods, tmp_path_factory):
 
 @pytest.fixture
 def page(opened):
-    """The page about two methods, with nothing chosen. What it complains of or asks the network for fails the
-    test."""
+    """Give the page about two methods, with nothing chosen; an error or a network request fails the test."""
     page, trouble = opened
     resize(page, 1280, 900)
     page.emulate_media(media="screen", color_scheme="light")
@@ -258,7 +260,7 @@ def resize(page, width: int, height: int) -> None:
 
 
 def curves(page) -> list[dict]:
-    """The lines that are drawn: name, rounds and values."""
+    """Return name, rounds and values of the lines that are drawn."""
     return page.evaluate(
         "() => document.getElementById('curve').data.filter(t => t.hoverinfo !== 'skip')"
         ".map(t => ({name: t.meta, axis: t.xaxis, x: Array.from(t.x), y: Array.from(t.y), text: t.text}))"
@@ -266,7 +268,7 @@ def curves(page) -> list[dict]:
 
 
 def chart(page, id: str):
-    """The traces of a chart."""
+    """Return the traces of a chart."""
     return page.evaluate(
         "id => JSON.parse(JSON.stringify(document.getElementById(id).data.map(t => ({...t, "
         "z: t.z && t.z.map(row => Array.from(row))}))))",
@@ -275,7 +277,7 @@ def chart(page, id: str):
 
 
 def saved(page, button: str) -> tuple[str, bytes]:
-    """What a button downloads: the name and the content."""
+    """Return name and content of the file that a button downloads."""
     with page.expect_download() as found:
         page.click(button)
     return found.value.suggested_filename, Path(found.value.path()).read_bytes()
@@ -771,7 +773,7 @@ def test_numbers_in_the_confusion_matrix_stand_out_from_their_cells(page, scheme
 
 
 def test_numbers_agree_in_table_hover_and_picture(open_page):
-    """With ties between two printed numbers, and so many seeds that the order of a sum matters."""
+    """Use values between two printed numbers, and so many seeds that the order of a sum matters."""
     values = [0.1225, 0.77625, 0.77635, 0.776499, 0.77655, 0.7765, 0.776, 0.7771, 0.77649, 0.7760001]
     runs = [made("fedavg", seed, value) for seed, value in enumerate(values, 1)]
     runs += [made("fedvls", seed, 0.1225) for seed in range(1, 11)]

@@ -11,7 +11,8 @@ from unskew import record
 from unskew.errors import UserError
 from unskew.reading import read
 from unskew.record import plain
-from unskew.report.read import by_method, read_run, read_runs
+from unskew.report.grouping import by_method
+from unskew.report.read import read_run, read_runs
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 

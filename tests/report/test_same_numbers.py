@@ -14,8 +14,8 @@ from unskew.comparison.statistics import answer_json
 from unskew.reading import read
 from unskew.report.answer import answer
 from unskew.report.conditions import by_condition
+from unskew.report.grouping import by_method
 from unskew.report.page import page_data
-from unskew.report.read import by_method
 from unskew.report.table import tabulate
 from unskew.report.table_text import to_csv, to_latex, to_markdown
 

@@ -23,9 +23,11 @@ from unskew.reading import read_begun
 from unskew.record import TrafficRecord
 from unskew.report.answer import answer
 from unskew.report.escape import escape_csv, escape_latex, escape_markdown
-from unskew.report.read import by_method, read_runs
+from unskew.report.grouping import by_method
+from unskew.report.read import read_runs
 from unskew.report.skew_words import skew_in_words
-from unskew.report.table import COLUMNS, MethodTable, tabulate
+from unskew.report.table import MethodTable, tabulate
+from unskew.report.table_cells import COLUMNS
 from unskew.report.table_text import to_csv, to_latex, to_markdown
 
 pytestmark = pytest.mark.usefixtures("no_workers")
@@ -52,7 +54,7 @@ def make(write_run):
 
 
 def shown(table: MethodTable, column: str) -> dict[str, tuple[str, str]]:
-    """Of every row, the text and the mark."""
+    """Return the text and the mark of each row's cell in a column."""
     place = [head.name for head in table.columns].index(column)
     cells = {row.name: row.cells[place] for row in table.rows}
     return {name: (cell.text, cell.mark) for name, cell in cells.items()}
@@ -208,7 +210,7 @@ def test_runs_are_compared_in_the_last_round_that_all_have(make, write_run):
 
 
 def test_what_is_marked_is_what_is_shown(make, write_run):
-    """A run under way, of a method that is not compared, brings no other round into the table."""
+    """Show the end of the compared runs, although a run of another method is under way."""
     runs = make(THREE)
     going = read_runs([write_run("going", method="pkd", seed=1, rounds=3, done=1)])
     begun = read_runs([write_run("begun", method="pkd", seed=2, rounds=3, done=0)])

@@ -22,7 +22,7 @@ from unskew.report.serve import LiveRuns, ReportServer
 
 
 def grow(whole: Path, folder: Path, rounds: int) -> None:
-    """The folder as it was after so many rounds of the run that is whole."""
+    """Write a folder as it was after some rounds of a run that has ended."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("experiment.toml", "environment.json", "partition.json"):
         if not (folder / name).exists():
@@ -91,7 +91,7 @@ def test_the_page_and_its_data_are_served_and_nothing_else(serve, write_run):
 
 
 def test_a_foreign_name_for_this_machine_is_turned_away(serve, write_run):
-    """As in DNS rebinding: a page of another site, whose name has been made to point here, asks."""
+    """Request data as in DNS rebinding, from a page of another site whose name was made to point here."""
     server = serve(write_run(rounds=2))
     for name in (
         "evil.example",
@@ -156,7 +156,7 @@ def test_a_compare_folder_shows_runs_as_they_begin(serve, write_run, tmp_path):
 
 
 def test_a_compare_can_be_watched_while_its_first_run_is_set_up(serve, write_run, tmp_path):
-    """With the hidden files of a run that is under way: locks, and what is being written."""
+    """Include the hidden files of a run under way: locks, and files that are being written."""
     whole, folder = write_run("whole", rounds=2, probe=2), tmp_path / "compare"
     first = folder / "fedavg-seed1"
 

@@ -1,4 +1,4 @@
-"""Files that say how many samples of each class every client has."""
+"""Files of label counts: how many samples of each class every client has."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from unskew.errors import UserError
 from unskew.skew_words import Counts
 
 MOST = 1 << 53
-"""No client has so many samples."""
+"""Counts must be below this number, which no client reaches."""
 FORM = "a row for each client and a number for each class"
 CLIENT_WORDS = "client|site|owner|name|id"
-"""One of them is in the head of a column of the clients' names or numbers."""
+"""Words of which one in a head is enough for a column with the clients' names or numbers."""
 PLACE_WORDS = (
     "hospital|clinic|cent(re|er)|user|writer|node|device|party|partie|institut(e|ion)|organi[sz]ation|silo|worker|"
     "participant"
 )
-"""They are its whole head, alone or with others of them: classes may be called lymph node or party hat."""
+"""Words that the whole head must consist of, since classes may be called lymph node or party hat."""
 CLIENT_WORD = re.compile(rf"(({CLIENT_WORDS})s?)+", re.IGNORECASE)
-"""Also several as one, such as clientid."""
+"""Matches several words written as one too, such as clientid."""
 CLIENT_HEAD = re.compile(rf"(({CLIENT_WORDS}|{PLACE_WORDS})s?)+", re.IGNORECASE)
 WORD_ENDS = re.compile(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])")
 
 
 def read_counts(path: Path) -> Counts:
-    """Label counts, clients by classes, from a CSV or a JSON file.
+    """Read label counts, clients by classes, from a CSV or a JSON file.
 
-    CSV: a row for each client. A first row of names, or of the classes' numbers, is left out, and a first
-    column of names, or under a head such as client or under a blank one.
-    JSON: a list of such rows, or an object that has them under "counts", as partition.json of a run folder
-    and `unskew skew --json`; or an object of clients, each with its row, or with a number for every class by
-    name. A first name such as client is that of the clients' numbers.
+    CSV: a row for each client. A first row is left out if it has names or the classes' numbers. A first
+    column is left out if it has names, or if its head is blank or a word such as client.
+
+    JSON: a list of such rows, or an object that has them under "counts", as in partition.json of a run folder
+    and in the output of `unskew skew --json`; or an object of clients, each with its row, or with a number
+    for every class by name. If the first name is a word such as client, its numbers are left out.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -52,7 +53,7 @@ def read_counts(path: Path) -> Counts:
 
 
 def check_counts(rows: Sequence[Sequence[Any]], what: str) -> Counts:
-    """Label counts as whole numbers, checked: `what` they are from, in errors."""
+    """Check rows of label counts and return them as an array; `what` names their source in errors."""
     try:
         listed = [list(row) for row in rows]
     except TypeError:
@@ -76,7 +77,7 @@ def check_counts(rows: Sequence[Sequence[Any]], what: str) -> Counts:
 
 
 def notes_on(counts: Counts) -> list[str]:
-    """What may be wrong with label counts that can be used, in a sentence each."""
+    """Return a sentence on each doubt about label counts that can be used."""
     first, clients = counts[:, 0].tolist(), len(counts)
     start = next((start for start in (0, 1) if first == list(range(start, start + clients))), None)
     if clients < 2 or start is None:
@@ -113,7 +114,7 @@ def _json(text: str, path: Path) -> Sequence[Sequence[object]]:
     if isinstance(content, list) and content and all(isinstance(row, dict) for row in content):
         classes = dict.fromkeys(name for row in content for name in row)
         first = next(iter(classes), None)
-        if first is not None and _tells_clients(first) and all(first in row for row in content):
+        if first is not None and _is_client_head(first) and all(first in row for row in content):
             del classes[first]
         content = [[row.get(name, 0) for name in classes] for row in content]
     if not isinstance(content, list) or not all(isinstance(row, list) for row in content):
@@ -131,7 +132,7 @@ def _csv(text: str, path: Path) -> Sequence[Sequence[object]]:
     heads = rows[0] if rows else []
     headed = bool(rows) and _is_head(heads, rows[1:])
     rows = rows[1:] if headed else rows
-    if headed and _tells_clients(heads[0]):
+    if headed and _is_client_head(heads[0]):
         for number, row in enumerate(rows, 1):
             if not row[0].strip():
                 raise _no_count("", number, str(path))
@@ -139,33 +140,38 @@ def _csv(text: str, path: Path) -> Sequence[Sequence[object]]:
     elif rows and all(_is_name(row[0]) for row in rows):
         rows = [row[1:] for row in rows]
     for number, row in enumerate(rows, 1):
-        for cell in sorted(row, key=lambda cell: bool(cell.strip())):  # a blank explains what else is wrong
+        # Blanks come first, since they may be the cause of other errors.
+        for cell in sorted(row, key=lambda cell: bool(cell.strip())):
             if _number(cell) is None:
                 raise _no_count(cell.strip(), number, str(path))
     return [[_number(cell) for cell in row] for row in rows]
 
 
 def _is_head(heads: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    """Whether a first row has the classes' names or numbers, and not counts. Nothing, or what its column is,
-    may stand in its corner."""
+    """Say whether a first row has the classes' names or numbers, and not counts.
+
+    Its first cell may be blank or the head of a column with the clients' names.
+    """
     corner, numbers = heads[0].strip(), [_number(cell) for cell in heads]
     if all(map(_is_name, heads[1:])):
         return _is_name(corner) or (len(heads) > 1 and not any(sign.isdigit() for sign in corner))
-    if not corner or _is_only(corner):
+    if not corner or _has_only_client_words(corner):
         over_numbers = bool(corner and below) and all(_number(row[0]) is not None for row in below)
         return _consecutive(numbers[1:]) or (over_numbers and None not in numbers[1:])
     return _counted(numbers)
 
 
 def _is_name(cell: str) -> bool:
-    """Whether a cell has a name: letters, or numbers with a sign between them, as in 2020-01. A number, a
-    number that cannot be read, such as 1,000 or <5, and nothing are no names."""
+    """Say whether a cell has a name: letters, or numbers with a sign between them, as in 2020-01.
+
+    Numbers, numbers that cannot be read, such as 1,000 or <5, and blanks are no names.
+    """
     written = any(sign.isalpha() for sign in cell) or re.search(r"\d[-–/:]\d", cell) is not None
     return written and _number(cell) is None
 
 
 def _consecutive(numbers: Sequence[float | None]) -> bool:
-    """Whether these are the numbers of classes behind the head of a column with the clients' names."""
+    """Say whether the cells after the first are the numbers of the classes, counted from 0 or from 1."""
     return len(numbers) > 1 and list(numbers) in (
         list(range(len(numbers))),
         list(range(1, len(numbers) + 1)),
@@ -173,25 +179,28 @@ def _consecutive(numbers: Sequence[float | None]) -> bool:
 
 
 def _counted(numbers: Sequence[float | None]) -> bool:
-    """Whether these are the numbers of the classes, and not counts."""
+    """Say whether all cells together are the numbers of the classes, counted from 0."""
     return len(numbers) > 2 and list(numbers) == list(range(len(numbers)))
 
 
-def _is_only(head: str) -> bool:
-    """Whether a head has nothing but words for clients, unlike the name of one, such as site A or site 1."""
-    return _all_tell(head) and not any(sign.isdigit() for sign in head)
+def _has_only_client_words(head: str) -> bool:
+    """Say whether a head has only words for clients, and is not the name of one, such as site A or site 1."""
+    return _all_client_words(head) and not any(sign.isdigit() for sign in head)
 
 
-def _all_tell(head: str) -> bool:
+def _all_client_words(head: str) -> bool:
     words = [word for word in WORD_ENDS.split(head) if word]
     return bool(words) and all(CLIENT_HEAD.fullmatch(word) for word in words)
 
 
-def _tells_clients(head: str) -> bool:
-    """Whether the first column has the clients' names or numbers: its head's words say so. The words of
-    site_name, siteName and site name are the same, and a class may be called covid or width."""
-    one_tells = any(CLIENT_WORD.fullmatch(word) for word in WORD_ENDS.split(head))
-    return one_tells or _all_tell(head) or not head.strip()
+def _is_client_head(head: str) -> bool:
+    """Say whether the head of the first column means that it has the clients' names or numbers.
+
+    The head is read word by word: site_name, siteName and site name have the same words, and a class may be
+    called covid or width.
+    """
+    one_word = any(CLIENT_WORD.fullmatch(word) for word in WORD_ENDS.split(head))
+    return one_word or _all_client_words(head) or not head.strip()
 
 
 def _number(cell: str) -> float | int | None:

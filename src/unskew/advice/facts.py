@@ -1,4 +1,4 @@
-"""What makes two federations alike, in numbers: how their labels are skewed, and who takes part."""
+"""The numbers by which federations are alike: how their labels are skewed, and how many clients take part."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from unskew.skew_words import Counts, describe_skew, lacked_in_round
 
 @dataclass(frozen=True, kw_only=True)
 class SkewFacts:
-    """A federation as far as advice goes by it. Shares of classes are between 0 and 1."""
+    """The facts of a federation that advice depends on. Shares of classes are between 0 and 1."""
 
     words: str
-    """In one sentence, for people."""
+    """The skew in one sentence."""
     samples: str
-    """What samples are called: images, texts, rows or samples."""
+    """The word for samples: images, texts, rows or samples."""
     clients: int
     cohort: int
-    """Clients that take part in a round."""
+    """The number of clients that take part in a round."""
     vacant: float
-    """Of the classes, those that a client lacks, on average."""
+    """The share of classes that a client lacks, on average."""
     effective: float
-    """Of the classes, those that a client holds, counted by how evenly: e to the entropy of its labels."""
+    """The effective share of classes that a client holds, on average: e to the entropy of its labels, over
+    C."""
     lacked: float
-    """Of the classes, those that all clients of a round lack together, on average."""
+    """The share of classes that no client of a round has, on average."""
     per_client: float
-    """Samples of the median client."""
+    """The number of samples of the median client."""
     largest: float
-    """How many times the samples of the median client the largest has."""
+    """The samples of the largest client over those of the median client."""
     tail: float
-    """How many times the samples of the smallest class the largest has."""
+    """The samples of the largest class over those of the smallest."""
     class_sizes: list[int]
-    """Training samples of each class."""
+    """The number of training samples of each class."""
 
     @property
     def classes(self) -> int:
-        """How many there are."""
+        """The number of classes."""
         return len(self.class_sizes)
 
     @property
@@ -52,8 +53,11 @@ class SkewFacts:
 def measure(
     counts: Counts, *, cohort: int | None = None, clients: int | None = None, samples: str = "samples"
 ) -> SkewFacts:
-    """The facts of label counts [N, C], of which `cohort` clients take part in a round; None: all. `clients`
-    is how many there are, where counts are of the first ones only."""
+    """Return the facts of a federation with label counts [N, C].
+
+    `cohort` is the number of clients in a round, None for all. `clients` is the number of all clients, if the
+    counts have only the first ones.
+    """
     counts = np.asarray(counts, dtype=np.int64)
     known, classes = counts.shape
     clients = known if clients is None else clients
@@ -82,7 +86,7 @@ def measure(
 
 
 def mean_of(each: Sequence[SkewFacts]) -> SkewFacts:
-    """Of several partitions by one recipe, such as those of several seeds; in the words of the first."""
+    """Return the mean facts of partitions by one recipe with several seeds, in the words of the first."""
 
     def mean(name: str) -> float:
         return round(fmean(getattr(facts, name) for facts in each), 6)
@@ -105,16 +109,16 @@ def mean_of(each: Sequence[SkewFacts]) -> SkewFacts:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Something in which two federations differ."""
+    """A difference between two federations in one fact."""
 
     distance: float
-    """1: as far apart as two can be and still be called alike."""
+    """How large the difference is; up to 1 the two count as alike."""
     words: str
-    """Such as "there a client lacks 7.3 of 10 classes, here 2"."""
+    """The difference in words, such as "a client lacks 73 % of the classes, here 20 %"."""
 
 
 ALIKE_SHARE = 0.15
-"""Up to this difference shares of classes are alike."""
+"""The largest difference between shares of classes that count as alike."""
 ALIKE_TIMES = {
     "classes": 2.0,
     "clients": 4.0,
@@ -123,11 +127,11 @@ ALIKE_TIMES = {
     "largest": 5.0,
     "tail": 5.0,
 }
-"""Up to this ratio the others are."""
+"""The largest ratio between the other facts with which they count as alike."""
 
 
 def contrasts(there: SkewFacts, here: SkewFacts) -> list[Contrast]:
-    """How far apart what was measured and what is asked for are, fact by fact, the farthest first."""
+    """Return the differences between a measured federation and the one asked about, the largest first."""
     found = [_shares(name, there, here) for name in ("vacant", "effective", "lacked")]
     found += [_times(name, there, here) for name in ALIKE_TIMES]
     return sorted(found, key=lambda each: -each.distance)

@@ -1,4 +1,4 @@
-"""What the evidence of a setting backs, by the rules of docs/claims.md."""
+"""The conclusions from the evidence of a setting, by the rules of docs/claims.md."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from unskew import metrics
 from unskew.advice.evidence import GOALS, MethodResult, NetworkResult, Setting
 from unskew.metrics import Difference
 from unskew.metrics.reference import corrected
-from unskew.report.answer import REFERENCE, Answer, Standing, compare_values
+from unskew.report.standings import REFERENCE, Standing, Standings, compare_values
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method on a network: what a user may choose."""
+    """A method on a network, which a user may choose."""
 
     network: NetworkResult
     method: MethodResult
     name: str
-    """What it is called beside the others: the method, and the network where there are several."""
+    """The name of the method, and of the network if there are several."""
 
     @property
     def plain(self) -> bool:
@@ -29,38 +29,41 @@ class Candidate:
 
     @property
     def combined(self) -> bool:
-        """Whether it is several methods in one."""
+        """Whether it is a combination of methods."""
         return "+" in self.method.name
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Candidates under the same conditions against one of them, each over the seeds that both have, and those
-    that cannot be compared."""
+    """Candidates under the same conditions, compared with one of them on the seeds that both have. Candidates
+    with too few such seeds are not compared."""
 
-    answer: Answer | None
-    """None where no other candidate has three seeds in common with the reference."""
+    answer: Standings | None
+    """None if no other candidate has three seeds in common with the reference."""
     candidates: Mapping[str, Candidate]
-    """All of them, by name."""
+    """All candidates by name."""
     reference: Candidate
 
     @property
     def compared(self) -> dict[str, Standing]:
-        """Where the candidates stand that have enough seeds."""
+        """The standings of the candidates that are compared, by name."""
         return {each.name: each for each in self.answer.standings} if self.answer else {}
 
     def value(self, name: str, measure: str) -> metrics.SeedsSummary | None:
-        """A candidate over its seeds; None where nothing is known."""
+        """Return a measure of a candidate over its seeds; None if no seed has it."""
         return over_seeds(self.candidates[name].method, measure)
 
     def difference(self, name: str, measure: str) -> Difference | None:
-        """A candidate's difference to the reference; None for that itself and where it is not compared."""
+        """Return the difference to the reference; None for the reference itself, or without a comparison."""
         standing = self.compared.get(name)
         return None if standing is None else standing.differences.get(measure)
 
     def ranked(self, measure: str) -> list[str]:
-        """The candidates that are compared, the highest difference to the reference first: means over other
-        seeds do not compare. Where none is compared, all, by their means."""
+        """Return the compared candidates by their differences to the reference, the highest first.
+
+        Differences are used since means over different seeds cannot be compared. If no candidate is compared,
+        all are returned in the order of their means.
+        """
 
         def height(name: str) -> float | None:
             if not self.compared:
@@ -76,8 +79,10 @@ class Verdict:
         return sorted(known, key=lambda name: -known[name])
 
     def choose(self, measure: str) -> ChosenCandidate | None:
-        """The first of those that are above the reference beyond chance; where there is none, the first of
-        all. None where nothing is known by this measure."""
+        """Choose the first candidate that is significantly above the reference, or else the first of all.
+
+        None if no candidate has a value by this measure.
+        """
         ranked = self.ranked(measure)
         backed = [
             name
@@ -98,22 +103,22 @@ class ChosenCandidate:
     measure: str
     candidate: Candidate
     backed: bool
-    """Whether it is above the reference beyond chance."""
+    """Whether it is significantly above the reference."""
 
     @property
     def difference(self) -> Difference | None:
-        """To the reference."""
+        """The difference to the reference."""
         return self.verdict.difference(self.candidate.name, self.measure)
 
     @property
     def value(self) -> metrics.SeedsSummary | None:
-        """Over its seeds."""
+        """The measure over the candidate's seeds."""
         return self.verdict.value(self.candidate.name, self.measure)
 
     @property
     def on_same_network(self) -> Difference | None:
-        """Its difference to FedAvg on its own network, where that is not the reference's; None where it is,
-        and where it was not measured."""
+        """The difference to FedAvg on the candidate's network; None if that is the reference's network, or if
+        FedAvg was not measured on it."""
         network, name = self.candidate.network, self.candidate.method.name
         if network.title == self.verdict.reference.network.title:
             return None
@@ -122,19 +127,21 @@ class ChosenCandidate:
 
     @property
     def seeds(self) -> int:
-        """How many the difference, or else the value, is over."""
+        """The number of seeds of the difference, or of the value if there is no difference."""
         return len(self.difference.seeds) if self.difference else len(self.candidate.method.seeds)
 
     @property
     def best(self) -> bool:
-        """Whether it is above every other candidate beyond chance."""
+        """Whether it is significantly above every other candidate."""
         answer = self.verdict.answer
         return answer is not None and answer.best.get(self.measure) == self.candidate.name
 
     @cached_property
     def alike(self) -> list[Candidate]:
-        """The others that it is not above beyond chance, by paired tests after Holm's correction over all of
-        them, the highest first; none where it is above all at once."""
+        """The other candidates that it is not significantly above, the highest first; none if it is the best.
+
+        They are found by paired tests with Holm's correction over all candidates.
+        """
         if self.verdict.answer is None or self.best:
             return []
         ranked = {name: self.verdict.candidates[name] for name in self.verdict.ranked(self.measure)}
@@ -148,7 +155,7 @@ class ChosenCandidate:
 
     @property
     def cheaper(self) -> list[Candidate]:
-        """Those of them with which clients compute less."""
+        """The candidates of `alike` with which clients compute less."""
         mine = self.candidate.method.mean("work")
         return [
             each
@@ -158,7 +165,7 @@ class ChosenCandidate:
 
 
 def over_seeds(method: MethodResult, measure: str) -> metrics.SeedsSummary | None:
-    """A measure of a method over all its seeds."""
+    """Return a measure of a method over all its seeds; None if no seed has it."""
     return metrics.over_seeds(_seeds(method, measure).values(), bounds=metrics.SHARE)
 
 
@@ -167,10 +174,13 @@ def _seeds(method: MethodResult, measure: str) -> dict[int, float | None]:
 
 
 def judge(candidates: Sequence[Candidate]) -> Verdict:
-    """Candidates of one setting against FedAvg, on the first network where it shares enough seeds with
-    another candidate; where it does so on none, against the first candidate that does. Claims about methods
-    and about combinations of them are corrected apart: how many combinations were tried has no bearing on
-    what is known of a method."""
+    """Compare the candidates of one setting with FedAvg.
+
+    It is FedAvg on the first network where it shares enough seeds with another candidate; if there is no such
+    network, the first candidate that does. Claims about methods and about combinations of methods are
+    corrected separately, since what is known about a method does not depend on how many combinations were
+    tried.
+    """
     named = {each.name: each for each in candidates}
     first = sorted(candidates, key=lambda each: not each.plain)
     reference = next((each for each in first if len(_sharing(each, candidates)) > 1), first[0])
@@ -185,18 +195,18 @@ def judge(candidates: Sequence[Candidate]) -> Verdict:
 
 
 def _sharing(one: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates, this one among them, that have enough seeds in common with it for a claim."""
+    """Return the candidates, including this one, that have enough seeds in common with it for a claim."""
     mine = one.method.seeds.keys()
     return [each for each in candidates if len(mine & each.method.seeds.keys()) >= metrics.FEWEST]
 
 
 def on_network(network: NetworkResult) -> Verdict:
-    """The methods on one network against FedAvg there."""
+    """Compare the methods on one network with FedAvg on it."""
     return judge(_on(network))
 
 
 def in_setting(setting: Setting, networks: Sequence[NetworkResult] | None = None) -> Verdict:
-    """All methods on all networks, or on these, against FedAvg on the first that has it."""
+    """Compare all methods on all networks of a setting, or on some, with FedAvg on the first that has it."""
     chosen = setting.networks if networks is None else networks
     several = len(setting.networks) > 1
     return judge([each for network in chosen for each in _on(network, named=several)])
@@ -209,16 +219,16 @@ def _on(network: NetworkResult, *, named: bool = False) -> list[Candidate]:
 
 @dataclass(frozen=True)
 class Equal:
-    """Methods with one server, on one network, against FedAvg with both."""
+    """Methods with one server on one network, compared with FedAvg with the same server on this network."""
 
     network: NetworkResult
     server: str
-    """Empty: plain averaging."""
+    """The name of the server's part; empty for plain averaging."""
     verdict: Verdict
 
     @property
     def gains(self) -> dict[str, Difference]:
-        """By what a method changes at the clients: its difference in accuracy."""
+        """The difference in accuracy of each method, by its part at the clients."""
         found = {
             each.method.client: self.verdict.difference(name, "accuracy")
             for name, each in self.verdict.candidates.items()
@@ -227,8 +237,10 @@ class Equal:
 
 
 def under_equal_conditions(setting: Setting) -> list[Equal]:
-    """For every network and server that FedAvg was measured with: what the clients' part of methods adds.
-    Methods whose loss and server are one are not among them."""
+    """Compare the clients' parts of methods on every network and server that FedAvg was measured with.
+
+    Methods whose loss and server are one part are left out.
+    """
     found = []
     for network in setting.networks:
         servers = dict.fromkeys(method.server for method in network.methods)
@@ -244,8 +256,10 @@ def under_equal_conditions(setting: Setting) -> list[Equal]:
 
 
 def of_networks(setting: Setting) -> dict[str, dict[str, Difference]]:
-    """For each network but the first, by its title: by method, what it adds to the same method on the first,
-    corrected for all methods that both have."""
+    """Return each method's difference in accuracy between a network and the first one, by network title.
+
+    The differences of a network are corrected together for all methods that both networks have.
+    """
     first, *more = setting.networks
     on_first = {method.name: method for method in first.methods}
     found = {}

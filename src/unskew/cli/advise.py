@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from unskew.advice.advising import Advice, advise_on, typed_skew
+from unskew.advice.advising import advise_on, typed_skew
 from unskew.advice.counts import notes_on, read_counts
 from unskew.advice.evidence import evidence
+from unskew.advice.recommendation import Advice
 from unskew.cli import options
 from unskew.cli.show import console
 from unskew.data import Dataset

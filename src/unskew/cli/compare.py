@@ -46,7 +46,8 @@ from unskew.notation import flatten
 from unskew.reading import method_labels
 from unskew.record import FailedRun, Failure, SweepTime, is_tunable, to_json
 from unskew.report.read import SavedRun
-from unskew.report.table import CONDITION, tabulate
+from unskew.report.table import tabulate
+from unskew.report.table_layout import CONDITION
 from unskew.runs import FINISHED, claim, differing_keys, free_folder, write_whole
 from unskew.sweep import SweepRun, at_once, how_to_resume, is_finished, resume_command, sweep
 

@@ -16,7 +16,7 @@ from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, assign, read, refuse_code
 from unskew.loggers import find
 from unskew.notation import named
-from unskew.report.read import FREE_AMONG_SEEDS
+from unskew.report.grouping import FREE_AMONG_SEEDS
 
 DEFAULT = Experiment()
 

@@ -22,9 +22,11 @@ from unskew.comparison.statistics import SPREAD, site_statistics, summary_of
 from unskew.metrics import GROUPS, Difference
 from unskew.notation import span
 from unskew.record import Json, SiteRecord, Summary, SweepTime, Time
-from unskew.report.answer import TITLES, Answer, points, verdict
+from unskew.report.answer import Answer
+from unskew.report.differences import points, verdict
 from unskew.report.measures import mean_title
 from unskew.report.read import SavedRun
+from unskew.report.standings import TITLES
 
 Record = Mapping[str, Json]
 COMMANDS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")

@@ -13,7 +13,8 @@ from unskew.cli.show import Grid, console
 from unskew.errors import UserError
 from unskew.reading import read_begun
 from unskew.report.measures import MEASURES
-from unskew.report.table import COLUMNS, MethodTable, TableCell, tabulate
+from unskew.report.table import MethodTable, tabulate
+from unskew.report.table_cells import COLUMNS, TableCell
 from unskew.report.table_text import WRITERS, starred
 from unskew.runs import write_whole
 

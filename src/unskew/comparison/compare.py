@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from unskew import metrics, notebook
 from unskew.errors import UserError, unknown
-from unskew.report.answer import TITLES, Answer, Standing, answer, points, verdict
+from unskew.report.answer import Answer, answer
 from unskew.report.conditions import by_condition
-from unskew.report.read import repeated
+from unskew.report.differences import points, verdict
+from unskew.report.grouping import repeated
+from unskew.report.standings import TITLES, Standing
 from unskew.run_sources import RunSources, gathered
 
 ComparedRow = dict[str, str | float | int | None]

@@ -1,7 +1,7 @@
-"""What label skew does to a model and what a run costs, as pure functions: NumPy alone, no PyTorch.
+"""The effects of label skew on a model and the costs of a run, as pure functions that do not use PyTorch.
 
-Accuracies are fractions. A class without test samples has accuracy NaN and is left out of every mean; what
-does not exist, such as the vacant classes of a client that holds all, is None.
+Accuracies are fractions. A class without test samples has accuracy NaN and is left out of every mean. A value
+that does not exist, such as the accuracy of vacant classes for a client that holds all classes, is None.
 """
 
 from unskew.metrics.classes import (

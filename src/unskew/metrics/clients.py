@@ -1,4 +1,4 @@
-"""What a client's update does to the classes it holds much, little or nothing of.
+"""Measures of clients' updates, by the classes of which a client holds many, few or no samples.
 
 All accuracies are on the global test set, not on the client's own data.
 """
@@ -15,14 +15,15 @@ from unskew.errors import require
 from unskew.metrics.classes import Counts, Floats
 
 GROUPS = ("majority", "minority", "vacant")
-"""A client's classes by how many samples of them it has: see `groups`."""
+"""The groups of a client's classes by how many samples it has of them; see `groups`."""
 
 
 def groups(counts: Counts) -> dict[str, NDArray[np.bool_]]:
-    """Each client's majority, minority and vacant classes, as masks [N, C].
+    """Return each client's majority, minority and vacant classes, as masks [N, C].
 
-    With n samples at a client and C classes in all, a class is vacant where the client has none of it,
-    majority from n/C samples on, minority between. A client without samples has every class vacant.
+    If a client has n samples and there are C classes, a class is vacant if the client has no sample of it,
+    majority if it has n/C samples or more, and minority otherwise. For a client without samples every class
+    is vacant.
     """
     held = counts > 0
     majority = held & (counts * counts.shape[1] >= counts.sum(axis=1, keepdims=True))
@@ -30,9 +31,11 @@ def groups(counts: Counts) -> dict[str, NDArray[np.bool_]]:
 
 
 def group_shares(counts: Counts, tested: NDArray[np.bool_]) -> dict[str, Floats | None]:
-    """How much each class weighs in the accuracy of the clients' majority, minority and vacant classes, [C],
-    summing to 1; None where no client has a tested class of the kind. It goes over all clients: made once, it
-    keeps a round's cost from growing with their number."""
+    """Return the weight of each class in the accuracy of the majority, minority and vacant classes, [C] each.
+
+    Weights sum to 1; None if no client has a tested class in the group. Since they are computed from all
+    clients once, the cost of a round does not grow with the number of clients.
+    """
     shares: dict[str, Floats | None] = {}
     for name, mask in groups(counts).items():
         members = mask & tested
@@ -43,40 +46,45 @@ def group_shares(counts: Counts, tested: NDArray[np.bool_]) -> dict[str, Floats 
 
 
 def weigh(by_class: Floats, shares: Mapping[str, Floats | None]) -> dict[str, float | None]:
-    """The accuracy of each group, from the classes' accuracies and their weights in it."""
+    """Return the accuracy of each group, from the accuracies of classes and their weights in the group."""
     known = np.nan_to_num(by_class)
     return {name: None if share is None else float(share @ known) for name, share in shares.items()}
 
 
 def group_accuracy(by_class: Floats, counts: Counts) -> dict[str, float | None]:
-    """The accuracy of the clients' majority, minority and vacant classes: for each client the mean over its
-    classes of that kind, then the mean over the clients that have any. None where no client has."""
+    """Return the accuracy of the clients' majority, minority and vacant classes.
+
+    It is the mean over a client's classes in the group, and of these the mean over the clients that have such
+    classes. None if no client has.
+    """
     return weigh(by_class, group_shares(counts, ~np.isnan(by_class)))
 
 
 @dataclass(frozen=True)
 class Stages:
-    """The accuracy of some of a client's classes around one round (FedVLS, Fig. 1 and 9)."""
+    """The accuracy of a group of a client's classes before and after a round (FedVLS, Fig. 1 and 9)."""
 
     before: float
-    """Of the global model as received, w^t."""
+    """The accuracy of the global model that the client received, w^t."""
     after: float
-    """Of the client's model after its local update, w_k."""
+    """The accuracy of the client's model after its local update, w_k."""
     aggregated: float
-    """Of the next global model, w^{t+1}."""
+    """The accuracy of the next global model, w^{t+1}."""
 
     @property
     def drop(self) -> float:
-        """What the local update cost: before - after."""
+        """The loss of accuracy in the local update: before - after."""
         return self.before - self.after
 
 
 def update_effect(
     before: Floats, after: Floats, aggregated: Floats, counts: Counts
 ) -> dict[str, Stages | None]:
-    """One client's round, for its majority, minority and vacant classes: A_G = mean over c in G of a_c, by
-    the class accuracies [C] of three models and the client's label counts [C]. None where the client has no
-    tested class of the kind."""
+    """Return the accuracies around one client's update for its majority, minority and vacant classes.
+
+    The accuracy of a group G is the mean over c in G of a_c. The arguments are the class accuracies [C] of
+    the three models and the client's label counts [C]. None if the client has no tested class in the group.
+    """
     require(
         before.shape == after.shape == aggregated.shape == counts.shape,
         "update_effect takes class accuracies and label counts of one client: give each one value per class.",
@@ -91,7 +99,7 @@ def update_effect(
 
 
 def mean_effect(effects: Iterable[Mapping[str, Stages | None]]) -> dict[str, Stages | None]:
-    """The mean of `update_effect` over the clients that have classes of the kind; None where none has."""
+    """Return the mean of `update_effect` over clients; None for a group in which no client has classes."""
     cohort = list(effects)
     means: dict[str, Stages | None] = {}
     for name in GROUPS:
@@ -102,25 +110,28 @@ def mean_effect(effects: Iterable[Mapping[str, Stages | None]]) -> dict[str, Sta
 
 
 def mean_class_accuracy(local: Sequence[Floats]) -> Floats | None:
-    """The clients' models class by class: mean_k a_c(w_k), [C] (FedLC, Fig. 6). None for an empty cohort."""
+    """Return the mean class accuracies of the clients' models: mean_k a_c(w_k), [C] (FedLC, Fig. 6).
+
+    None for an empty cohort.
+    """
     return np.asarray(np.mean(np.stack(local), axis=0)) if len(local) else None
 
 
 def in_local_accuracy(by_class: Floats, counts: Counts) -> float | None:
-    """A client's model on what the client holds: Σ_c π_c a_c with π_c = n_c / n (FedNTD's released code).
+    """Return a model's accuracy on its client's label distribution: Σ_c π_c a_c with π_c = n_c / n.
 
-    Classes without test samples are left out and the others' weights scaled to sum to 1. None where no weight
-    is left, as for a client without samples.
+    It is defined as in FedNTD's released code. Classes without test samples are left out, and the weights of
+    the others are scaled to sum to 1. None if no weight is left, as for a client without samples.
     """
     return _weighted(by_class, counts.astype(np.float64))
 
 
 def out_local_accuracy(by_class: Floats, counts: Counts) -> float | None:
-    """A client's model on what the client does not hold: Σ_c (1 - π_c) / (C - 1) a_c (FedNTD's released
-    code).
+    """Return a model's accuracy outside of its client's label distribution: Σ_c (1 - π_c) / (C - 1) a_c.
 
-    Untested classes as in `in_local_accuracy`. None for a client without samples, whose π is undefined, and
-    where one class is all there is.
+    It is defined as in FedNTD's released code. Classes without test samples are left out as in
+    `in_local_accuracy`. None for a client without samples, whose π is undefined, and if there is only one
+    class.
     """
     return _weighted(by_class, (counts.sum() - counts).astype(np.float64)) if counts.any() else None
 
@@ -134,15 +145,15 @@ def _weighted(by_class: Floats, weights: Floats) -> float | None:
 def drift_diversity(
     delta: Mapping[str, NDArray[np.floating]], step: Mapping[str, NDArray[np.floating]] | None = None
 ) -> float | None:
-    """How far the clients of a round pull apart: Σ_k ‖m_k‖² / ‖Σ_k m_k‖² (FedVLS Eq. 7).
+    """Return how much the updates of a round's clients diverge: Σ_k ‖m_k‖² / ‖Σ_k m_k‖² (FedVLS Eq. 7).
 
-    `delta` holds w_k - w^t by parameter, clients on axis 0; buffers do not belong in it. By default m_k is
-    that, the move from the model received: 1/m for m equal moves, 1 for orthogonal ones. With `step`, which
-    is w^{t+1} - w^t by parameter, m_k = w_k - w^{t+1}: what the paper prints. Under equal weights these add
-    up to nothing, and the quotient is infinite, or large and made of rounding.
+    `delta` has w_k - w^t by parameter, with clients on axis 0 and without buffers. By default m_k is this
+    update; the value is 1/m for m equal updates, and 1 for orthogonal ones. With `step`, which is
+    w^{t+1} - w^t by parameter, m_k = w_k - w^{t+1} as the paper prints it. If all clients have equal weights,
+    these sum up to 0, and the quotient is infinite, or large because of rounding.
 
-    None for an empty cohort and where nothing moved; infinity where moves cancel to within their precision;
-    NaN where training diverged.
+    None for an empty cohort or if nothing was updated; infinity if updates cancel to within their precision;
+    NaN if training diverged.
     """
     squares, summed, rounding = 0.0, 0.0, 0.0
     with np.errstate(invalid="ignore", over="ignore"):  # diverged weights
@@ -157,8 +168,10 @@ def drift_diversity(
 
 
 def diversity(squares: float, summed: float, rounding: float) -> float | None:
-    """`drift_diversity` from its sums: Σ_k ‖m_k‖², ‖Σ_k m_k‖², and what the latter would be of rounding
-    alone. For moves that lie on another device."""
+    """Return `drift_diversity` from its sums, for updates that are on another device.
+
+    The sums are Σ_k ‖m_k‖², ‖Σ_k m_k‖², and the value that the latter would have from rounding alone.
+    """
     if squares == 0:
         return None
     if not np.isfinite(squares):
@@ -168,26 +181,26 @@ def diversity(squares: float, summed: float, rounding: float) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class Deviation:
-    """FedLC's deviation bound of a client, for classes j (rows) that may overwhelm classes r (columns)."""
+    """FedLC's deviation bound of a client, for classes j (rows) that may dominate classes r (columns)."""
 
     bound: Floats
-    """[j, r]: D_jr; NaN where the client holds no j or no r, and for j = r; infinite where not `defined`,
-    and where samples of j are never taken for r."""
+    """[j, r]: D_jr; NaN if the client holds no j or no r, and for j = r; infinite if it is not `defined`, and
+    if samples of j have no probability for r."""
     defined: NDArray[np.bool_]
-    """[j, r]: the client holds both and their mean features point the same way, ⟨h_r, h_j⟩ > 0."""
+    """[j, r]: whether the client holds both classes and ⟨h_r, h_j⟩ > 0 for their mean features."""
     deviates: NDArray[np.bool_]
-    """[j, r]: n_j / n_r > D_jr: a step moves class r away from its own samples."""
+    """[j, r]: whether n_j / n_r > D_jr, so that a step moves class r away from its own samples."""
 
 
 def deviation(mean_probability: Floats, mean_features: Floats, counts: Counts) -> Deviation:
-    """FedLC's deviation bound (Definition 3), over the client's own samples:
+    """Compute FedLC's deviation bound (Definition 3) over the client's own samples:
 
         D_jr = (1 - p_r^(r)) ‖h^(r)‖² / (p_r^(j) ⟨h^(r), h^(j)⟩)
 
     where p_c^(i) = mean_probability[i, c] and h^(i) = mean_features[i] are means over the samples of class i.
-    The paper asks it of majority classes j and minority classes r; every pair is given.
-    For the bound after calibration (Theorem 3), give the means of softmax(z - τ n^{-1/4}): the printed factor
-    Δ would make the bound 0 at τ = 0, where it must be that of Definition 3.
+    The paper uses majority classes j and minority classes r; here every pair has a bound. For the bound after
+    calibration (Theorem 3), give the means of softmax(z - τ n^{-1/4}). The factor Δ that the paper prints
+    would make the bound 0 at τ = 0, where it must equal Definition 3.
     """
     held = counts > 0
     pair = held[:, None] & held & ~np.eye(len(counts), dtype=bool)

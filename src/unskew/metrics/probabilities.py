@@ -1,6 +1,7 @@
-"""How good a model's probabilities are, from those it gave the samples and their labels.
+"""Scores of a model's probabilities for labelled samples.
 
-probabilities: [n, C], a row for each sample; labels: [n], classes by number. Without a sample all are NaN.
+probabilities: [n, C], a row for each sample; labels: [n], classes by number. Without samples all scores are
+NaN.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ BINS = 15
 
 
 def auc(probabilities: Floats, labels: Counts) -> float:
-    """Area under the ROC curve, one class against the rest, mean over classes: how often a sample of the
-    class gets a higher probability for it than one of another class, ties counted half. Classes without a
-    sample, and one that all samples are of, are left out."""
+    """Return the area under the ROC curve of each class against the rest, as the mean over classes.
+
+    It is how often a sample of the class has a higher probability for it than a sample of another class, with
+    ties counted half. A class without samples and a class with all samples are left out.
+    """
     _check(probabilities, labels)
     if not np.isfinite(probabilities).all():
         return float("nan")
@@ -34,16 +37,18 @@ def auc(probabilities: Floats, labels: Counts) -> float:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Places in ascending order, from 1 on; equal values share the mean of theirs."""
+    """Return the ranks of values in ascending order from 1 on; equal values have the mean of their ranks."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(sizes)
     return np.asarray((last - (sizes - 1) / 2)[group], dtype=np.float64)
 
 
 def calibration_error(probabilities: Floats, labels: Counts, *, bins: int = BINS) -> float:
-    """Expected calibration error of the answers: Σ_b |B_b|/n |accuracy(B_b) - confidence(B_b)|, where B_b are
-    the samples whose highest probability lies in the b-th of `bins` equal parts of 0..1, its upper end
-    included (Guo et al. 2017)."""
+    """Return the expected calibration error of the answers: Σ_b |B_b|/n |accuracy(B_b) - confidence(B_b)|.
+
+    B_b are the samples whose highest probability lies in the b-th of `bins` equal parts of 0..1, which
+    include their upper end (Guo et al. 2017).
+    """
     _check(probabilities, labels)
     require(bins >= 1, f"bins is {bins} but should be 1 or more.")
     if not len(labels):
@@ -57,8 +62,10 @@ def calibration_error(probabilities: Floats, labels: Counts, *, bins: int = BINS
 
 
 def brier(probabilities: Floats, labels: Counts) -> float:
-    """Brier score: mean over samples of Σ_c (p_c - [y = c])², from 0 to 2. For two classes this is twice the
-    score of one of them alone."""
+    """Return the Brier score: the mean over samples of Σ_c (p_c - [y = c])², from 0 to 2.
+
+    With two classes this is twice the score of one of them alone.
+    """
     _check(probabilities, labels)
     if not len(labels):
         return float("nan")
@@ -67,8 +74,11 @@ def brier(probabilities: Floats, labels: Counts) -> float:
 
 
 def log_loss(probabilities: Floats, labels: Counts) -> float:
-    """Mean of -log p_y. A probability of 0 counts as the smallest number that float64 tells from 0 beside 1,
-    2.2e-16, so that one sample does not make the mean infinite."""
+    """Return the mean of -log p_y.
+
+    A probability of 0 counts as 2.2e-16, the precision of float64, so that one sample does not make the mean
+    infinite.
+    """
     _check(probabilities, labels)
     if not len(labels):
         return float("nan")
@@ -78,7 +88,7 @@ def log_loss(probabilities: Floats, labels: Counts) -> float:
 
 @dataclass(frozen=True)
 class ProbabilityScores:
-    """How good a model's probabilities are."""
+    """The scores of a model's probabilities."""
 
     auc: float
     calibration_error: float
@@ -87,7 +97,7 @@ class ProbabilityScores:
 
 
 def probability_scores(probabilities: Floats, labels: Counts) -> ProbabilityScores:
-    """All scores of these probabilities."""
+    """Return all scores of these probabilities."""
     return ProbabilityScores(
         auc=auc(probabilities, labels),
         calibration_error=calibration_error(probabilities, labels),
@@ -97,7 +107,7 @@ def probability_scores(probabilities: Floats, labels: Counts) -> ProbabilityScor
 
 
 def mean_scores(each: Sequence[ProbabilityScores]) -> ProbabilityScores:
-    """The mean of several models' scores."""
+    """Return the mean of several models' scores."""
     names = [field.name for field in fields(ProbabilityScores)]
     return ProbabilityScores(
         **{name: float(np.mean([getattr(scores, name) for scores in each])) for name in names}

@@ -1,4 +1,4 @@
-"""Several methods against one of them, over seeds: what can be claimed of so many differences at once."""
+"""Several methods compared with one of them over seeds, and which of these differences can be claimed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from unskew.metrics.seeds import DIFFERENCE, LEVEL, Bounds, Comparison, compare
 
 POWER = 0.8
-"""How often a difference that is there should be found."""
+"""How often a test should find a difference that exists."""
 MOST_SEEDS = 1000
 
 Seeds = Mapping[int, float | None]
@@ -23,30 +23,35 @@ class Difference:
     """A method minus the reference by one measure, seed by seed."""
 
     seeds: tuple[int, ...]
-    """Those that both have."""
+    """The seeds that both have."""
     difference: float
-    """The mean over them."""
+    """The mean difference over these seeds."""
     std: float | None
-    """Of the differences, with n - 1; None for one seed."""
+    """The standard deviation of the differences, with n - 1; None for one seed."""
     interval: tuple[float, float] | None
     """The 95 % confidence interval of this difference alone; None for fewer than three seeds."""
     p: float | None
-    """Of the two-sided paired t-test; None for fewer than three seeds and where all differences are equal."""
+    """The p-value of the two-sided paired t-test; None for fewer than three seeds, or if all differences are
+    equal."""
     adjusted: float | None
-    """The same after Holm's correction for all methods and measures of its family."""
+    """The p-value after Holm's correction for all methods and measures of its family."""
     needed: int | None
-    """Seeds that would settle it four times out of five, if difference and spread are what they seem here;
-    None where it is settled, where no number can be told, and beyond a thousand."""
+    """The number of seeds with which it would be significant four times out of five, if the true difference
+    and spread are the ones found here. None if it is significant already, if no number can be given, and
+    beyond a thousand."""
 
     @property
     def settled(self) -> bool:
-        """Whether the sign can be claimed."""
+        """Whether it is significant, so that its sign can be claimed."""
         return self.adjusted is not None and self.adjusted <= LEVEL
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:
-    """p-values adjusted for being so many (Holm, 1979): where those up to 0.05 are claimed, a false claim is
-    among them at most once in twenty times. None, where there was no test, stays and does not count."""
+    """Return p-values corrected for the number of tests (Holm, 1979).
+
+    If differences with corrected values up to 0.05 are claimed, a false claim is among them at most once in
+    twenty times. None stands for no test; it stays and does not count.
+    """
     order = sorted((value, place) for place, value in enumerate(p) if value is not None)
     adjusted: list[float | None] = [None] * len(p)
     highest = 0.0
@@ -57,11 +62,14 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
 
 
 def seeds_needed(difference: float, std: float, *, level: float = LEVEL, power: float = POWER) -> int | None:
-    """The fewest seeds with which a two-sided paired t-test at this level finds the difference with this
-    power, where the differences of single seeds spread by `std`; None beyond a thousand."""
+    """Return the least number of seeds with which a paired t-test finds a difference; None beyond a thousand.
+
+    The test is two-sided at this level and finds the difference with this power, if the differences of single
+    seeds have the standard deviation `std`.
+    """
     if not difference or not std:
         return None
-    # From below: SciPy's noncentral t goes wrong here and there where power is almost 1.
+    # Search from below, since SciPy's noncentral t has errors when the power is almost 1.
     low, high = 2, 3
     while _power(high, abs(difference) / std, level) < power:
         if high == MOST_SEEDS:
@@ -74,7 +82,7 @@ def seeds_needed(difference: float, std: float, *, level: float = LEVEL, power: 
 
 
 def _power(n: int, effect: float, level: float) -> float:
-    """How often the test finds the right sign of a difference of so many standard deviations."""
+    """Return how often a test with n seeds finds the right sign of a difference of `effect` deviations."""
     from scipy.special import nctdtr, stdtrit
 
     return 1.0 - float(nctdtr(n - 1, effect * math.sqrt(n), stdtrit(n - 1, 1 - level / 2)))
@@ -87,11 +95,10 @@ def against_reference(
     families: Sequence[Sequence[str]] | None = None,
     bounds: Bounds = DIFFERENCE,
 ) -> dict[str, dict[str, Difference | None]]:
-    """Every method against the reference by every measure, from `values[method][measure][seed]`; None where
-    they have no seed in common.
+    """Compare every other method with the reference by every measure, from `values[method][measure][seed]`.
 
-    The differences of a family of measures, over all methods, are corrected together by Holm's procedure;
-    without families, every measure is one.
+    A difference is None if the two have no seed in common. The differences of all methods by the measures of
+    a family are corrected together by Holm's procedure; without families, every measure is a family.
     """
     others = [method for method in values if method != reference]
     found = {
@@ -109,16 +116,16 @@ def against_reference(
 
 
 def corrected(family: Mapping[Key, Comparison]) -> dict[Key, Difference]:
-    """The comparisons of a family, with p corrected for all of them by Holm's procedure."""
+    """Return the comparisons of a family, with p-values corrected for all of them by Holm's procedure."""
     p = [one.t_test for one in family.values()]
     tested = sorted(value for value in p if value is not None)
     differences = {}
     for (key, one), value, adjusted in zip(family.items(), p, holm(p), strict=True):
         needed = None
         if one.std and value is not None and adjusted is not None and adjusted > LEVEL:
-            left = len(tested) - tested.index(value)  # of the family, at its turn
+            left = len(tested) - tested.index(value)  # Holm's procedure multiplies this p-value by it
             needed = seeds_needed(one.difference, one.std, level=LEVEL / left)
-            needed = needed and max(needed, len(one.seeds) + 1)  # those at hand do not settle it
+            needed = needed and max(needed, len(one.seeds) + 1)  # the present seeds were not enough
         differences[key] = Difference(
             one.seeds, one.difference, one.std, one.interval, value, adjusted, needed
         )
@@ -126,17 +133,17 @@ def corrected(family: Mapping[Key, Comparison]) -> dict[Key, Difference]:
 
 
 def best_of(values: Mapping[str, Seeds]) -> str | None:
-    """The method that is higher than each of the others, by paired t-tests at 5 % on the seeds that both
-    have; None where there is none, which with fewer than three seeds is always so.
+    """Return the method that is higher than each other one by a paired t-test at 5 % on their common seeds.
 
-    That all of them have to agree makes up for choosing the highest afterwards: where several are equally
-    good, one is called the best at most once in twenty times.
+    None if there is no such method, and always with fewer than three seeds. Since all tests must agree,
+    choosing the highest afterwards needs no correction: if several methods are equally good, one of them is
+    called the best at most once in twenty times.
     """
     names = list(values)
     if len(names) < 2:
         return None
     best = names[0]
-    for name in names[1:]:  # one that is higher than each of the others is left at the end
+    for name in names[1:]:  # if one is higher than each other one, it remains at the end
         pair = compare(values[name], values[best])
         if pair is not None and pair.difference > 0:
             best = name
@@ -145,8 +152,7 @@ def best_of(values: Mapping[str, Seeds]) -> str | None:
 
 
 def _is_above(first: Seeds, second: Seeds) -> bool:
-    """Whether one method is higher than another by a paired t-test at 5 % on the seeds that both have; never
-    with fewer than three."""
+    """Say whether one method is higher than another by a paired t-test at 5 %, with three seeds or more."""
     pair = compare(first, second)
     if pair is None or pair.t_test is None:
         return False

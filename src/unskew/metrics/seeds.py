@@ -1,4 +1,4 @@
-"""What can be said from runs over several seeds. SciPy is loaded when a quantile or a test is asked for."""
+"""Statistics over several seeds. SciPy is loaded when a quantile or a test needs it."""
 
 from __future__ import annotations
 
@@ -12,43 +12,44 @@ from unskew.errors import require
 from unskew.metrics.classes import Floats
 
 FEWEST = 3
-"""Seeds that an interval or a test takes. Two would give 12.7 standard errors to each side, which says
-nothing."""
+"""The fewest seeds for an interval or a test. With two, an interval would have 12.7 standard errors to each
+side, which is of no use."""
 LEVEL = 0.05
-"""How often a difference may be claimed where there is none."""
+"""How often a difference may be claimed that does not exist."""
 SAME = 1e-12
-"""Values this close, relative to the largest, are equal: above what rounding leaves (1e-16 a step), below one
-test sample in a billion."""
+"""Values that differ by less than this, relative to the largest, are equal. It is more than errors of
+rounding (1e-16 a step), and less than one test sample in a billion."""
 
 
 Bounds = tuple[float, float]
 FREE: Bounds = (-math.inf, math.inf)
 SHARE: Bounds = (0.0, 1.0)
-"""Between which accuracies lie."""
+"""The bounds of accuracies."""
 DIFFERENCE: Bounds = (-1.0, 1.0)
-"""Between which differences of accuracies lie."""
+"""The bounds of differences between accuracies."""
 
 
 @dataclass(frozen=True)
 class SeedsSummary:
-    """One number over several seeds."""
+    """A value over several seeds."""
 
     mean: float
     std: float | None
-    """With n - 1; None for one seed."""
+    """The standard deviation with n - 1; None for one seed."""
     interval: tuple[float, float] | None
-    """Confidence interval of the mean; None for fewer than three seeds."""
+    """The confidence interval of the mean; None for fewer than three seeds."""
     n: int
 
 
 def over_seeds(
     values: Iterable[float | None], *, confidence: float = 0.95, bounds: Bounds = FREE
 ) -> SeedsSummary | None:
-    """Mean, standard deviation with n - 1, and Student's confidence interval mean ± t_{n-1} std / √n.
+    """Return mean, standard deviation with n - 1, and Student's confidence interval mean ± t_{n-1} std / √n.
 
-    None and NaN are left out, and `n` says how many values are in; None where none is. The interval takes the
-    seeds' values as independent and nearly normal; with 3 seeds t is 4.3, with fewer there is none. It is cut
-    at the `bounds` of the mean, such as (0, 1) for accuracies, which leaves its confidence as it is.
+    None and NaN are left out, and `n` is the number of the other values; None if there are none. The interval
+    assumes that the seeds' values are independent and nearly normal; with 3 seeds t is 4.3, with fewer there
+    is no interval. It is cut at the `bounds` of the mean, such as (0, 1) for accuracies, which does not
+    change its confidence.
     """
     require(0 < confidence < 1, "a confidence level lies between 0 and 1: give, for example, 0.95.")
     known = np.array([value for value in values if value is not None and math.isfinite(value)])
@@ -56,15 +57,14 @@ def over_seeds(
 
 
 def plus_minus(summary: SeedsSummary, *, scale: float = 1.0, digits: int = 1) -> str:
-    """The mean ± standard deviation over seeds as they are printed, times `scale`."""
+    """Write mean ± standard deviation over seeds as tables print them, times `scale`."""
     return mean_and_std(summary.mean, summary.std, scale=scale, digits=digits)
 
 
 def mean_and_std(mean: float, std: float | None, *, scale: float = 1.0, digits: int = 1) -> str:
-    """A mean ± standard deviation as they are printed, times `scale`; the mean alone where there is no
-    deviation."""
+    """Write mean ± standard deviation as tables print them, times `scale`; only the mean if `std` is None."""
     shown = [mean] if std is None else [mean, std]
-    # + 0.0: no minus before a zero.
+    # + 0.0 avoids a minus before a zero.
     return " ± ".join(f"{round(scale * value, digits) + 0.0:.{digits}f}" for value in shown)
 
 
@@ -92,18 +92,18 @@ class Comparison:
     """Two methods on the same seeds: first minus second."""
 
     seeds: tuple[int, ...]
-    """Those that both have."""
+    """The seeds that both have."""
     difference: float
-    """The mean over them."""
+    """The mean difference over these seeds."""
     std: float | None
-    """Of the differences, with n - 1; None for one seed."""
+    """The standard deviation of the differences, with n - 1; None for one seed."""
     interval: tuple[float, float] | None
     """Student's confidence interval of the difference; None for fewer than three seeds."""
     t_test: float | None
-    """Two-sided p of the paired t-test. None for fewer than three seeds, and where all differences are equal:
-    t is then 0/0 or infinite."""
+    """The two-sided p-value of the paired t-test. None for fewer than three seeds, or if all differences are
+    equal, since t is then 0/0 or infinite."""
     sign_test: float | None
-    """Two-sided p of the sign test, ties left out; 1 where all are ties. None for one seed."""
+    """The two-sided p-value of the sign test without ties; 1 if all are ties. None for one seed."""
 
 
 def compare(
@@ -113,13 +113,15 @@ def compare(
     confidence: float = 0.95,
     bounds: Bounds = FREE,
 ) -> Comparison | None:
-    """A paired comparison of two methods, each given as seed -> value: d_s = first_s - second_s, their mean,
-    its interval mean(d) ± t_{n-1} std(d) / √n, the paired t-test (`scipy.stats.ttest_rel`) and the sign test
+    """Compare two methods seed by seed, each given as seed -> value.
+
+    From the differences d_s = first_s - second_s follow their mean, its interval
+    mean(d) ± t_{n-1} std(d) / √n, the paired t-test (`scipy.stats.ttest_rel`) and the sign test
     (`scipy.stats.binomtest` with p = ½ on the number of positive d).
 
-    Seeds that only one has, or where a value is None or NaN, are left out; None where no seed is left. The
-    sign test assumes least, and cannot go below 2^(1-n): with 5 seeds, 0.0625. The interval is cut at the
-    `bounds` of the difference, such as (-1, 1) for accuracies.
+    A seed is left out if one method lacks it, or if a value is None or NaN; None if no seed is left. The sign
+    test has the weakest assumptions, and its p-value cannot be below 2^(1-n), which is 0.0625 with 5 seeds.
+    The interval is cut at the `bounds` of the difference, such as (-1, 1) for accuracies.
     """
     require(0 < confidence < 1, "a confidence level lies between 0 and 1: give, for example, 0.95.")
     pairs = {

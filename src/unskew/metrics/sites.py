@@ -1,7 +1,7 @@
-"""What a model does at each site: on the part of the test set that the site owns.
+"""Measures of a model at each site, on the test samples that the site owns.
 
-A site is whoever owns samples: a hospital, a writer, a generated client. Where every site has a model of its
-own, each is asked on its own samples.
+A site is an owner of samples: a hospital, a writer, a generated client. If every site has a model of its own,
+each model answers its site's samples.
 """
 
 from __future__ import annotations
@@ -16,33 +16,35 @@ from unskew.sites import Sites
 
 
 def site_accuracy(sites: Sites, answers: NDArray[np.integer]) -> Floats:
-    """[S]: share of right answers on each site's own test samples; NaN where it has none."""
+    """Return the share of right answers on each site's test samples, [S]; NaN for a site without any."""
     right, asked = sites.right(answers).sum(axis=1), sites.asked(answers).sum(axis=1)
     return np.where(asked > 0, right / np.maximum(asked, 1), np.nan)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How equally sites are served: their accuracies, every site counted once."""
+    """The spread of accuracies over sites, in which every site counts once."""
 
     sites: int
-    """How many have test samples and took part in the training."""
+    """The number of sites that have test samples and took part in the training."""
     mean: float
     worst: float
     worst_site: str
     best: float
     std: float
-    """Standard deviation over the sites."""
+    """The standard deviation over these sites."""
     q10: float
     median: float
     q90: float
     unseen: float | None
-    """Mean over the sites that no client trained on; None where there are none."""
+    """The mean over the sites that no client trained on; None if there are none."""
 
 
 def spread(sites: Sites, by_site: Floats) -> Spread | None:
-    """How accuracies [S] differ between the sites that took part in the training; between all of them where
-    none did. None where no site has test samples."""
+    """Return the spread of accuracies [S] over the sites that were trained on, or over all if none was.
+
+    None if no site has test samples.
+    """
     known = ~np.isnan(by_site)
     part = known & sites.trained
     others = known & ~sites.trained
@@ -68,11 +70,11 @@ def spread(sites: Sites, by_site: Floats) -> Spread | None:
 
 @dataclass(frozen=True, eq=False)
 class SiteResult:
-    """A model at one site."""
+    """The results of a model at one site."""
 
     name: str
     client: int | None
-    """The client that holds the site's training samples; None where none or several do."""
+    """The client that holds the site's training samples; None if no client or several clients do."""
     train: Counts
     """[C]: training samples of each class."""
     test: Counts
@@ -80,11 +82,11 @@ class SiteResult:
     confusion: Counts
     """[i, j]: test samples of class i answered j."""
     samples: int | None = None
-    """Training samples in all, where the site does not tell of which classes they are: `train` is 0 then."""
+    """The number of training samples, if the site does not reveal their classes; `train` is 0 then."""
 
     @property
     def accuracy(self) -> float:
-        """Share of right answers; NaN without test samples."""
+        """The share of right answers; NaN without test samples."""
         return accuracy(self.confusion)
 
     @property
@@ -94,7 +96,7 @@ class SiteResult:
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean of the class accuracies."""
+        """The mean of the class accuracies."""
         return balanced_accuracy(self.confusion)
 
     @property
@@ -104,12 +106,12 @@ class SiteResult:
 
     @property
     def held(self) -> float | None:
-        """Mean accuracy of the classes that the site has in training; None where none of them is tested."""
+        """The mean accuracy of the classes that the site trains on; None if none of them is tested here."""
         return self._mean(self.train > 0)
 
     @property
     def vacant(self) -> float | None:
-        """Mean accuracy of the classes that the site lacks in training; None where none is tested here."""
+        """The mean accuracy of the classes that the site does not train on; None if none is tested here."""
         return self._mean(self.train == 0)
 
     def _mean(self, which: NDArray[np.bool_]) -> float | None:
@@ -121,7 +123,7 @@ class SiteResult:
 
 
 def site_results(sites: Sites, answers: NDArray[np.integer]) -> list[SiteResult]:
-    """A model at every site, in the order of `sites`."""
+    """Return a model's results at every site, in the order of `sites`."""
     return [
         SiteResult(
             name=name,

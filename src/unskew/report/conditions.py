@@ -1,4 +1,4 @@
-"""Runs that compare: under the same conditions, and in which conditions others differ from these."""
+"""Runs by the conditions that they ran under, and how these conditions differ."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from unskew.record import is_tunable
-from unskew.report.read import SavedRun, by_method, settings
+from unskew.report.grouping import by_method, settings
+from unskew.report.read import SavedRun
 
 CONDITION_KEYS = ("data.name", "skew.recipe", "skew.clients", "budget.cohort", "model.name")
-"""Settings that `SavedRun.conditions` tells."""
+"""Settings that are part of `SavedRun.conditions`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """Runs that differ in method, seed and what was tuned for each method alone, so that their numbers
-    compare."""
+    """Runs that differ only in method, seed and the tuned settings of a method, so that they compare."""
 
     letter: str
-    """A, B and so on; empty where all runs have one condition."""
+    """A, B and so on; empty if there is only one condition."""
     title: str
-    """Data, skew, clients, cohort and model; of several conditions, with the letter before and behind it
-    whatever else differs."""
+    """Data, skew, clients, cohort and model. If there are several conditions, the letter comes before these,
+    and everything else that differs comes after them."""
     differs: dict[str, str]
-    """What differs from the other conditions, by the names of settings; empty where there is one."""
+    """Texts for the settings that differ between conditions, by their names; empty if there is only one."""
     methods: dict[str, list[SavedRun]]
-    """The seeds of each method, by its name."""
+    """The runs of each method, by its name."""
 
     @property
     def short(self) -> str:
-        """What differs from the other conditions alone; empty where there is one."""
+        """Only what differs from the other conditions; empty if there is only one."""
         return ", ".join(self.differs.values())
 
     @property
@@ -39,7 +39,7 @@ class Condition:
 
 
 def by_condition(runs: Sequence[SavedRun]) -> list[Condition]:
-    """The runs under each condition, in order of appearance."""
+    """Group runs by their conditions, in order of appearance."""
     blocks = [
         part
         for block in _grouped(runs, lambda run: _settings_as_text(run, with_tuned=False))
@@ -64,23 +64,23 @@ def by_condition(runs: Sequence[SavedRun]) -> list[Condition]:
 
 
 def in_common(runs: Sequence[SavedRun]) -> str:
-    """The parts of `SavedRun.conditions` that are the same for all runs, in one line."""
+    """Return the parts of `SavedRun.conditions` that are the same for all runs, in one line."""
     parts = [_parts(run) for run in runs]
     return ", ".join(parts[0][key] for key in CONDITION_KEYS if len({each[key] for each in parts}) == 1)
 
 
 def tuned(run: SavedRun) -> dict[str, str]:
-    """The settings of a run that are part of a method where each has its own, as after `unskew tune`."""
+    """Return the settings of a run that may be tuned for each method, as `unskew tune` does."""
     return {name: str(value) for name, value in settings(run).items() if is_tunable(name)}
 
 
 def letter(number: int) -> str:
-    """A, B, ... Z, AA, AB and so on: by which conditions are told apart."""
+    """Return the letter of a condition by its number: A, B, ... Z, AA, AB and so on."""
     return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
 
 
 def _parts(run: SavedRun) -> dict[str, str]:
-    """What `SavedRun.conditions` tells, by setting."""
+    """Return the parts of `SavedRun.conditions` by setting."""
     cohort = run.experiment["budget"]["cohort"]
     some = "all in a round" if cohort == "all" else f"{cohort} per round"
     return dict(
@@ -89,8 +89,10 @@ def _parts(run: SavedRun) -> dict[str, str]:
 
 
 def _further(firsts: Sequence[SavedRun]) -> list[dict[str, str]]:
-    """What differs among conditions beside what `SavedRun.conditions` tells, such as "lr 0.1". What comes
-    with another model, or the hash of data with another name, would be told twice."""
+    """Return for each condition what differs other than `SavedRun.conditions`, such as "lr 0.1".
+
+    Settings that follow from the model, and the hash of data that have different names, are left out.
+    """
     each = [settings(run) for run in firsts]
     named = [{key: value for key, value in one.items() if key != "data.sha256"} for one in each]
     if len({str(sorted(one.items())) for one in named}) == len(each):
@@ -115,10 +117,10 @@ def _grouped(runs: Sequence[SavedRun], key: Callable[[SavedRun], dict[str, str]]
 
 
 def _settings_as_text(run: SavedRun, *, with_tuned: bool) -> dict[str, str]:
-    """The settings of a run as texts, with or without those that may be tuned for each method."""
+    """Return the settings of a run as texts, with or without the ones that may be tuned for each method."""
     return {name: str(value) for name, value in settings(run).items() if with_tuned or not is_tunable(name)}
 
 
 def _twice(runs: Sequence[SavedRun]) -> bool:
-    """Whether a method ran with several values of what may be tuned: then these are conditions."""
+    """Say whether a method ran with several tuned settings, which then make conditions of their own."""
     return len({run.label for run in runs}) < len({(run.label, str(tuned(run))) for run in runs})

@@ -1,4 +1,4 @@
-"""Text of others in files of ours: what LaTeX, Markdown and spreadsheets would take for more than text."""
+"""Text as plain text in LaTeX, Markdown and CSV files, whatever characters it has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LATEX = {
 
 
 def escape_latex(text: str) -> str:
-    """Accented letters of Western Europe stay; for what pdflatex does not know there is a question mark."""
+    """Escape text for LaTeX; a question mark replaces letters that pdflatex does not know."""
     letters = (_LATEX.get(each, each if _known(each) else "?") for each in _one_line(text))
     return re.sub(r"-(?=-)", "-{}", "".join(letters))  # two hyphens would become a dash
 
@@ -35,7 +35,7 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_csv(text: str) -> str:
-    """A spreadsheet takes for a formula what begins like one and is no number."""
+    """Put a quote before text that a spreadsheet would take for a formula."""
     with contextlib.suppress(ValueError):
         if math.isfinite(float(text)):
             return text

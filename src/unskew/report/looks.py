@@ -1,7 +1,7 @@
-"""How each method looks, on the page and in figures: a colour, a dash and a marker that are always its own.
+"""The looks of methods, on the page and in figures: a colour, a dash and a marker for each.
 
 A method in `FIXED` has its look whatever else is shown. Any two of them differ in at least two of the three.
-All others, such as a method with other hyperparameters, find theirs by their name.
+All others, such as a method with other hyperparameters, have a look that follows from their name.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ COLOURS = (
     ("#400488", "#dfbffc"),  # indigo, lavender
     ("#4e1e07", "#c6937d"),  # brown
 )
-"""On white paper, and on the dark page. Within each, any two are at least 11 apart (CIEDE2000), also to eyes
-that lack one kind of cone, and each has a contrast of 3:1 or more to what it stands on."""
+"""Each colour on white paper and on the dark page. On either, any two colours differ by at least 11
+(CIEDE2000), also for eyes that lack one kind of cone, and each has a contrast of 3:1 or more to the
+ground."""
 
 DASHES: tuple[tuple[float, ...], ...] = (
     (),
@@ -53,11 +54,11 @@ MARKERS = (
     ("h", "hexagon2"),
     ("d", "diamond-tall"),
 )
-"""As Matplotlib calls them, and as Plotly does."""
+"""The names of the markers in Matplotlib and in Plotly."""
 
 FIXED = (
-    # Every ten have each colour once, in the order above: what is often compared stands together, and methods
-    # of one family have different colours.
+    # Every ten methods have each colour once, in the order above. Methods that are often compared are in the
+    # same ten, and methods of one family have different colours.
     "fedavg", "fedprox", "fedlc", "fedntd", "fedlmd",
     "fedvls", "feded", "pkd", "scaffold", "feddyn",
     "centralised", "logit-adjustment", "fedlmd-tf", "fedrs", "feddecorr",
@@ -72,13 +73,13 @@ FIXED = (
     "fedcm", "wima", "fedswa", "fedmoswa", "fedrcl",
     "steady",
 )  # fmt: skip
-"""Methods by their place. A new one may be added at the end, so that all others keep theirs."""
+"""Methods whose look follows from their place. Add new ones at the end, so that all others keep theirs."""
 
 TURNING = 6
-"""Dashes that the first turns through the colours shift."""
+"""The number of turns through the colours that share the first dashes, and the number of these dashes."""
 
 STEP = 101
-"""From one look to the next that a name tries: prime, and so it comes by all of them."""
+"""The distance in `EVERY` between the looks that a name tries; it is prime, so that all of them are tried."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class PlotStyle:
         return MARKERS[self.symbol][0]
 
     def page_json(self) -> dict[str, Json]:
-        """What the page is sent: both colours, the dash in widths of the line, Plotly's name of a marker."""
+        """Return the look for the page: both colours, the dash, and Plotly's name of the marker."""
         return {
             "light": self.light,
             "dark": self.dark,
@@ -120,7 +121,7 @@ class PlotStyle:
 
     @property
     def pairs(self) -> tuple[tuple[str, int, int], ...]:
-        """Any two of the three: looks that share one of these are hard to tell apart."""
+        """Each two of the three; looks that share one of these pairs are hard to tell apart."""
         return (
             ("line", self.colour, self.dashes),
             ("points", self.colour, self.symbol),
@@ -129,13 +130,13 @@ class PlotStyle:
 
 
 def looks(names: Iterable[str]) -> dict[str, PlotStyle]:
-    """A look for each of these methods, which are shown together.
+    """Return a look for each of these methods, which are shown together.
 
-    Those in `FIXED` have theirs whatever the others are. Each of the others starts from a look that follows
-    from its name, and keeps it unless a method that was placed before has its colour, or its dash and marker:
-    then it takes the next that is free. They are placed in the order of their names, so the order of the list
-    never matters. Where all colours are taken, two methods share one, and differ in dash and marker; where so
-    many are shown that even these are taken, in one of the three.
+    Methods in `FIXED` always have the same look. Each other method starts from a look that follows from its
+    name, and keeps it unless a method that was placed before has its colour, or its dash and marker; then it
+    takes the next free look. Methods are placed in the order of their names, so the order of `names` never
+    matters. If all colours are taken, two methods share one and differ in dash and marker; if these are taken
+    too, they differ in one of the three.
     """
     wanted = list(dict.fromkeys(names))
     placed = {name: OF_METHOD[name] for name in wanted if name in OF_METHOD}
@@ -145,9 +146,12 @@ def looks(names: Iterable[str]) -> dict[str, PlotStyle]:
 
 
 def _fixed(place: int) -> PlotStyle:
-    """The look of the method at this place: each turn through the colours shifts dashes by one and markers by
-    two, so that no two of colour, dash and marker come together twice. After all the turns of the first six
-    dashes, every turn has a dash of its own, and the markers between."""
+    """Return the look of the method at a place in `FIXED`.
+
+    Each turn through the colours shifts dashes by one and markers by two, so that no two methods share two of
+    colour, dash and marker. After the turns that share the first six dashes, every turn has a dash of its own
+    and the markers that these turns left out.
+    """
     turn, colour = divmod(place, len(COLOURS))
     if turn < TURNING:
         return PlotStyle(colour, (colour + turn) % TURNING, (colour + 2 * turn) % len(MARKERS))
@@ -163,8 +167,12 @@ EVERY = [
 
 
 def _place(name: str, shown: Iterable[PlotStyle]) -> PlotStyle:
-    """The first look that the name tries whose colour none of those shown has; or else one that shares at
-    most one thing with each of them; or else one that is none of them; or else any."""
+    """Choose the look of a method without a fixed one, next to the looks that are already shown.
+
+    It is the first one that the name tries whose colour is free and that shares at most one of colour, dash
+    and marker with each look shown; if no colour is free, the first that shares at most one; if there is
+    none, the first that is not shown itself; and if all are shown, the first.
+    """
     exact = set(shown)
     pairs = {pair for look in exact for pair in look.pairs}
     colours = {look.colour for look in exact}
@@ -177,7 +185,7 @@ def _place(name: str, shown: Iterable[PlotStyle]) -> PlotStyle:
 
 
 def _tried(name: str) -> Iterator[PlotStyle]:
-    """All looks that no method in `FIXED` has, from the one that the name stands for."""
+    """Yield all looks that no method in `FIXED` has, beginning at one that follows from the name."""
     first = int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:8], "big")
     for step in range(len(EVERY)):
         look = EVERY[(first + step * STEP) % len(EVERY)]

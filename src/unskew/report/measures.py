@@ -1,4 +1,4 @@
-"""What can be followed over the rounds of a run, by the name a person gives it."""
+"""The measures of a run that can be drawn by round, by their names on the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from unskew.errors import UserError, unknown
 from unskew.record import Client, ProbeRecord, RoundRecord, TestedRound
-from unskew.report.read import SavedRun, same_classes
+from unskew.report.grouping import same_classes
+from unskew.report.read import SavedRun
 
 Of = Callable[[RoundRecord | ProbeRecord], float | None]
 
@@ -19,13 +20,13 @@ Of = Callable[[RoundRecord | ProbeRecord], float | None]
 class Measure:
     title: str
     of: Of
-    """From a line of rounds.jsonl, or of probes.jsonl where `probed`; None where that does not tell."""
+    """Takes the value from a line of rounds.jsonl, or of probes.jsonl if `probed`; None if it has none."""
     percent: bool = True
     lower: bool = False
     """Whether less is better."""
     probed: bool = False
     signed: bool = False
-    """Whether it may be less than 0."""
+    """Whether it may be negative."""
 
     @property
     def axis(self) -> str:
@@ -33,7 +34,7 @@ class Measure:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Between which all its values are, as the axis has them."""
+        """The least and the greatest value that it can have, in the unit of the axis."""
         most = 100.0 if self.percent else math.inf
         return -most if self.signed else 0.0, most
 
@@ -127,7 +128,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def find(name: str, runs: Sequence[SavedRun]) -> Measure:
-    """A measure of MEASURES, or class:NAME, the accuracy of one class."""
+    """Return a measure by its name in MEASURES, or by class:NAME the accuracy of one class."""
     if name.startswith("class:"):
         wanted = name.removeprefix("class:")
         for run in runs:
@@ -140,7 +141,7 @@ def find(name: str, runs: Sequence[SavedRun]) -> Measure:
 
 
 def series(run: SavedRun, measure: Measure) -> dict[int, float]:
-    """The measure by round, where it is known; at least one value, or a UserError says why there is none."""
+    """Return the known values of a measure by round; if there is none, a UserError says why."""
     if measure.probed and not run.probes:
         raise no_probe(run, measure.title)
     lines: Sequence[RoundRecord | ProbeRecord] = run.probes if measure.probed else run.rounds
@@ -157,19 +158,19 @@ def series(run: SavedRun, measure: Measure) -> dict[int, float]:
 
 
 def final_value(run: SavedRun, measure: Measure) -> float | None:
-    """The measure of a run's model: the last round's, or that of the round which validation chose."""
+    """Return a measure of a run's model: in the last round, or in the round that validation chose."""
     if measure.probed or measure.of is _train_loss:
         return list(series(run, measure).values())[-1]
     return None if run.final is None else measure.of(run.final)
 
 
 def mean_title(runs: Sequence[SavedRun]) -> str:
-    """What the mean over the last ten tested rounds is called: where there are fewer, it is over these."""
+    """Return the title of the mean over the last ten tested rounds, or over fewer if there are not ten."""
     return mean_of([len(run.tested) for run in runs])
 
 
 def mean_of(rounds: Sequence[int]) -> str:
-    """The same for runs with so many tested rounds."""
+    """Return the same title for runs with these numbers of tested rounds."""
     lengths = {min(each, 10) for each in rounds} or {10}
     return f"mean last {lengths.pop()}" if len(lengths) == 1 else "mean last ≤ 10"
 
@@ -182,7 +183,7 @@ def no_probe(run: SavedRun, what: str) -> UserError:
 
 
 def shared_rounds(runs: Sequence[SavedRun], measure: Measure) -> dict[int, list[float]]:
-    """The measure of several seeds by round, in the rounds where all of them have it."""
+    """Return a measure by round, with a value for each run, in the rounds where all of them have one."""
     each = [series(run, measure) for run in runs]
     rounds = sorted(set.intersection(*(set(values) for values in each)))
     if not rounds:

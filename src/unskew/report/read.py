@@ -1,13 +1,13 @@
-"""Run folders as values: what figures, tables and pages are made from. Needs no PyTorch.
+"""Run folders as values, from which figures, tables and pages are made. Needs no PyTorch.
 
-Accuracies are fractions. What was NaN or did not exist is None, as JSON has it.
+Accuracies are fractions. A value that was NaN or did not exist is None, as in JSON.
 """
 
 from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +22,6 @@ from unskew.notation import flatten, write_method
 
 T = TypeVar("T")
 
-FREE_AMONG_SEEDS = {
-    "seed", "engine", "device", "threads", "workers", "trace", "fast", "client_memory", "checkpoint",
-    "data.folder", "skew.seed", "evaluation.every", "evaluation.batch_size", "probe.every",
-}  # fmt: skip
-"""Settings in which runs of one method may differ and still be seeds of the same thing."""
-
 
 @dataclass(frozen=True, eq=False)
 class SavedRun:
@@ -35,51 +29,51 @@ class SavedRun:
 
     path: Path
     label: str
-    """What the method is called. Read from the folder alone, every hyperparameter is written out;
-    `unskew.reading` leaves those out that have their defaults, and the folders of files."""
+    """The method's name with its hyperparameters. This module writes all of them out; `unskew.reading` leaves
+    out the ones that have their defaults, and the folders of files."""
     seed: int
     experiment: dict[str, Any]
     """experiment.toml"""
     environment: record.Environment
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
-    """Label counts, [N, C]; where clients were drawn when they were needed, of the first ones only."""
+    """Label counts, [N, C]; if clients were drawn when they were needed, only of the first ones."""
     rounds: list[record.RoundRecord]
-    """The whole lines of rounds.jsonl, in order: grows while the run is under way."""
+    """The complete lines of rounds.jsonl, in order; more come while the run is under way."""
     probes: list[record.ProbeRecord]
-    """The whole lines of probes.jsonl; empty where probing is off."""
+    """The complete lines of probes.jsonl; empty if probing is off."""
     summary: record.Summary | None
-    """None while the run is under way, and where it was stopped."""
+    """None while the run is under way, and if it was stopped."""
     failure: record.Failure | None
-    """Why the run has failed; None where it has not."""
+    """Why the run failed; None if it did not."""
     skew: str
-    """What the skew is called; see `label`."""
+    """The name of the skew; see `label`."""
     data: str
-    """What the dataset is called; see `label`."""
+    """The name of the dataset; see `label`."""
     model: str
-    """What the model is called; see `label`."""
+    """The name of the model; see `label`."""
     names: tuple[str, ...] = ()
-    """What the clients are called, where they are sites that have names."""
+    """The names of the clients, if they are sites with names."""
     samples: str = "samples"
-    """What samples are called: images, texts, rows or samples."""
+    """The word for samples: images, texts, rows or samples."""
     data_sha256: str = ""
-    """Of the data themselves: a file may have changed under its name."""
+    """The hash of the data, since a file may have changed while its name stayed."""
     reference: str | None = None
-    """What the others of its compare are compared with, where that was asked for."""
+    """The method that `compare --reference` named when the run was started."""
 
     @property
     def clients(self) -> int:
-        """How many there are."""
+        """The number of clients."""
         return int(self.experiment["skew"].get("clients", len(self.counts)))
 
     @property
     def total_rounds(self) -> int:
-        """Rounds asked for."""
+        """The number of rounds that were asked for."""
         return int(self.experiment["budget"]["rounds"])
 
     @property
     def done(self) -> int:
-        """Rounds finished."""
+        """The number of rounds that are finished."""
         return len(self.rounds)
 
     @property
@@ -100,22 +94,22 @@ class SavedRun:
 
     @property
     def final(self) -> record.TestedRound | None:
-        """The line of the run's model: the last, or where validation chose a round, that one's; None before
-        any was tested."""
+        """The line of the run's model: the last one, or the one of the round that validation chose; None
+        before any round was tested."""
         chosen = self.summary.validation.line if self.summary and self.summary.validation else None
         lines = [line for line in self.tested if line.round == chosen] or self.tested
         return lines[-1] if lines else None
 
     @property
     def conditions(self) -> str:
-        """Under which the method ran, in one line: data, skew, clients, cohort, model."""
+        """The conditions of the run in one line: data, skew, clients, cohort, model."""
         cohort = self.experiment["budget"]["cohort"]
         some = "" if cohort == "all" else f", {cohort} per round"
         return f"{self.data}, {self.skew}, {self.clients} clients{some}, {self.model}"
 
 
 def read_run(path: Path) -> SavedRun:
-    """The run in this folder, finished or not."""
+    """Read the run in a folder, whether it has ended or not."""
     if not path.exists():
         raise UserError(f"there is no run folder {path}: check the path.")
     if not (path / "experiment.toml").is_file():
@@ -124,7 +118,7 @@ def read_run(path: Path) -> SavedRun:
     partition = _parse(record.PARTITION, path / "partition.json")
     classes, counts = partition["dataset"]["classes"], partition["counts"]
     names = partition.get("names", [])
-    # Of clients on other machines that keep their label counts, there are names alone.
+    # Clients on other machines that keep their label counts are known by name only.
     if not (counts or names) or any(len(row) != len(classes) for row in counts):
         raise _damaged(path / "partition.json", "its counts do not fit its classes")
     if not all(0 <= number < 1 << 53 for row in counts for number in row):
@@ -156,7 +150,7 @@ def read_run(path: Path) -> SavedRun:
 
 
 def read_own_run(folder: Path) -> SavedRun:
-    """The run that a command has made in a folder before; where it is damaged, what to do about it."""
+    """Read a run that the same command wrote earlier; an error about damage says to remove its folder."""
     try:
         return read_run(folder)
     except UserError as error:
@@ -165,8 +159,11 @@ def read_own_run(folder: Path) -> SavedRun:
 
 
 def read_runs(paths: Iterable[Path]) -> list[SavedRun]:
-    """The runs in these folders, each once. A folder of run folders, as compare makes it, stands for all of
-    them, and one of a search for the winners' runs."""
+    """Read the runs in these folders, each of them once.
+
+    A folder with run folders, such as one of compare, stands for all of them, and the folder of a search for
+    the runs of its winners.
+    """
     folders: list[Path] = []
     for path in paths:
         try:
@@ -181,7 +178,7 @@ def read_runs(paths: Iterable[Path]) -> list[SavedRun]:
 
 
 def coming(paths: Iterable[Path]) -> list[int]:
-    """The rounds of each run that a compare in these folders has still to begin."""
+    """Return the number of rounds of each run that a compare in these folders has not begun yet."""
     found: list[int] = []
     for path in paths:
         if (file := path / "plan.json").is_file():
@@ -191,87 +188,10 @@ def coming(paths: Iterable[Path]) -> list[int]:
     return found
 
 
-def by_method(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
-    """The seeds of each method, in order of appearance. Where runs of a method differ in more than the seed,
-    what differs stands behind its name; where a seed is there twice, the folder's name."""
-    runs = list(runs)
-    names = _names(runs)
-    order = {label: place for place, label in reversed(list(enumerate(run.label for run in runs)))}
-    found: dict[str, list[SavedRun]] = {}
-    for run, name in sorted(zip(runs, names, strict=True), key=lambda each: order[each[0].label]):
-        if any(run.seed == other.seed for other in found.get(name, [])):
-            name = f"{name} [{run.path.name}]"
-        found.setdefault(name, []).append(run)
-    return found
-
-
-def repeated(runs: Iterable[SavedRun]) -> SavedRun | None:
-    """A run whose method, settings and seed another of the runs has too; None where there is none."""
-    runs, seen = list(runs), set[tuple[str, int]]()
-    for run, name in zip(runs, _names(runs), strict=True):
-        if (name, run.seed) in seen:
-            return run
-        seen.add((name, run.seed))
-    return None
-
-
-def _names(runs: Sequence[SavedRun]) -> list[str]:
-    """The methods of runs, by names that differ where their settings do."""
-    return tell_apart([run.label for run in runs], [settings(run) for run in runs])
-
-
-def tell_apart(labels: Sequence[str], asked: Sequence[Mapping[str, object]]) -> list[str]:
-    """The labels of methods, with what differs behind those that are there with several settings."""
-    members: dict[str, list[Mapping[str, object]]] = {}
-    for label, mine in zip(labels, asked, strict=True):
-        members.setdefault(label, []).append(mine)
-    keys = {
-        label: [
-            key
-            for key in dict.fromkeys(key for each in those for key in each)
-            if len({str(each.get(key)) for each in those}) > 1
-        ]
-        for label, those in members.items()
-    }
-    named = []
-    for label, mine in zip(labels, asked, strict=True):
-        differs = [f"{key.rpartition('.')[2]}={mine[key]}" for key in keys[label] if key in mine]
-        named.append(f"{label} ({', '.join(differs)})" if keys[label] else label)
-    return named
-
-
-def same_classes(runs: Sequence[SavedRun]) -> tuple[str, ...]:
-    """The classes, where all runs have the same."""
-    for run in runs:
-        if run.classes != runs[0].classes:
-            raise UserError(f"{runs[0].path} and {run.path} have other classes: give runs on one dataset.")
-    return runs[0].classes
-
-
-def settings(run: SavedRun) -> dict[str, object]:
-    """The conditions of a run that make it more than another seed, by their path in the experiment, such as
-    budget.lr. The method is not among them."""
-    named = {"skew.recipe": run.skew, "data.name": run.data, "model.name": run.model}
-    content = {"data.sha256": run.data_sha256[:12]} if run.data_sha256 else {}
-    return conditions_of(run.experiment) | named | content
-
-
-def conditions_of(experiment: Mapping[str, Any]) -> dict[str, object]:
-    """The same of an experiment's tables, with names as they are written there."""
-    flat = dict(flatten({key: value for key, value in experiment.items() if key != "method"}))
-    return {key: value for key, value in flat.items() if key not in FREE_AMONG_SEEDS}
-
-
-def hyperparameters(run: SavedRun) -> dict[str, object]:
-    """Of the method, by their path in the experiment, such as method.mu; its name is method.name."""
-    table = {key: value for key, value in run.experiment["method"].items() if key != "sha256"}
-    return dict(flatten({"method": table}))
-
-
 def _folders(path: Path) -> list[Path]:
     if (path / "experiment.toml").is_file() or not path.is_dir():
-        return [path]  # a run, or for read_run to complain about
-    # rounds.jsonl is the last file made before the first round: a run that is just being set up waits.
+        return [path]  # a run, or a path that read_run refuses
+    # rounds.jsonl is the last file made before the first round, so runs that are being set up are left out.
     found = {each.parent.name: each.parent for each in sorted(path.glob("*/rounds.jsonl"))}
     runs = {name: each for name, each in found.items() if (each / "experiment.toml").is_file()}
     if not runs and (path / "search.json").is_file():
@@ -287,12 +207,12 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _reference(path: Path) -> str | None:
-    """What a compare in this folder was asked to compare its methods with."""
+    """Return the reference that a compare in this folder was started with; None if it has none."""
     return _parse(record.PLAN, path / "plan.json").reference if (path / "plan.json").is_file() else None
 
 
 def _winners(path: Path) -> list[Path]:
-    """The runs of the best trial of each method, in a folder of `unskew tune`."""
+    """Return the run folders of each method's best trial in a folder of `unskew tune`."""
     if not (path / "tune.json").is_file():
         raise UserError(
             f"{path} holds a search that has not ended: resume it with unskew resume "
@@ -312,7 +232,7 @@ def _winners(path: Path) -> list[Path]:
 
 
 def _started(path: Path) -> str:
-    """Of runs under way or of a folder with all kinds of runs, those that began first come first."""
+    """Return when a run was started, by which runs without another order are sorted."""
     return _parse(record.ENVIRONMENT, path / "environment.json").started
 
 
@@ -339,7 +259,7 @@ def _text(path: Path) -> str:
 def _toml(path: Path) -> record.ExperimentRecord:
     try:
         settings = tomllib.loads(_text(path))
-        list(flatten(settings))  # tables in tables without end are known here
+        list(flatten(settings))  # raises RecursionError if tables are nested too deeply
         return record.EXPERIMENT.check(settings)
     except (ValueError, RecursionError) as error:  # also tomllib.TOMLDecodeError and record.DamagedError
         raise _damaged(path, str(error)) from None
@@ -364,7 +284,7 @@ def _lines(kind: record.Format[T], path: Path) -> list[T]:
 
 
 def _check_classes(run: SavedRun) -> None:
-    """Check that what is given class by class is given for every class."""
+    """Check that lists with a value for each class have as many values as there are classes."""
     C = len(run.classes)
     rounds = [(f"line {number}, ", [line]) for number, line in enumerate(run.rounds, 1)]
     probes = [(f"line {number}, ", [line, *line.clients]) for number, line in enumerate(run.probes, 1)]

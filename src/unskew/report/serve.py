@@ -25,7 +25,7 @@ Read = Callable[[Sequence[Path]], list[SavedRun]]
 
 
 class LiveRuns:
-    """What runs look like now. Folders are read again when a file in them has changed."""
+    """The page's data for runs that are under way. Folders are read again when a file in them changes."""
 
     def __init__(self, paths: Sequence[Path], read: Read) -> None:
         self._paths, self._read = list(paths), read
@@ -33,7 +33,7 @@ class LiveRuns:
         self._seen: object = None
         self._data: dict[str, Json] = {}
         self._revision = 0
-        self._watch = secrets.token_hex(4)  # a page that outlives its watch must not take the next one for it
+        self._watch = secrets.token_hex(4)  # a page of an earlier watch must not take this one for its own
         try:
             read(self._paths)
         except UserError:
@@ -41,7 +41,7 @@ class LiveRuns:
                 raise
 
     def data(self) -> dict[str, Json]:
-        """page_data's, with a revision that changes when anything does."""
+        """Return the data of the page as it is now, with a revision that changes when anything does."""
         with self._lock:
             now = _fingerprint(self._paths)
             if now != self._seen:
@@ -54,13 +54,16 @@ class LiveRuns:
         try:
             return page_data(self._read(self._paths), coming(self._paths))
         except UserError as error:
-            seen = self._data if self._data.get("runs") else page_data([])  # what was seen stays on the page
+            seen = self._data if self._data.get("runs") else page_data([])  # keeps what the page showed
             return {**seen, "trouble": "" if all(map(_may_begin, self._paths)) else str(error)}
 
 
 def _may_begin(path: Path, *, compare: bool = True) -> bool:
-    """Whether a run, or the first of a compare, is being set up here: it makes rounds.jsonl last. Hidden
-    files are locks and what is being written."""
+    """Say whether a run, or the first run of a compare, may be about to begin in a folder.
+
+    The file rounds.jsonl is made last, before the first round. Hidden files do not count: they are locks and
+    files that are being written.
+    """
     if not path.is_dir() or (path / "rounds.jsonl").exists():
         return False
     inside = [file for file in path.iterdir() if not file.name.startswith((".", "plan.json"))]
@@ -72,14 +75,14 @@ def _may_begin(path: Path, *, compare: bool = True) -> bool:
 
 
 def _fingerprint(paths: Sequence[Path]) -> object:
-    """Changes whenever a record of the runs does."""
+    """Return a value that changes whenever a file of the runs does."""
     found = []
     for path in paths:
         for pattern in ("*.json*", "*.toml", "*/*.json*", "*/*.toml"):
             for file in path.glob(pattern):
                 try:
                     known = file.stat()
-                except OSError:  # it went while we looked
+                except OSError:  # it was removed in the meantime
                     continue
                 found.append((str(file), known.st_mtime_ns, known.st_size))
     return sorted(found)
@@ -105,12 +108,12 @@ class ReportServer(ThreadingHTTPServer):
             ) from None
 
     def server_bind(self) -> None:
-        """As HTTPServer's, which looks the host's name up and may ask the network for it."""
+        """Bind without looking up the host's name, for which HTTPServer may ask the network."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.host, self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that goes away is no error."""
+        """Report errors, unless the browser only closed the connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -141,8 +144,10 @@ class _Request(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NOT_FOUND, "text/plain", b"There is nothing here.")
 
     def _meant_for_us(self) -> bool:
-        """Whether the browser asked for this machine by its address or name. A page of another site that has
-        its own name point here (DNS rebinding) asks for that name."""
+        """Say whether the browser asked for this machine by its address or name.
+
+        A page of another site whose name was made to point here (DNS rebinding) asks for that name.
+        """
         name = re.sub(r":\d+$", "", self.headers.get("Host", "")).strip("[]").lower()
         try:
             ipaddress.ip_address(name)
@@ -166,4 +171,4 @@ class _Request(BaseHTTPRequestHandler):
         return "unskew"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Every look of the page is not news."""
+        """Log nothing, since the page asks again and again."""

@@ -1,4 +1,4 @@
-"""How skewed the federation of a run is, in one sentence."""
+"""The skew of a run's federation in one sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from unskew.skew_words import describe_skew
 
 
 def skew_in_words(run: SavedRun) -> str:
-    """Such as "a client lacks 7.3 of 10 classes; half the clients hold under 60 images"."""
+    """Describe the skew, as in "a client lacks 7.3 of 10 classes; half the clients hold under 60 images"."""
     cohort = run.experiment["budget"]["cohort"]
     return describe_skew(
         run.counts,

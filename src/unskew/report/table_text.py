@@ -8,11 +8,12 @@ from collections.abc import Callable
 from itertools import groupby
 
 from unskew.report.escape import escape_comment, escape_csv, escape_latex, escape_markdown
-from unskew.report.table import MethodTable, TableCell
+from unskew.report.table import MethodTable
+from unskew.report.table_cells import TableCell
 
 
 def starred(cell: TableCell) -> str:
-    """The text of a cell, with a star where it differs from the reference beyond chance."""
+    """Return the text of a cell, with a star if it differs significantly from the reference."""
     return f"{cell.text}*" if cell.mark in ("above", "below") else cell.text
 
 
@@ -29,9 +30,10 @@ def to_markdown(table: MethodTable) -> str:
 
 
 def to_csv(table: MethodTable) -> str:
-    """Numbers as they are, for programs: accuracies as fractions, traffic in bytes; an empty field where a
-    value does not exist. A mark is best, above or below (the reference); what it takes is the note of the
-    first row."""
+    """Write the table for programs: accuracies as fractions, traffic in bytes, no value as an empty field.
+
+    A mark is best, above or below (the reference). The note of the first row explains the marks.
+    """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     parts = ("mean", "std", "n", "mark")
@@ -47,14 +49,14 @@ def to_csv(table: MethodTable) -> str:
 
 
 def _by_words(footnotes: str) -> str:
-    """Footnotes on marks that are words."""
+    """Return footnotes that explain marks as words instead of as type and stars."""
     for mark, word in (("bold: ", "best: "), ("; *: ", "; above, below: "), (" are bold ", " are best ")):
         footnotes = footnotes.replace(mark, word)
     return footnotes
 
 
 def to_latex(table: MethodTable) -> str:
-    """A tabular for the booktabs package, with its footnotes below."""
+    """Write a tabular for the booktabs package, with its footnotes below."""
     comments = [f"% {escape_comment(text)}" for text in table.notes]
     head = [r"\begin{tabular}{l" + "r" * len(table.columns) + "}", r"\toprule"]
     groups = [(group, len(list(heads))) for group, heads in groupby(table.columns, lambda head: head.group)]

@@ -1,4 +1,4 @@
-"""What changes from round to round, with bands over seeds."""
+"""Figures of values by round, with bands over seeds."""
 
 from __future__ import annotations
 
@@ -11,30 +11,15 @@ import numpy as np
 from unskew import metrics
 from unskew.errors import UserError
 from unskew.report.conditions import by_condition
-from unskew.report.figures.style import (
-    BLACK,
-    COLUMN,
-    GREEN,
-    NORMAL,
-    PAGE,
-    RED,
-    TALLEST,
-    add_legend,
-    blank,
-    columns_for,
-    fit,
-    line_key,
-    line_style,
-    mark_places,
-    panel_titles,
-    panels,
-    printed,
-    wrap,
-)
+from unskew.report.figures.fitting import fit, panel_titles, wrap
+from unskew.report.figures.layout import add_legend, blank, columns_for, panels
+from unskew.report.figures.lines import line_key, line_style, mark_places
+from unskew.report.figures.style import BLACK, COLUMN, GREEN, NORMAL, PAGE, RED, TALLEST, printed
 from unskew.report.figures.words import heading
+from unskew.report.grouping import by_method
 from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, find, shared_rounds
-from unskew.report.read import SavedRun, by_method
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Axis:
-    """What the vertical axis tells."""
+    """The vertical axis of a figure."""
 
     label: str
     scale: float
@@ -62,9 +47,11 @@ def curves(
     width: float | None = None,
     title: str | None = None,
 ) -> Figure:
-    """A metric in every tested round, one line for each method: the mean over its seeds, and a band of one
-    standard deviation to each side, cut where no value can be (FedVLS, Fig. 3). Of runs under several
-    conditions, a panel for each condition."""
+    """Draw a metric in every tested round, with a line for each method (FedVLS, Fig. 3).
+
+    A line is the mean over the method's seeds. A band of one standard deviation lies to each side of it, cut
+    at the limits of the metric. Each condition has a panel of its own.
+    """
     measure = find(metric, runs)
     parts = {
         condition.short: {name: shared_rounds(seeds, measure) for name, seeds in condition.methods.items()}
@@ -75,9 +62,11 @@ def curves(
 
 @printed
 def experts(runs: Sequence[SavedRun], *, width: float | None = None, title: str | None = None) -> Figure:
-    """What methods count in the steps of their clients, in every round, as a share of the samples that these
-    passed through: such as how often PKD's experts teach (PKD, Fig. 11). Of a method that counts several
-    things, a line for each. Runs that count nothing are left out; `counting` says which are not."""
+    """Draw what methods count in their clients' steps, such as how often PKD's experts teach (PKD, Fig. 11).
+
+    Values are shares of the samples in these steps, by round. A method that counts several things has a line
+    for each. Runs that count nothing are left out.
+    """
     runs = counting(runs)
     words: dict[str, str] = {}
     found: dict[str, dict[tuple[str, str], Rounds]] = {}
@@ -99,7 +88,7 @@ def experts(runs: Sequence[SavedRun], *, width: float | None = None, title: str 
 
 
 def counting(runs: Sequence[SavedRun]) -> list[SavedRun]:
-    """Of these runs those that have counted something in the steps of their clients; at least one."""
+    """Return the runs that have counted something in their clients' steps; a UserError if there are none."""
     found = [run for run in runs if any(line.tallies for line in run.rounds)]
     if not found:
         raise UserError(
@@ -110,7 +99,7 @@ def counting(runs: Sequence[SavedRun]) -> list[SavedRun]:
 
 
 def _tallies(run: SavedRun) -> dict[str, str]:
-    """What a run has counted, in words; while it is under way, by name."""
+    """Return what a run counts in words, by name; while it is under way, the words are the name."""
     names = dict.fromkeys(name for line in run.rounds for name in line.tallies)
     known = run.summary.tallies if run.summary else {}
     return {name: known[name].of if name in known else name for name in names}
@@ -125,7 +114,7 @@ def _shares(run: SavedRun, tally: str) -> dict[int, float]:
 
 
 def _lines(parts: Mapping[str, Mapping[str, Rounds]], axis: Axis, width: float | None, title: str) -> Figure:
-    """Lines by name, in a panel for each part."""
+    """Draw a panel for each part, with its lines by name."""
     names = list(dict.fromkeys(name for lines in parts.values() for name in lines))
     total = width or (COLUMN if len(names) <= 8 and len(parts) == 1 else PAGE)
     columns = columns_for(len(parts), int(max(total // 1.7, 1)))
@@ -167,8 +156,10 @@ def _band(axes: Axes, values: Rounds, axis: Axis, look: Mapping[str, Any], alpha
 
 @printed
 def extremes(runs: Sequence[SavedRun], *, width: float | None = None, title: str | None = None) -> Figure:
-    """The best class, the mean over classes and the worst class in every round, a panel for each method; over
-    seeds, their means (PKD, Fig. 3)."""
+    """Draw the accuracy of the best class, the mean over classes and the worst class by round (PKD, Fig. 3).
+
+    Each method has a panel. Values are means over seeds.
+    """
     groups = by_method(runs)
     total = width or (COLUMN if len(groups) == 1 else PAGE)
     columns = columns_for(len(groups), int(max(total // (1.7 if len(groups) > 3 else 2.3), 1)))
@@ -208,7 +199,7 @@ def extremes(runs: Sequence[SavedRun], *, width: float | None = None, title: str
 
 
 def whole_rounds(axes: Axes, inches: float) -> None:
-    """Ticks at whole rounds, as many as fit on an axis of this length."""
+    """Place ticks at whole rounds, as many as fit on an axis of this length."""
     from matplotlib.ticker import MaxNLocator
 
     most = int(np.clip(inches / 0.4, 2, 9))

@@ -1,4 +1,4 @@
-"""By how much methods differ from a reference, and whether that is significant: the picture to see first."""
+"""The figure to see first: how much methods differ from a reference, and whether that is significant."""
 
 from __future__ import annotations
 
@@ -8,33 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from unskew.errors import UserError
 from unskew.metrics import Difference
-from unskew.report.answer import TITLES, Answer, answer, choose_reference, signed
+from unskew.report.answer import Answer, answer
 from unskew.report.conditions import Condition, by_condition
-from unskew.report.figures.style import (
-    NORMAL,
-    PAGE,
-    PITCH,
-    SMALL,
-    TALLEST,
-    add_legend,
-    blank,
-    distinct,
-    fit,
-    printed,
-    text_width,
-    wrap,
-)
+from unskew.report.differences import signed
+from unskew.report.figures.fitting import distinct, fit, text_width, wrap
+from unskew.report.figures.layout import add_legend, blank
+from unskew.report.figures.style import NORMAL, PAGE, PITCH, SMALL, TALLEST, printed
 from unskew.report.figures.words import heading
 from unskew.report.looks import PlotStyle, looks
 from unskew.report.read import SavedRun
-from unskew.report.table import NONE
+from unskew.report.standings import TITLES, choose_reference
+from unskew.report.table_cells import NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ROW = 0.24
-"""Inches for a method, where there is room."""
+"""The height in inches of a method's row, if there is room."""
 GREY = "#444444"
 
 
@@ -46,11 +37,13 @@ def forest(
     width: float | None = None,
     title: str | None = None,
 ) -> Figure:
-    """How many points each method is above or below the reference, with its 95 % interval over seeds: a row
-    for each method, and side by side accuracy, the worst class and vacant classes; of sites their mean, the
-    worst one and the worst class. A filled marker is a difference that is significant after Holm's
-    correction, a hollow one is not. Without `reference` that is FedAvg, or else the first method. Of
-    runs under several conditions, those of each stand together."""
+    """Draw how many points each method is above or below the reference, with 95 % intervals over seeds.
+
+    There is a row for each method, and a panel each for accuracy, the worst class and vacant classes; if test
+    samples belong to sites, for the mean over sites, the worst site and the worst class. A filled marker is a
+    difference that is significant after Holm's correction, a hollow one is not. Without `reference` it is
+    FedAvg, or the first method if FedAvg was not run. Rows of one condition stand together.
+    """
     conditions = by_condition(runs)
     compared = ((part, _answer(part, reference)) for part in conditions)
     parts = [(part, found) for part, found in compared if found.others]
@@ -99,13 +92,13 @@ def forest(
 
 @dataclass(frozen=True)
 class ForestRow:
-    """A method, or the condition of those below it."""
+    """A row of the figure: a method, or the condition of the methods below it."""
 
     label: str
     method: str = ""
     """Empty for a condition."""
     differences: Mapping[str, Difference | None] = field(default_factory=dict)
-    """By measure."""
+    """The difference to the reference for each measure."""
 
 
 def _answer(part: Condition, reference: str | None) -> Answer:
@@ -113,7 +106,7 @@ def _answer(part: Condition, reference: str | None) -> Answer:
 
 
 def _heading(parts: Sequence[tuple[Condition, Answer]], title: str | None) -> str:
-    """The conditions, the seeds that are compared, and where not all runs have ended, the round."""
+    """Return the title: the conditions, the compared seeds, and the round if not all runs have ended."""
     used = [
         run
         for part, answer in parts
@@ -158,7 +151,7 @@ def _panel(
 
 
 def _explain(figure: Figure, parts: Sequence[tuple[Condition, Answer]]) -> None:
-    """What markers and lines mean, as far as they are there."""
+    """Add a legend for the markers and lines that the figure has."""
     from matplotlib.lines import Line2D
 
     shown = [

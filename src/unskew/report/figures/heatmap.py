@@ -11,29 +11,13 @@ from numpy.typing import NDArray
 
 from unskew.errors import UserError
 from unskew.report.conditions import Condition, by_condition
-from unskew.report.figures.style import (
-    COLUMN,
-    LINE,
-    NORMAL,
-    PAGE,
-    SMALL,
-    TALLEST,
-    add_scale,
-    blank,
-    columns_for,
-    cross_out,
-    distinct,
-    name_below,
-    name_ticks,
-    panel_titles,
-    panels,
-    printed,
-    shades,
-    text_width,
-    write_number,
-)
+from unskew.report.figures.cells import cross_out, shades, write_number
+from unskew.report.figures.fitting import distinct, name_below, name_ticks, panel_titles, text_width
+from unskew.report.figures.layout import add_scale, blank, columns_for, panels
+from unskew.report.figures.style import COLUMN, LINE, NORMAL, PAGE, SMALL, TALLEST, printed
 from unskew.report.figures.words import finished, heading
-from unskew.report.read import SavedRun, same_classes
+from unskew.report.grouping import same_classes
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,16 +26,18 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 WIDEST, NARROWEST = 0.75, 0.245
-"""Inches: the widest cell, and the narrowest into which 100 can be written."""
+"""The width in inches of the widest cell, and of the narrowest into which 100 can be written."""
 
 
 @printed
 def heatmap(
     runs: Sequence[SavedRun], *, sort: bool = False, width: float | None = None, title: str | None = None
 ) -> Figure:
-    """The accuracy of each class by the final model of each method, in percent, the mean over seeds; a frame
-    around the lowest of each method. Of runs under several conditions, a panel for each condition. With
-    `sort`, the class that is hardest for all comes first."""
+    """Draw the accuracy of each class by the final model of each method, as the mean over seeds.
+
+    A frame marks the lowest accuracy of each method. Each condition has a panel of its own. With `sort`, the
+    class with the lowest mean over all methods comes first.
+    """
     classes = same_classes(runs)
     parts = by_condition(runs)
     values = [_accuracies(part) for part in parts]
@@ -70,7 +56,7 @@ def heatmap(
     below = [distinct(list(part.methods), 1.3) for part in parts]
     foot = max(text_width(name, SMALL) for each in below for name in each)
     foot = 0.2 if foot + 0.06 <= wide else foot + 0.1
-    same = all(each == below[0] for each in below)  # then names stand under the last of a column alone
+    same = all(each == below[0] for each in below)  # then only the last panel of a column has names
     readable = wide >= NARROWEST
     feet = foot if same else rows * foot
     tall = min(LINE + 0.05, (TALLEST - 0.8 - rows * 0.3 - feet) / rows / len(classes))
@@ -113,7 +99,7 @@ def heatmap(
 
 
 def _accuracies(part: Condition) -> Floats:
-    """Percent, [C, methods]; NaN where a class has no test samples."""
+    """Return accuracies in percent, [C, methods]; NaN for a class without test samples."""
     means = [
         _mean(np.array([finished(run).class_accuracy for run in seeds], dtype=np.float64).T)
         for seeds in part.methods.values()
@@ -122,7 +108,7 @@ def _accuracies(part: Condition) -> Floats:
 
 
 def _mean(values: Floats) -> Floats:
-    """Of each row, over what is known; NaN where nothing is."""
+    """Return the mean of each row over its known values; NaN if it has none."""
     known = ~np.isnan(values)
     sums, counts = np.where(known, values, 0.0).sum(axis=1), known.sum(axis=1)
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

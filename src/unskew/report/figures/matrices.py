@@ -1,4 +1,4 @@
-"""Classes against classes, and classes against rounds."""
+"""Figures of classes by classes, and of classes by rounds."""
 
 from __future__ import annotations
 
@@ -13,33 +13,13 @@ from numpy.typing import NDArray
 from unskew import metrics
 from unskew.errors import UserError
 from unskew.report.conditions import Condition, by_condition
-from unskew.report.figures.style import (
-    COLUMN,
-    LINE,
-    NORMAL,
-    PAGE,
-    PITCH,
-    SMALL,
-    TALLEST,
-    add_scale,
-    blank,
-    columns_for,
-    cross_out,
-    distinct,
-    diverging,
-    fit,
-    name_below,
-    name_ticks,
-    panel_titles,
-    panels,
-    printed,
-    shades,
-    text_width,
-    tile,
-    write_number,
-)
+from unskew.report.figures.cells import cross_out, diverging, shades, write_number
+from unskew.report.figures.fitting import distinct, fit, name_below, name_ticks, panel_titles, text_width
+from unskew.report.figures.layout import add_scale, blank, columns_for, panels, tile
+from unskew.report.figures.style import COLUMN, LINE, NORMAL, PAGE, PITCH, SMALL, TALLEST, printed
 from unskew.report.figures.words import finished, heading
-from unskew.report.read import SavedRun, by_method, same_classes
+from unskew.report.grouping import by_method, same_classes
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,9 +29,10 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 READABLE, WITH_SIGN = 0.187, 0.2
-"""Inches: the smallest cell that three digits of 7 points fit into, and that two with a sign do."""
+"""The width in inches of the smallest cell that fits three digits of 7 points, and that fits two with a
+sign."""
 LEAST_DIFFERENCE = 20.0
-"""Points that the darkest shade of a difference stands for at the least: a few points are not to look like
+"""The darkest shade of a difference stands for at least this many points, so that a few do not look like
 many."""
 
 
@@ -63,9 +44,11 @@ def confusion(
     width: float | None = None,
     title: str | None = None,
 ) -> Figure:
-    """What each class is taken for by the final model, in percent of its test samples: a panel for each
-    method, over all its seeds (FedVLS, Fig. 2). With `against`, the name of a method, how many points more or
-    less that is than with that method on the same seeds and under the same condition."""
+    """Draw the final model's answers for each class, in percent of its test samples (FedVLS, Fig. 2).
+
+    Each method has a panel, over all its seeds. With `against`, the name of a method, the panels show how
+    many points more or less that is than with this method on the same seeds and under the same condition.
+    """
     classes = same_classes(runs)
     if against is not None:
         return _against(runs, against, classes, width, title)
@@ -97,7 +80,7 @@ def _against(
 
 
 def versus(condition: Condition, reference: str) -> Iterator[tuple[str, list[SavedRun], list[SavedRun]]]:
-    """Each method but the reference with its runs and those of the reference, on the seeds that both have."""
+    """Yield each other method with its runs and the reference's runs, on the seeds that both have."""
     if reference not in condition.methods:
         raise UserError(
             f"{reference} is not among these runs: choose one of {', '.join(sorted(condition.methods))}."
@@ -116,8 +99,10 @@ def versus(condition: Condition, reference: str) -> Iterator[tuple[str, list[Sav
 
 @printed
 def features(runs: Sequence[SavedRun], *, width: float | None = None, title: str | None = None) -> Figure:
-    """How far apart the mean features of two classes are, against the mean over all pairs: dark where the
-    final model finds two classes alike (PKD, Fig. 4 and 7)."""
+    """Draw the distances between classes' mean features, relative to the mean distance (PKD, Fig. 4 and 7).
+
+    A cell is dark if the final model finds two classes alike.
+    """
     classes = same_classes(runs)
     shown = {}
     for name, members in by_method(runs).items():
@@ -160,10 +145,10 @@ def _matrices(
     readable = WITH_SIGN if "+" in number else READABLE
     total = width or (COLUMN if len(shown) == 1 and C * readable + margin <= COLUMN else PAGE)
 
-    def arrange(beside: float, below: float) -> tuple[int, float]:
+    def arrange(right: float, below: float) -> tuple[int, float]:
         return tile(
             len(shown),
-            total - margin - beside,
+            total - margin - right,
             TALLEST - 0.8 - margin - below,
             aspect=1.0,
             gap=0.06,
@@ -175,11 +160,11 @@ def _matrices(
     columns, side = arrange(0.0, 0.0)
     numbers = side >= C * readable
     full = len(shown) % columns == 0
-    # Numbers tell the shades; else a bar does, in an empty place where there is one.
-    beside, below = 0.0, 0.0
+    # If cells are too small for numbers, a bar explains the shades, in an empty place if there is one.
+    right, below = 0.0, 0.0
     if not numbers and full:
-        beside, below = (0.65, 0.0) if total > 5 and len(shown) <= 3 else (0.0, 0.45)
-        columns, side = arrange(beside, below)
+        right, below = (0.65, 0.0) if total > 5 and len(shown) <= 3 else (0.0, 0.45)
+        columns, side = arrange(right, below)
     side = min(side, max(3.2, C * 0.06))
     rows, cell = math.ceil(len(shown) / columns), side / C
     figure = blank(total, rows * (side + 0.22) + margin + below, title)
@@ -202,15 +187,15 @@ def _matrices(
             axes.set_ylabel(axes_names[1])
         if place + columns >= len(shown) and not wide:
             axes.set_xlabel(label)
-    if wide:  # one for all panels: theirs would run into each other
+    if wide:  # one label for all panels, since their own would overlap
         figure.supxlabel(label, fontsize=NORMAL)
     if not numbers or spare is not None:
-        add_scale(figure, image, every, spare, unit, below=not beside, shrink=0.9 if rows == 1 else 0.5)
+        add_scale(figure, image, every, spare, unit, below=not right, shrink=0.9 if rows == 1 else 0.5)
     return figure
 
 
 def _write_values(axes: Axes, values: Floats, number: str) -> None:
-    """Numbers that do not round to nothing."""
+    """Write the numbers that do not round to 0."""
     for (row, column), value in np.ndenumerate(values):
         written = "" if np.isnan(value) else number.format(value).replace("-", "−")
         if written and float(written.replace("−", "-")):
@@ -219,9 +204,11 @@ def _write_values(axes: Axes, values: Floats, number: str) -> None:
 
 @printed
 def predictions(runs: Sequence[SavedRun], *, width: float | None = None, title: str | None = None) -> Figure:
-    """Which classes the global model answers, in every tested round, below which labels the clients of the
-    round held, where that is known; a panel for each method, of its first seed, which it names (FedLMD,
-    Fig. 2)."""
+    """Draw how often the global model answers each class in every tested round (FedLMD, Fig. 2).
+
+    Each method has a panel for its first seed, which the title names. If the labels that the clients of each
+    round held are known, they have a panel before it.
+    """
     classes = same_classes(runs)
     shown: dict[str, tuple[list[int], Floats]] = {}
     groups = by_method(runs)
@@ -267,7 +254,7 @@ def predictions(runs: Sequence[SavedRun], *, width: float | None = None, title: 
 
 
 def _labels_held(run: SavedRun) -> tuple[list[int], Floats] | None:
-    """Of every tested round, the classes' shares (%) of what its clients hold; None where nobody knows."""
+    """Return the tested rounds and each class's share (%) of their clients' samples; None if not known."""
     if not run.tested:
         raise UserError(f"{run.path} has no tested round yet: wait for the first, or leave the run out.")
     if any(max(line.cohort, default=0) >= len(run.counts) for line in run.tested):
@@ -277,7 +264,7 @@ def _labels_held(run: SavedRun) -> tuple[list[int], Floats] | None:
 
 
 def _round_ticks(axes: Axes, rounds: Sequence[int], cell: float) -> None:
-    """Round numbers far enough apart: every first, second, fifth, tenth tested one and so on."""
+    """Place ticks at tested rounds far enough apart: at every first, second, fifth, tenth and so on."""
     room = max(text_width(str(rounds[-1]), SMALL) + 0.12, 0.3)
     stride = rounds[0] if all(round % rounds[0] == 0 for round in rounds) else 1
     steps = (stride * lead * 10**power for power in itertools.count() for lead in (1, 2, 5))

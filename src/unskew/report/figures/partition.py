@@ -1,4 +1,4 @@
-"""Who holds what: clients against classes (FedVLS, Fig. 7; FedLMD, Fig. 10)."""
+"""The figure of a partition: clients by classes (FedVLS, Fig. 7; FedLMD, Fig. 10)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,10 @@ from numpy.typing import NDArray
 
 from unskew.errors import UserError
 from unskew.report.conditions import by_condition, in_common
-from unskew.report.figures.style import (
-    COLUMN,
-    LINE,
-    NORMAL,
-    PAGE,
-    PITCH,
-    SMALL,
-    TALLEST,
-    add_scale,
-    blank,
-    distinct,
-    name_below,
-    name_ticks,
-    panels,
-    printed,
-    shades,
-    text_width,
-    tile,
-    wrap,
-)
+from unskew.report.figures.cells import shades
+from unskew.report.figures.fitting import distinct, name_below, name_ticks, text_width, wrap
+from unskew.report.figures.layout import add_scale, blank, panels, tile
+from unskew.report.figures.style import COLUMN, LINE, NORMAL, PAGE, PITCH, SMALL, TALLEST, printed
 from unskew.report.figures.words import heading
 from unskew.report.read import SavedRun
 
@@ -42,15 +26,15 @@ if TYPE_CHECKING:
 Counts = NDArray[np.int64]
 
 MOST_DISCS = 30
-"""Clients or classes beyond which discs are too small to compare, and a heat map is drawn."""
+"""With more clients or classes than this, discs would be too small to compare, and a heat map is drawn."""
 DISC = "#2b7bba"
 SMALLEST, CELL = 0.2, 0.28
-"""Inches: what a cell has at least if the figure is to be a column wide, and what one with a disc has at
-most."""
+"""The least width in inches of a cell in a figure of one column, and the greatest width of a cell with a
+disc."""
 
 
 def partition(runs: Sequence[SavedRun], *, width: float | None = None, title: str | None = None) -> Figure:
-    """The partitions of these runs: one panel for each that differs, with its seed."""
+    """Draw the partitions of these runs, with a panel and its seed for each one that differs."""
     if not all(len(run.counts) for run in runs):
         raise UserError(
             "label counts stayed with the clients of this run, so nobody can draw who holds what: share them "
@@ -79,13 +63,16 @@ def draw_partition(
     title: str = "",
     width: float | None = None,
 ) -> Figure:
-    """Discs whose area is the number of samples, an empty place being vacant; for many clients or classes a
-    heat map, darker for more. `clients` is what they are called, where they have names."""
+    """Draw label counts [N, C] as discs, or for many clients or classes as a heat map.
+
+    The area of a disc is the number of samples. A vacant class has no disc; a heat map is darker for more
+    samples. `clients` has the clients' names, if they have any.
+    """
     return _draw([("", counts, tuple(classes), tuple(clients))], title, width)
 
 
 PartitionPanel = tuple[str, Counts, tuple[str, ...], tuple[str, ...]]
-"""A title, label counts, the classes, and what the clients are called."""
+"""A title, label counts, the names of the classes, and the names of the clients."""
 
 
 @printed
@@ -116,7 +103,7 @@ def _draw(parts: Sequence[PartitionPanel], title: str, width: float | None) -> F
     else:  # cells need not be square
         wide = ((total - margin - bar) / columns - 0.3) / clients
         tall = min(((TALLEST - 0.7) / rows - 0.5) / C, LINE)
-    turned = below + 0.06 > wide  # names of sites stand upright where they fit
+    turned = below + 0.06 > wide  # names of sites are horizontal if they fit
     titles = [wrap(name, max(wide * clients + 0.4, total / columns - 0.3), NORMAL) for name, *_ in parts]
     room = 0.5 + (below if turned else 0.0) + (0.14 if any("\n" in each for each in titles) else 0.0)
     figure = blank(total, rows * (tall * C + room) + (0.4 if discs else 0.1), title)
@@ -176,7 +163,7 @@ def _key(figure: Figure, most: int, cell: float) -> None:
 
 
 def _heat(axes: Axes, counts: Counts, most: int) -> AxesImage:
-    """Vacant is white. Logarithmic, because a few hold most."""
+    """Draw a heat map with vacant classes in white; its scale is logarithmic, since few clients hold most."""
     from matplotlib.colors import ListedColormap, LogNorm
 
     visible = ListedColormap(shades()(np.linspace(0.2, 1, 256)))  # a single sample is not white

@@ -1,4 +1,4 @@
-"""A run's end against one setting of it (FedVLS, Fig. 4 and 8)."""
+"""The figure of a final metric by one setting of the runs (FedVLS, Fig. 4 and 8)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,15 @@ import numpy as np
 
 from unskew import metrics
 from unskew.errors import UserError, unknown
-from unskew.report.figures.style import (
-    COLUMN,
-    PAGE,
-    SMALL,
-    TALLEST,
-    add_legend,
-    blank,
-    columns_for,
-    fit,
-    line_key,
-    line_style,
-    panels,
-    printed,
-    text_width,
-)
+from unskew.report.figures.fitting import fit, text_width
+from unskew.report.figures.layout import add_legend, blank, columns_for, panels
+from unskew.report.figures.lines import line_key, line_style
+from unskew.report.figures.style import COLUMN, PAGE, SMALL, TALLEST, printed
 from unskew.report.figures.words import heading
+from unskew.report.grouping import hyperparameters, settings
 from unskew.report.looks import PlotStyle, looks
 from unskew.report.measures import Measure, final_value, find, series
-from unskew.report.read import SavedRun, hyperparameters, settings
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +27,7 @@ if TYPE_CHECKING:
 
 SettingValue = object
 RunsBySetting = dict[str, dict[SettingValue, list[SavedRun]]]
-"""By name, the runs at each value of the setting."""
+"""The runs at each value of the setting, by the name of their line."""
 
 
 @printed
@@ -49,9 +39,11 @@ def sensitivity(
     width: float | None = None,
     title: str | None = None,
 ) -> Figure:
-    """The metric of the final model against each setting that varies while all others stay the same, a
-    panel for each: means and standard deviations over seeds. `over` chooses settings, such as method.mu, or
-    mu for short. Methods without the setting are level lines."""
+    """Draw the metric of the final model by each setting that varies while all others stay the same.
+
+    Each setting has a panel, with means and standard deviations over seeds. `over` chooses settings, such as
+    method.mu, or mu for short. Methods without the setting are horizontal lines.
+    """
     measure = find(metric, runs)
     flat = [hyperparameters(run) | settings(run) for run in runs]
     keys = [_key(name, flat) for name in over] or _varying(flat)
@@ -99,8 +91,10 @@ def _varying(flat: Sequence[Mapping[str, SettingValue]]) -> list[str]:
 
 
 def _lines(key: str, runs: Sequence[SavedRun], flat: Sequence[Mapping[str, SettingValue]]) -> RunsBySetting:
-    """Runs that agree in all but this setting, and the seed; and those of methods that have no such setting,
-    under the same conditions."""
+    """Group runs that differ only in this setting and the seed, and add methods without the setting.
+
+    Such methods are added if they ran under the same conditions.
+    """
     groups: dict[str, tuple[dict[str, SettingValue], dict[SettingValue, list[SavedRun]]]] = {}
     for run, mine in zip(runs, flat, strict=True):
         rest = {name: value for name, value in mine.items() if name != key}
@@ -144,7 +138,7 @@ def _panel(
     for name, each in ends.items():
         look = line_style(seen[name]) | {"markerfacecolor": "none"}
         if (level := each.get(None)) is not None:
-            # Its marker stands at the edge, where lines over the setting have none.
+            # Its marker is at the edge of the panel, where the other lines have none.
             axes.axhline(measure.scale * level.mean, **look, markersize=3.8, markevery=[1], clip_on=False)
             continue
         known = {places[value]: end for value, end in each.items() if end is not None}
@@ -164,14 +158,16 @@ def _panel(
 
 
 def _last(run: SavedRun, measure: Measure) -> float:
-    known = series(run, measure)  # or it says why there is none
+    known = series(run, measure)  # raises an error if there is no value
     value = final_value(run, measure)
     return known[max(known)] if value is None else value
 
 
 def _places(key: str, values: Sequence[SettingValue]) -> tuple[str, dict[SettingValue, float], bool]:
-    """The axis's name, where on it each value stands, and whether that is a number of its own: words stand
-    side by side. The number in dirichlet:0.1 is one."""
+    """Return the name of the axis, the place of each value on it, and whether the places are numbers.
+
+    Words are placed at equal distances. The number in a value such as dirichlet:0.1 counts as a number.
+    """
     short = key.rpartition(".")[2]
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return short, {value: float(str(value)) for value in values}, True
@@ -184,17 +180,17 @@ def _places(key: str, values: Sequence[SettingValue]) -> tuple[str, dict[Setting
 
 
 def _ticks(axes: Axes, places: Mapping[SettingValue, float], numeric: bool, inches: float) -> None:
-    """At the values themselves, as far as their names have room."""
+    """Place ticks at the values, as many as have room for their names."""
     from matplotlib.ticker import NullLocator
 
     values = sorted(places.values())
     at = {place: place for place in values}
-    # Values chosen by factors stand evenly apart on a logarithmic axis.
+    # On a logarithmic axis, values that differ by equal factors have equal distances.
     if numeric and values[0] > 0 and values[-1] / values[0] >= 20:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         at = {place: math.log(place) for place in values}
-    inch = 0.9 * inches / max(at[values[-1]] - at[values[0]], 1e-12)  # 0.9: margins beside the outermost
+    inch = 0.9 * inches / max(at[values[-1]] - at[values[0]], 1e-12)  # 0.9: leaves room for the margins
     names = {
         place: f"{place:g}" if numeric else fit(str(value), inches / len(places) - 0.06)
         for value, place in places.items()

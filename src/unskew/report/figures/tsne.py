@@ -1,4 +1,4 @@
-"""Features of the final model in two dimensions (PKD, Fig. 5; FedLC, Fig. 7)."""
+"""The figure of the final model's features in two dimensions (PKD, Fig. 5; FedLC, Fig. 7)."""
 
 from __future__ import annotations
 
@@ -11,35 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.errors import UserError
-from unskew.report.figures.style import (
-    COLUMN,
-    LINE,
-    NORMAL,
-    PAGE,
-    SMALL,
-    TALLEST,
-    add_legend,
-    blank,
-    class_looks,
-    columns_for,
-    distinct,
-    fit,
-    panels,
-    printed,
-    text_width,
-)
+from unskew.report.figures.fitting import distinct, fit, text_width
+from unskew.report.figures.layout import add_legend, blank, columns_for, panels
+from unskew.report.figures.lines import class_looks
+from unskew.report.figures.style import COLUMN, LINE, NORMAL, PAGE, SMALL, TALLEST, printed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_CLASSES = 21
-"""As many as colours and markers tell apart: two or three markers in each of ten colours."""
+"""The most classes that can be told apart: there are two or three markers in each of ten colours."""
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Of a model on test samples."""
+    """The features of test samples by one model."""
 
     name: str
     values: NDArray[np.float32]
@@ -52,8 +39,10 @@ class Features:
 def tsne(
     models: Sequence[Features], classes: Sequence[str], *, width: float | None = None, title: str = ""
 ) -> Figure:
-    """A panel for each model, a point for each sample, by class. What t-SNE keeps is who is near whom: sizes
-    of clusters and distances between them mean nothing."""
+    """Draw a panel for each model, with a point for each sample in the look of its class.
+
+    t-SNE shows which samples are near each other. Sizes of clusters and distances between them mean nothing.
+    """
     shown = sorted({int(label) for model in models for label in model.labels})
     if len(shown) > MOST_CLASSES:
         raise UserError(
@@ -81,8 +70,10 @@ def tsne(
 
 
 def _name_clusters(axes: Axes, clusters: Mapping[str, NDArray[np.float32]], side: float) -> None:
-    """Each class's name in the midst of its points or a few lines off, as long as it covers no other name:
-    without colour, markers alone are hard to tell apart."""
+    """Write each class's name at the median of its points, or a few lines away if it would cover another.
+
+    A name without such a place is left out. Names help since markers are hard to tell apart without colour.
+    """
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     taken: list[tuple[float, float, float]] = []
     for name, points in clusters.items():
@@ -113,7 +104,7 @@ def _keys(number: int) -> list[object]:
 
 
 def embed(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """t-SNE as scikit-learn has it, from a fixed start: the same features, the same picture."""
+    """Compute t-SNE with scikit-learn from a fixed start, so that the same features give the same picture."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 
@@ -123,6 +114,6 @@ def embed(values: NDArray[np.float32]) -> NDArray[np.float32]:
             "t-SNE needs at least 8 samples with finite features: choose more classes, or a run that did not "
             "diverge."
         )
-    with threadpool_limits(1):  # sums of several threads come in any order
+    with threadpool_limits(1):  # several threads would add up numbers in any order
         made = TSNE(perplexity=min(30.0, (n - 1) / 3), init="pca", random_state=0).fit_transform(values)
     return np.asarray(made, dtype=np.float32)

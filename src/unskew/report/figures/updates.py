@@ -1,4 +1,4 @@
-"""What a local update does to what a client holds much, little or nothing of (FedVLS, Fig. 1 and 9)."""
+"""The figure of class accuracies before and after a local update (FedVLS, Fig. 1 and 9)."""
 
 from __future__ import annotations
 
@@ -13,31 +13,20 @@ from unskew import metrics
 from unskew.errors import UserError
 from unskew.metrics import GROUPS
 from unskew.record import Client, ProbeRecord
-from unskew.report.figures.style import (
-    BLUE,
-    NORMAL,
-    PAGE,
-    RED,
-    SMALL,
-    TALLEST,
-    add_legend,
-    blank,
-    distinct,
-    fit,
-    name_below,
-    printed,
-    text_width,
-)
+from unskew.report.figures.fitting import distinct, fit, name_below, text_width
+from unskew.report.figures.layout import add_legend, blank
+from unskew.report.figures.style import BLUE, NORMAL, PAGE, RED, SMALL, TALLEST, printed
 from unskew.report.figures.words import heading
+from unskew.report.grouping import by_method, same_classes
 from unskew.report.measures import no_probe
-from unskew.report.read import SavedRun, by_method, same_classes
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NARROW = 0.09
-"""Inches for a class, below which three bars are too thin, and marks take their place."""
+"""With less room for a class than this, in inches, three bars would be too thin, and markers are drawn."""
 STAGES = {
     "before": ("received model", "#bdbdbd", "", "o"),
     "after": ("after the local update", RED, "////", "v"),
@@ -54,17 +43,21 @@ def updates(
     width: float | None = None,
     title: str | None = None,
 ) -> Figure:
-    """Left, one client in one round, class by class: the model it received, its own after training, and the
-    next global one; classes in the order of how many samples it holds. Right, the same three for majority,
-    minority and vacant classes, the mean over the round's clients and over seeds. A row for each method.
-    Without `round` the last that was probed, without `client` the first that was."""
+    """Draw accuracies by class and by group of classes around a local update, with a row for each method.
+
+    The left panel shows one client in one round: the accuracy of each class by the model that it received, by
+    its own model after training, and by the next global model. Classes are in the order of how many samples
+    the client holds. The right panel shows the same three for majority, minority and vacant classes, as the
+    mean over the round's clients and over seeds. Without `round` it is the last probed one, without `client`
+    the first client that was probed.
+    """
     classes = same_classes(runs)
     groups = by_method(runs)
     probes = {name: _probe(members[0], round) for name, members in groups.items()}
     found = {name: _client(members[0], probes[name], client) for name, members in groups.items()}
     held = [members[0].counts[found[name].client] for name, members in groups.items()]
     orders = [np.argsort(-counts, kind="stable") for counts in held]
-    # Names stand under the last row, and under each whose classes come in another order than the next's.
+    # A row has names of classes if it is the last, or if the next row has the classes in another order.
     named = [not np.array_equal(one, next_) for one, next_ in itertools.pairwise(orders)] + [True]
 
     total = width or PAGE
@@ -185,7 +178,7 @@ def _bars(
     each = 0.84 / len(STAGES)
     for index, (stage, (_, color, hatch, marker)) in enumerate(STAGES.items()):
         if cell < NARROW:
-            # Smaller and smaller, so that all are seen where they meet.
+            # Later markers are smaller, so that all are seen if their values are the same.
             axes.plot(
                 100 * values[stage],
                 linestyle="",
@@ -216,5 +209,5 @@ def _bars(
 
 
 def _within(mean: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far the bars of an error reach below and above: no further than an accuracy can."""
+    """Return the lengths of error bars below and above the mean, cut at accuracies of 0 and 1."""
     return np.stack([np.minimum(std, mean), np.minimum(std, 1 - mean)])

@@ -1,4 +1,4 @@
-"""What figures say of the runs they show."""
+"""The words in figures about the runs that they show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unskew.report.read import SavedRun
 
 
 def heading(runs: Sequence[SavedRun], title: str | None) -> str:
-    """The title that was asked for, or else the conditions that all runs share and the seeds."""
+    """Return the given title, or if it is None, the conditions that all runs share and their seeds."""
     if title is not None:
         return title
     every = {run.conditions for run in runs}
@@ -20,7 +20,7 @@ def heading(runs: Sequence[SavedRun], title: str | None) -> str:
 
 
 def seeds_of(runs: Sequence[SavedRun]) -> str:
-    """How many seeds each method has under its condition, such as 3 seeds; of one seed, which."""
+    """Say how many seeds each method has under its condition, or if it is one, which."""
     groups = [[run.seed for run in seeds] for part in by_condition(runs) for seeds in part.methods.values()]
     least, most = min(map(len, groups)), max(map(len, groups))
     if most == 1:
@@ -30,7 +30,7 @@ def seeds_of(runs: Sequence[SavedRun]) -> str:
 
 
 def finished(run: SavedRun) -> Summary:
-    """The summary of a run that has ended."""
+    """Return the summary of a run; a UserError if the run has not ended."""
     if run.summary is None:
         raise UserError(
             f"{run.path} has no summary.json, which is written when a run ends: wait for it, or give another."

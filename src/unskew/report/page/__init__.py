@@ -1,4 +1,4 @@
-"""One self-contained, interactive page about runs: opens from disk, asks nothing of the network."""
+"""An interactive page about runs in one file, which opens from disk and needs no network."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from unskew.report.read import SavedRun
 __all__ = ["page_data", "policy", "render", "write_page"]
 
 SCRIPTS = ("basics", "state", "charts", "tables", "forest", "curves", "sites", "classes", "clients", "page")
-"""Files of script/, in the order in which they make the page's script."""
+"""The files of script/, in the order in which they are joined to the page's script."""
 
 
 def write_page(runs: Sequence[SavedRun], path: Path, coming: Sequence[int] = ()) -> None:
-    """Write the page about these runs to a file. `coming` are the rounds of each run that has not begun."""
+    """Write the page about these runs to a file. `coming` has the rounds of each run that has not begun."""
     content = render(page_data(runs, coming)).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def write_page(runs: Sequence[SavedRun], path: Path, coming: Sequence[int] = ())
 
 
 def render(data: Mapping[str, Json]) -> str:
-    """The page that shows this data, which is page_data's."""
+    """Return the HTML of the page that shows the data of `page_data`."""
     return Template(_part("page.html")).substitute(
         policy=policy(live="revision" in data),
         title=html.escape(str(data["title"])),
@@ -50,8 +50,11 @@ def render(data: Mapping[str, Json]) -> str:
 
 
 def policy(*, live: bool) -> str:
-    """A browser may run the two scripts of the page and no other, and may ask the network for nothing; a live
-    page may ask for its data where it came from."""
+    """Return the content security policy of the page.
+
+    The browser may run the two scripts of the page and no other, and may request nothing from the network. A
+    live page may request its data from its own server.
+    """
     network = "connect-src 'self'; " if live else ""
     scripts = " ".join(_hash(script) for script in (_script(), _plotly()))
     return (
@@ -61,13 +64,13 @@ def policy(*, live: bool) -> str:
 
 
 def embed(data: Mapping[str, Json]) -> str:
-    """JSON that can stand in a script element: no '<' to end it with, and ASCII alone."""
+    """Write JSON for a script element: in ASCII, and without '<', which could end the element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c")
 
 
 def _answers(blocks: Json) -> str:
-    """The sentences, for who reads the page without its script."""
+    """Return the sentences of all conditions as HTML, for readers without JavaScript."""
     assert isinstance(blocks, list)
     return "".join(
         f'<p class="answer">{html.escape(str(b["sentence"]))}</p>' for b in blocks if isinstance(b, dict)

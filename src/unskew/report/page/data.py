@@ -1,29 +1,20 @@
-"""What a page shows, as JSON: accuracies as fractions, to be rounded once, where they are printed."""
+"""The data of a page, as JSON. Accuracies are fractions, which the page rounds when it prints them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tomli_w
 
 from unskew import metrics
 from unskew.metrics import GROUPS
-from unskew.notation import span
 from unskew.record import Json, fault_notes, plain
-from unskew.report.answer import (
-    TITLES,
-    Answer,
-    answer,
-    choose_reference,
-    points,
-    runs_at_moment,
-    verdict,
-)
-from unskew.report.conditions import Condition, by_condition, tuned
+from unskew.report.conditions import Condition, by_condition
 from unskew.report.looks import looks
 from unskew.report.measures import MEASURES, Measure
+from unskew.report.page.blocks import block_data
 from unskew.report.page.progress import progress
 from unskew.report.page.runs import (
     curves,
@@ -32,71 +23,72 @@ from unskew.report.page.runs import (
     probe_every,
     probe_values,
     probed,
-    seconds,
     site_values,
     spent,
     thin,
 )
-from unskew.report.page.sites import site_classes, site_table
-from unskew.report.read import SavedRun, by_method
-from unskew.report.table import (
-    BY_VALIDATION,
-    COLUMNS,
-    NONE,
-    Column,
-    MethodTable,
-    tabulate,
-)
-from unskew.report.table_text import starred, to_csv
+from unskew.report.page.sites import site_classes
+from unskew.report.read import SavedRun
 from unskew.version import VERSION
 
-# A page has 10 MB, of which plotly.js takes 4.8; a number takes up to twenty bytes, one about a client in a
-# probed round four, a cell of a matrix two.
+# A page may have 10 MB, of which plotly.js takes 4.8. A number takes up to twenty bytes, a number about a
+# client in a probed round four, and a cell of a matrix two.
 MOST_CLASS_VALUES = 60_000
-"""Accuracies of single classes over rounds; beyond this, rounds are left out."""
+"""The most accuracies of single classes over rounds; if there are more, rounds are left out."""
 MOST_PROBE_VALUES = 250_000
-"""Numbers about clients in probed rounds; beyond this, probed rounds are left out."""
+"""The most numbers about clients in probed rounds; if there are more, probed rounds are left out."""
 MOST_SITE_VALUES = 30_000
-"""Accuracies of single sites over rounds; beyond this, rounds are left out."""
+"""The most accuracies of single sites over rounds; if there are more, rounds are left out."""
 MOST_SITE_CELLS = 30_000
-"""Accuracies of single classes at sites; a run that would go beyond has none on the page."""
+"""The most accuracies of single classes at sites; a run that would exceed it has none on the page."""
 MOST_CONFUSIONS = 250_000
-"""Cells of confusion matrices; a run whose matrix would go beyond has none on the page."""
-
-HELP = {
-    "best_by_validation": "accuracy of the round that the validation samples chose, tested after that",
-    "last": "accuracy after the last round",
-    "best_by_test": "of the tested rounds; chosen on the test set, so never read it alone",
-    "mean_last_10": "accuracy over the last ten tested rounds, of fewer over all",
-    "worst_class": "accuracy of the final model on its worst class",
-    "majority": "classes of which a client has at least an even share, mean over clients",
-    "minority": "classes of which a client has less than an even share, mean over clients",
-    "vacant": "classes of which a client has nothing, mean over clients",
-    "rounds_to_target": "rounds until the reference's best accuracy on the same seed is reached",
-    "speed_up": "how many times sooner than the reference its best accuracy is reached",
-    "traffic": "between server and clients, up and down, the whole run",
-    "cost": "computation in FedAvg rounds, of the whole run",
-}
-COSTS = 4
-"""Columns of the table that are costs, its last; the others are the comparison."""
+"""The most cells of confusion matrices; a run whose matrix would exceed it has none on the page."""
 
 
 def page_data(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str, Json]:
-    """All that the page's script reads. `coming` are the rounds of each run that has not begun."""
+    """Return all data of the page. `coming` has the number of rounds of each run that has not begun."""
     blocks = by_condition(runs)
     methods = [(block, name) for block in blocks for name in block.methods]
-    owner = {
-        run.path: (block, name)
-        for block in blocks
-        for name, members in block.methods.items()
-        for run in members
-    }
     federations: dict[object, SavedRun] = {}
     for run in runs:
         federations.setdefault(_federation_key(run), run)
+    look = looks(name for _, name in methods)
+    return {
+        "version": VERSION,
+        "written": time.strftime("%Y-%m-%d %H:%M"),
+        "title": blocks[0].title
+        if len(blocks) == 1
+        else f"Runs under {len(blocks)} conditions"
+        if blocks
+        else "No run yet",
+        "blocks": [
+            block_data(block, [methods.index((block, name)) for name in block.methods]) for block in blocks
+        ],
+        "methods": [
+            {
+                "name": name,
+                "title": f"{name} ({block.letter})" if block.letter else name,
+                "block": blocks.index(block),
+                "look": look[name].page_json(),
+            }
+            for block, name in methods
+        ],
+        "measures": _measures(),
+        "federations": [_federation(run) for run in federations.values()],
+        "runs": _run_data(runs, methods, list(federations)),
+        "notes": _notes(runs, coming),
+        "progress": progress(runs, coming),
+    }
+
+
+def _run_data(
+    runs: Sequence[SavedRun], methods: Sequence[tuple[Condition, str]], federations: Sequence[object]
+) -> list[Json]:
+    """Return the data of each run, with as many rounds, sites and matrices as the page has room for."""
     keep = thin(sum(len(run.tested) * len(run.classes) for run in runs), MOST_CLASS_VALUES)
     keep_sites = thin(sum(site_values(run) for run in runs), MOST_SITE_VALUES)
     keep_probes = thin(sum(probe_values(run) for run in runs), MOST_PROBE_VALUES)
+    owner = {run.path: (block, name) for block, name in methods for run in block.methods[name]}
     cells = site_cells = 0
     shown: list[Json] = []
     for run in runs:
@@ -108,7 +100,7 @@ def page_data(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str,
                 "path": str(run.path),
                 "method": methods.index((block, name)),
                 "seed": run.seed,
-                "federation": list(federations).index(_federation_key(run)),
+                "federation": federations.index(_federation_key(run)),
                 "total": run.done if run.finished else run.total_rounds,
                 "asked": run.total_rounds,
                 "done": run.done,
@@ -126,37 +118,11 @@ def page_data(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str,
                 "environment": plain(run.environment),
             }
         )
-    look = looks(name for _, name in methods)
-    return {
-        "version": VERSION,
-        "written": time.strftime("%Y-%m-%d %H:%M"),
-        "title": blocks[0].title
-        if len(blocks) == 1
-        else f"Runs under {len(blocks)} conditions"
-        if blocks
-        else "No run yet",
-        "blocks": [
-            _block(block, [methods.index((block, name)) for name in block.methods]) for block in blocks
-        ],
-        "methods": [
-            {
-                "name": name,
-                "title": f"{name} ({block.letter})" if block.letter else name,
-                "block": blocks.index(block),
-                "look": look[name].page_json(),
-            }
-            for block, name in methods
-        ],
-        "measures": _measures(),
-        "federations": [_federation(run) for run in federations.values()],
-        "runs": shown,
-        "notes": _notes(runs, coming),
-        "progress": progress(runs, coming),
-    }
+    return shown
 
 
 def _notes(runs: Sequence[SavedRun], coming: Sequence[int]) -> list[Json]:
-    """What the runs themselves say about their numbers, and how many are missing."""
+    """Return the notes of the runs themselves, their failures, and how many have not begun."""
     own = {note: None for run in runs for note in (run.summary.notes if run.summary else _faults(run))}
     failed = [f"{run.label} seed {run.seed} failed: {run.failure.sentence}" for run in runs if run.failure]
     missing = [f"Of {len(runs) + len(coming)} runs {len(coming)} have not begun."] if coming else []
@@ -164,163 +130,8 @@ def _notes(runs: Sequence[SavedRun], coming: Sequence[int]) -> list[Json]:
 
 
 def _faults(run: SavedRun) -> list[str]:
-    """The note on clients that were left out, as the summary of the run will have it."""
+    """Return the notes on clients that were left out, as the summary of the run will have them."""
     return fault_notes((round.round, fault) for round in run.rounds for fault in round.faults or ())
-
-
-def _tuning_notes(seeds: Mapping[str, Sequence[SavedRun]]) -> list[Json]:
-    """What was tuned for each method, where that differs."""
-    each = {name: tuned(runs[0]) for name, runs in seeds.items()}
-    names = dict.fromkeys(name for values_of in each.values() for name in values_of)
-    notes: list[Json] = []
-    for name in names:
-        if len({values_of.get(name) for values_of in each.values()}) > 1:
-            values = ", ".join(f"{values_of.get(name)} for {who}" for who, values_of in each.items())
-            notes.append(f"{name} was chosen for each method: {values}.")
-    return notes
-
-
-def _block(condition: Condition, methods: Sequence[int]) -> dict[str, Json]:
-    seeds = condition.methods
-    found = answer(seeds)
-    reference = found.reference or choose_reference(seeds)
-    tested = _tested(seeds, reference)
-    made = tabulate(tested) if tested else None
-    titles = {each.name: each.title for each in made.columns} if made else {}
-    heads = [
-        _head(column, titles.get(column.name, column.title))
-        for column in (BY_VALIDATION, *COLUMNS)
-        if column != BY_VALIDATION or column.name in titles
-    ]
-    return {
-        "title": condition.title,
-        "short": f"{condition.letter}: {condition.short}" if condition.letter else "",
-        "sentence": found.sentence,
-        "skew": found.skew,
-        "notes": [*found.notes, *_tuning_notes(seeds)],
-        "reference": reference if len(seeds) > 1 else None,
-        "heads": heads[:-COSTS],
-        "costs": heads[-COSTS:],
-        "rows": _rows(seeds, found, reference, methods, made),
-        "compared": TITLES[found.main[0]] if found.main else "accuracy",
-        "forest": _forest(found),
-        "csv": to_csv(made) if made else "",
-        "classes": _class_table(seeds, found),
-        "sites": site_table(seeds),
-    }
-
-
-def _head(column: Column, title: str) -> Json:
-    return {"key": column.name, "title": title, "help": HELP[column.name], "lower": column.lower}
-
-
-def _class_table(seeds: Mapping[str, Sequence[SavedRun]], answer: Answer) -> dict[str, Json] | None:
-    """The accuracy of each class by each method, over seeds: of the final models, or where not all runs have
-    ended, in the last round that all have reached."""
-    when, come = runs_at_moment(seeds, answer)
-    tested = {name: runs for name, runs in come.items() if runs}
-    if when is None or not tested:
-        return None
-
-    def values(run: SavedRun) -> Sequence[float | None]:
-        if when.round is None and run.summary:
-            return run.summary.class_accuracy
-        return next(line for line in run.tested if line.round == when.round).class_accuracy
-
-    classes = next(iter(seeds.values()))[0].classes
-    return {
-        "round": when.round,
-        "rows": {
-            name: [_over_seeds([values(run)[c] for run in runs]) for c in range(len(classes))]
-            for name, runs in tested.items()
-        },
-        "seeds": {name: len(runs) for name, runs in tested.items()},
-    }
-
-
-def _over_seeds(values: Sequence[float | None]) -> Json:
-    """The mean, and the same in percent as text with its spread."""
-    known = metrics.over_seeds(values)
-    return None if known is None else [number(known.mean), metrics.plus_minus(known, scale=100)]
-
-
-def _tested(seeds: Mapping[str, Sequence[SavedRun]], reference: str) -> list[SavedRun]:
-    """The runs that a table can have; its first are the reference."""
-    names = [reference, *(name for name in seeds if name != reference)]
-    return [run for name in names for run in seeds[name] if run.tested]
-
-
-def _forest(answer: Answer) -> dict[str, Json] | None:
-    """The difference of each method to the reference by the main measures, with its interval and whether it
-    is settled; None where nothing is compared."""
-    if answer.reference is None or not answer.others:
-        return None
-    rows: list[Json] = []
-    for each in answer.others:
-        cells: list[Json] = []
-        for measure in answer.main:
-            found = each.differences[measure]
-            interval = found.interval if found else None
-            cells.append(
-                {
-                    "difference": number(found.difference) if found else None,
-                    "interval": None if interval is None else [number(end) for end in interval],
-                    "settled": bool(found and found.settled),
-                    "text": points(found) if found else NONE,
-                    "verdict": verdict(found),
-                }
-            )
-        rows.append({"name": each.name, "cells": cells})
-    return {
-        "measures": [TITLES[measure] for measure in answer.main],
-        "seeds": len(answer.seeds),
-        "round": answer.round,
-        "rows": rows,
-    }
-
-
-def _rows(
-    seeds: Mapping[str, Sequence[SavedRun]],
-    answer: Answer,
-    reference: str,
-    methods: Sequence[int],
-    made: MethodTable | None,
-) -> list[Json]:
-    """The comparison, with the cells of `unskew table`."""
-    _, come = runs_at_moment(seeds, answer)
-    rows = zip(made.rows, by_method(_tested(seeds, reference)).values(), strict=True) if made else ()
-    cells = {run.path: row.cells for row, members in rows for run in members}
-    return [
-        {
-            "name": name,
-            "method": method,
-            "seeds": len(come[name]),
-            "rounds": _rounds(runs),
-            "cells": [
-                [starred(cell), cell.is_best, None if cell.value is None else number(cell.value.mean)]
-                for cell in next((cells[run.path] for run in runs if run.path in cells), ())
-            ],
-            "against": None if name == reference else _against(answer, name),
-            "seconds": number(sum(map(seconds, runs)) / len(runs)),
-        }
-        for (name, runs), method in zip(seeds.items(), methods, strict=True)
-    ]
-
-
-def _rounds(runs: Sequence[SavedRun]) -> str:
-    """How far the runs are."""
-    done = span([run.done for run in runs])
-    stopped = all(run.finished for run in runs)
-    return done if stopped else f"{done} of {runs[0].total_rounds}"
-
-
-def _against(answer: Answer, name: str) -> Json:
-    """The paired difference in points with its 95 % interval, as text and as a number; a star where its sign
-    is settled."""
-    change = next((each.differences[answer.main[0]] for each in answer.others if each.name == name), None)
-    if change is None:
-        return [NONE, None]
-    return [points(change) + "*" * change.settled, number(change.difference)]
 
 
 # Runs
@@ -347,14 +158,14 @@ def _federation(run: SavedRun) -> dict[str, Json]:
 
 
 def _measures() -> list[Json]:
-    """What can be chosen for the curves, beside single classes and domains."""
+    """Return the measures that the curves can show, without single classes and domains."""
     return [
         {
             "key": key,
             "title": measure.title,
             "percent": measure.percent,
             "group": _group(key, measure),
-            # A band of one standard deviation ends where values can be no more.
+            # The page cuts bands of one standard deviation at these limits.
             "least": number(measure.limits[0] / measure.scale),
             "most": number(measure.limits[1] / measure.scale),
         }

@@ -1,4 +1,4 @@
-"""How far runs are, and how long they will take."""
+"""The progress of runs: how many rounds are done, and how long the others will take."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from unskew.record import Json
 from unskew.report.read import SavedRun
 
 RECENT = 10
-"""Rounds whose pace tells that of the next ones."""
+"""The number of last rounds from which the time of the next ones is estimated."""
 
 
 def progress(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str, Json]:
-    """Runs in all, rounds done, rounds to come to, runs that failed, seconds that are left (None where
-    nothing tells), when a round was last written (None before the first file), and whether all runs have
-    ended. `coming` are the rounds of each run that has not begun."""
+    """Return the progress of all runs together. `coming` has the number of rounds of each run not begun yet.
+
+    `total` is the number of rounds when all runs will have ended. `left` is the estimated time in seconds,
+    None if it cannot be estimated. `pace` is the seconds of a round of the slowest run under way. `changed`
+    is when a round was last written, None before the first one.
+    """
     waiting = [run for run in runs if not run.over]
     paces = [pace for run in runs if (pace := _pace(run)) is not None]
     left = [_left(run, runs) for run in waiting]
@@ -34,7 +37,10 @@ def progress(runs: Sequence[SavedRun], coming: Sequence[int] = ()) -> dict[str, 
 
 
 def _left(run: SavedRun, runs: Sequence[SavedRun]) -> float | None:
-    """By the run's own pace; before its first round, by that of the runs with the same method, or of all."""
+    """Estimate the seconds until a run ends; None if no run has a pace.
+
+    Before its first round, a run is given the mean pace of the runs with its method, or else of all runs.
+    """
     pace = _pace(run)
     if pace is None:
         paces = [(other.label == run.label, pace) for other in runs if (pace := _pace(other)) is not None]
@@ -44,7 +50,7 @@ def _left(run: SavedRun, runs: Sequence[SavedRun]) -> float | None:
 
 
 def _pace(run: SavedRun) -> float | None:
-    """Seconds a round, with its share of probes."""
+    """Return the seconds of a round, including its share of the probes."""
     if not run.rounds:
         return None
     recent = [line.seconds for line in run.rounds[-RECENT:]]

@@ -1,4 +1,4 @@
-"""What a page shows of single runs: every measure by round, what was spent until then, probes."""
+"""The page's data of single runs: every measure by round, the costs until each round, and probes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,32 @@ T = TypeVar("T")
 
 
 def number(value: float | None) -> float | None:
-    """As the page gets it: whole, since means over seeds often lie exactly between two printed numbers, and
-    the page must round them as a table does."""
+    """Return a number for the page with all its digits; None if it is not finite.
+
+    Means over seeds often lie exactly between two printed numbers, and the page must round them as a table
+    does.
+    """
     return None if value is None or not math.isfinite(value) else float(value)
 
 
+def over_seeds(values: Sequence[float | None]) -> Json:
+    """Return the mean as a number, and the mean with its spread in percent as text; None without values."""
+    known = metrics.over_seeds(values)
+    return None if known is None else [number(known.mean), metrics.plus_minus(known, scale=100)]
+
+
 def _hundredths(value: float | None) -> int | None:
-    """One of very many numbers: a whole number of hundredths of a percent, one digit more than is printed."""
+    """Round a fraction to hundredths of a percent, for lists with very many numbers; None if not finite."""
     return None if value is None or not math.isfinite(value) else round(10_000 * value)
 
 
 def thin(values: int, most: int) -> int:
-    """Which part of the rounds to keep: every 1st, 2nd, 3rd..."""
+    """Return the step between rounds that are kept, so that at most `most` of the values remain."""
     return max(1, math.ceil(values / most))
 
 
 def every(lines: Sequence[T], step: int) -> list[T]:
-    """Each `step`-th, counted from the last."""
+    """Return every `step`-th line, counted from the last one."""
     return list(lines[::-1][::step][::-1])
 
 
@@ -41,9 +50,12 @@ def every(lines: Sequence[T], step: int) -> list[T]:
 
 
 def curves(run: SavedRun, keep: int, keep_sites: int) -> dict[str, Json]:
-    """Every measure by round, and every class's accuracy in each `keep`-th tested round and the last; of
-    sites likewise. The rounds stand apart: under `all` where a measure is of every round, `tested`,
-    `probed`, `by_class` or `by_site`."""
+    """Return every measure of a run by round.
+
+    Accuracies of classes are of every `keep`-th tested round including the last, and accuracies of sites of
+    every `keep_sites`-th. The numbers of the rounds are listed separately: under `all` for measures of every
+    round, and under `tested`, `probed`, `by_class` or `by_site` for others.
+    """
     some, of_sites = every(run.tested, keep), every(run.tested, keep_sites)
     lines: dict[str, Sequence[RoundRecord | ProbeRecord]] = {
         "all": run.rounds,
@@ -62,7 +74,7 @@ def curves(run: SavedRun, keep: int, keep_sites: int) -> dict[str, Json]:
     by_site = [(line.sites.accuracy or {}) if line.sites else {} for line in of_sites]
     sites = dict.fromkeys(name for values in by_site for name in values)
     return {
-        "rounds": {kind: [line.round for line in those] for kind, those in lines.items()},
+        "rounds": {kind: [line.round for line in each] for kind, each in lines.items()},
         "series": series,
         "domains": {
             name: [number((line.domains or {}).get(name)) for line in run.tested] for name in domains
@@ -76,11 +88,11 @@ def site_values(run: SavedRun) -> int:
     return sum(len(line.sites.accuracy or {}) for line in run.tested if line.sites)
 
 
-# What was spent
+# Costs
 
 
 def seconds(run: SavedRun) -> float:
-    """Of the whole run with all its stages and probes; of one that has not ended, until its last round."""
+    """Return the seconds of a run with all its stages and probes, until now if it has not ended."""
     return max(run.summary.seconds if run.summary else 0.0, _counted_seconds(run))
 
 
@@ -89,9 +101,12 @@ def _counted_seconds(run: SavedRun) -> float:
 
 
 def spent(run: SavedRun, of_method: Sequence[SavedRun]) -> dict[str, Json]:
-    """What it took until the end of each round: megabytes between server and clients, U of computation,
-    seconds. What a method does beside its rounds, such as PKD's experts, is in `beside` and in all of the
-    numbers, as if it came before the first round: only the whole of it is recorded."""
+    """Return the costs until the end of each round.
+
+    They are megabytes between server and clients, computation in U, and seconds. The costs outside of rounds,
+    such as of PKD's experts, are in `beside`. Since only their sum is recorded, all numbers include them as
+    if they came before the first round.
+    """
     sent = [line.traffic.up + line.traffic.down for line in run.rounds]
     whole = run.summary.traffic.up + run.summary.traffic.down if run.summary else sum(sent)
     probing = {probe.round: probe.seconds for probe in run.probes}
@@ -108,17 +123,17 @@ def spent(run: SavedRun, of_method: Sequence[SavedRun]) -> dict[str, Json]:
         before = 0.0 if known is None else max(known - cost * run.done, 0.0)
         series["cost"] = [_short(before + cost * n) for n in range(1, run.done + 1)]
         beside["cost"] = _short(before)
-    elif run.summary and run.summary.cost is not None:  # of rounds that differ, as PKD's, the whole alone
+    elif run.summary and run.summary.cost is not None:  # if rounds differ, as PKD's do, only the sum is known
         series["cost"] = [*[None] * (run.done - 1), _short(run.summary.cost)]
     return series | {"beside": beside}
 
 
 def _cost_of_round(run: SavedRun, of_method: Sequence[SavedRun]) -> float | None:
-    """In U, the same in every round; None where the rounds of a method differ or nobody has counted."""
+    """Return the computation of one round in U; None if rounds differ or the passes are not known."""
     epochs = run.experiment["budget"].get("epochs")
     passes = next((each.summary.passes for each in (run, *of_method) if each.summary), None)
     if passes is not None and not passes.once:
-        epochs = epochs or 1  # of rounds that are given in steps; it makes no difference
+        epochs = epochs or 1  # rounds may be given in steps; without `once`, epochs cancel out
     if passes is None or not isinstance(epochs, int | float) or epochs <= 0:
         return None
     return metrics.round_cost(metrics.Passes(passes.trained, passes.frozen, passes.once), epochs)
@@ -150,8 +165,7 @@ def probe_values(run: SavedRun) -> int:
 
 
 def _models(probe: ProbeRecord) -> Mapping[str, list[list[float | None]]]:
-    """Class accuracies around the local updates: of every client, or once where all have the model in
-    common."""
+    """Return class accuracies around local updates, for each client or once if all have the same model."""
     stages = {}
     for name in ("before", "after", "aggregated"):
         models = [getattr(client, name) for client in probe.clients]
@@ -161,8 +175,10 @@ def _models(probe: ProbeRecord) -> Mapping[str, list[list[float | None]]]:
 
 
 def probed(probe: ProbeRecord) -> dict[str, Json]:
-    """The clients of a probed round, one value or list for each; a model that all have in common once, its
-    class accuracies in hundredths of a percent."""
+    """Return the values of a probed round's clients, in the order of `clients`.
+
+    Class accuracies are in hundredths of a percent; a model that all clients have in common appears once.
+    """
     clients = probe.clients
     values: dict[str, Json] = {"round": probe.round, "clients": [client.client for client in clients]}
     for name, models in _models(probe).items():

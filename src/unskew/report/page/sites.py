@@ -1,4 +1,4 @@
-"""What a page shows of sites: the model on each one's own test samples."""
+"""The page's data of sites: the model on the test samples of each of them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from unskew import metrics
 from unskew.record import Json, Number, SiteRecord, SiteSpread
-from unskew.report.page.runs import number
+from unskew.report.page.runs import number, over_seeds
 from unskew.report.read import SavedRun
 
 MOST_ROWS = 40
-"""Sites that the table has, of many those with the lowest accuracy."""
+"""The most sites of the table; if there are more, it has the ones with the lowest accuracy."""
 SPREAD = {
     "mean": "mean over sites",
     "worst": "worst site",
@@ -22,7 +21,7 @@ SPREAD = {
 
 
 def site_table(seeds: Mapping[str, Sequence[SavedRun]]) -> dict[str, Json] | None:
-    """The sites against the methods of a block, over seeds; None where no run tells of sites."""
+    """Return the table of sites by methods under one condition, over seeds; None if no run has sites."""
     last = {name: [found for run in runs if (found := _last(run))] for name, runs in seeds.items()}
     if not any(last.values()):
         return None
@@ -31,7 +30,7 @@ def site_table(seeds: Mapping[str, Sequence[SavedRun]]) -> dict[str, Json] | Non
         name: {method: _values(spreads, name) for method, spreads in last.items()}
         for name in dict.fromkeys([*_named(last.values()), *known])
     }
-    for method, runs in seeds.items():  # of many sites only some stand one by one, in the summaries
+    for method, runs in seeds.items():  # with many sites, only the summaries name some of them
         for run in runs:
             for site in _each(run) if _last(run) and not _accuracies(run) else ():
                 by_site[site.name].setdefault(method, []).append(site.accuracy)
@@ -50,15 +49,15 @@ def site_table(seeds: Mapping[str, Sequence[SavedRun]]) -> dict[str, Json] | Non
                 "train": known[name].trained_on if name in known else None,
                 "test": sum(known[name].test) if name in known else None,
                 "lacks": [*known[name].lacks(classes)] if name in known else [],
-                "accuracy": [_cell(by_site[name].get(method, [])) for method in seeds],
-                "macro": [_cell(_macro(runs, name)) for runs in seeds.values()],
+                "accuracy": [over_seeds(by_site[name].get(method, [])) for method in seeds],
+                "macro": [over_seeds(_macro(runs, name)) for runs in seeds.values()],
             }
             for name in names
         ],
         "spread": [
             {
                 "name": title,
-                "cells": [_cell([getattr(spread, key) for spread in last[method]]) for method in seeds],
+                "cells": [over_seeds([getattr(spread, key) for spread in last[method]]) for method in seeds],
             }
             for key, title in SPREAD.items()
         ],
@@ -68,7 +67,7 @@ def site_table(seeds: Mapping[str, Sequence[SavedRun]]) -> dict[str, Json] | Non
 def _in_all(
     name: str, values: Mapping[str, Sequence[Number]], seeds: Mapping[str, Sequence[SavedRun]]
 ) -> bool:
-    """Whether every run that tells of sites tells of this one: a mean over some of them says nothing."""
+    """Say whether every run with sites has this one, since a mean over some of the runs would mislead."""
     return all(
         len(values.get(method, [])) == sum(_last(run) is not None for run in runs)
         for method, runs in seeds.items()
@@ -76,7 +75,7 @@ def _in_all(
 
 
 def site_classes(run: SavedRun) -> Json:
-    """The accuracy of each class at each site, of a run that has ended, and the classes that it lacks."""
+    """Return class accuracies and class counts of each site that the summary has; None if it has none."""
     if not _each(run):
         return None
     return [
@@ -118,9 +117,3 @@ def _macro(runs: Sequence[SavedRun], name: str) -> list[Number]:
 def _lowest(values: Iterable[Sequence[Number]]) -> float:
     found = [value for each in values for value in each if value is not None]
     return float(np.mean(found)) if found else math.inf
-
-
-def _cell(values: Sequence[Number]) -> Json:
-    """The mean, and the same in percent as text with its spread over seeds."""
-    known = metrics.over_seeds(values)
-    return None if known is None else [number(known.mean), metrics.plus_minus(known, scale=100)]
