@@ -62,9 +62,9 @@ from unskew.cli import main as command_line
 from unskew.data.augment import Augment
 from unskew.data.importers import flbench_dataset
 from unskew.experiment import Experiment, assign, load_data, method_table, partition, prepare, read
-from unskew.final import final_features
+from unskew.labelled_runs import read as read_runs
+from unskew.model_features import final_features
 from unskew.predictions import predict
-from unskew.reading import read as read_runs
 from unskew.report.page import embed, page_data
 from unskew.report.read import coming
 from unskew.report.table import tabulate

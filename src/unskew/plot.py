@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from unskew.data import Federation
 from unskew.errors import unknown
-from unskew.final import draw_tsne
 from unskew.gather import RunSources, gathered
+from unskew.model_features import draw_tsne
 from unskew.report import figures
 from unskew.report.read import SavedRun
 

@@ -36,7 +36,7 @@ class SavedRun:
     path: Path
     label: str
     """What the method is called. Read from the folder alone, every hyperparameter is written out;
-    `unskew.reading` leaves those out that have their defaults, and the folders of files."""
+    `unskew.labelled_runs` leaves those out that have their defaults, and the folders of files."""
     seed: int
     experiment: dict[str, Any]
     """experiment.toml"""
