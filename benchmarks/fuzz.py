@@ -71,7 +71,7 @@ from unskew.report.table import tabulate
 from unskew.report.table_text import WRITERS
 from unskew.search import parse_over
 from unskew.testing import hard_trial
-from unskew.trained import load_model
+from unskew.model_files import load_model
 
 LONGEST = 5.0
 """Seconds that an answer may take."""

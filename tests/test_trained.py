@@ -23,7 +23,7 @@ from unskew.data.own import from_arrays
 from unskew.methods import METHODS
 from unskew.methods.assemble import assemble
 from unskew.models import Tuning
-from unskew.trained import TrainedModel
+from unskew.trained_model import TrainedModel
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 BRIEF = ["--rounds", "1", "--epochs", "1", "--engine", "loop", "--quiet", "--json"]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from unskew.program import Program
     from unskew.result import Result, Round
     from unskew.train import train
-    from unskew.trained import TrainedModel, load_model
+    from unskew.model_files import load_model
+    from unskew.trained_model import TrainedModel
     from unskew.trial import Budget, Evaluation, Faults, Probe, Stop, Trial
 
 __all__ = [
@@ -64,10 +65,11 @@ _MODULES = {
     "data.augment": ("Augment",),
     "errors": ("UserError",),
     "method": ("Method",),
+    "model_files": ("load_model",),
     "program": ("Program",),
     "result": ("Result", "Round"),
     "train": ("train",),
-    "trained": ("TrainedModel", "load_model"),
+    "trained_model": ("TrainedModel",),
     "trial": ("Budget", "Evaluation", "Faults", "Probe", "Stop", "Trial"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

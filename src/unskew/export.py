@@ -19,7 +19,7 @@ from unskew.errors import UserError, unknown
 from unskew.files import replacing
 from unskew.models.standardised import make_plain
 from unskew.record import to_json
-from unskew.trained import TrainedModel
+from unskew.trained_model import TrainedModel
 
 LARGEST_DIFFERENCE = 1e-4
 """Between logits of the original and of what was written, as a part of the largest logit, or of 1."""

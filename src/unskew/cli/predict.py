@@ -13,7 +13,7 @@ from unskew.cli.show import say
 from unskew.predictions import predict as predictions_of
 from unskew.record import to_json
 from unskew.runs import write_whole
-from unskew.trained import load_model
+from unskew.model_files import load_model
 
 STDOUT = Path("-")
 
