@@ -64,6 +64,7 @@ from unskew.data.importers import flbench_dataset
 from unskew.experiment import Experiment, assign, load_data, method_table, partition, prepare, read
 from unskew.labelled_runs import read as read_runs
 from unskew.model_features import final_features
+from unskew.model_files import load_model
 from unskew.predictions import predict
 from unskew.report.page import embed, page_data
 from unskew.report.read import coming
@@ -71,7 +72,6 @@ from unskew.report.table import tabulate
 from unskew.report.table_text import WRITERS
 from unskew.search import parse_over
 from unskew.testing import hard_trial
-from unskew.model_files import load_model
 
 LONGEST = 5.0
 """Seconds that an answer may take."""

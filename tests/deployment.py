@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from unskew.flower import local, processes
-from unskew.flower.init import write_app
+from unskew.flower.new_app import write_app
 from unskew.report.read import read_run
 
 SETTINGS = {

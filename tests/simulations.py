@@ -5,7 +5,7 @@ from safetensors.torch import load_file
 
 from unskew import engines
 from unskew.experiment import load_data, prepare
-from unskew.flower.app import read_config
+from unskew.flower.run_config import read_config
 from unskew.rounds import initial_state, run_round, sample_cohort
 from unskew.train import train
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from unskew.data.augment import Augment
     from unskew.errors import UserError
     from unskew.method import Method
+    from unskew.model_files import load_model
     from unskew.program import Program
     from unskew.result import Result, Round
     from unskew.train import train
-    from unskew.model_files import load_model
     from unskew.trained_model import TrainedModel
     from unskew.trial import Budget, Evaluation, Faults, Probe, Stop, Trial
 

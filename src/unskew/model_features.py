@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from unskew.data import Dataset, federate
 from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, load_data
+from unskew.model_files import load_model, read_model
 from unskew.report.figures import Features, tsne
 from unskew.report.figures.tsne import MOST_CLASSES
 from unskew.report.figures.words import finished, heading, seeds_of
 from unskew.report.read import SavedRun, by_method, same_classes
-from unskew.model_files import load_model, read_model
 from unskew.user_code import is_code
 
 if TYPE_CHECKING:

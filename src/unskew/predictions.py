@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import warnings
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unskew.data.bounded import check_regular
-from unskew.data.images import SUFFIXES, has_size, list_images, read_images
-from unskew.data.own import npz_arrays, shortened
-from unskew.data.tables import read_like, read_texts
 from unskew.errors import UserError
 from unskew.report.escape import escape_csv
 from unskew.sample_files import read_samples

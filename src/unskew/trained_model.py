@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
-from unskew import models, notebook, record
-from unskew.data.bounded import check_regular
+from unskew import notebook, record
 from unskew.data.columns import CellValue, Columns, InputColumn, Rows, cell_of
 from unskew.data.own import Array, to_array, to_bytes
 from unskew.data.words import Words, tokenise
-from unskew.errors import UserError, unknown
-from unskew.parts.architecture import MakeModule, rebuild
-from unskew.types import Inputs, Out, Tensors
-from unskew.user_code import is_code
+from unskew.errors import UserError
+from unskew.types import Out
 
 Raw = Tensor | Array | Sequence[str] | Sequence[Mapping[str, Any]]
 """Images, rows or texts as they are before anything was done to them; see `TrainedModel.preprocess`."""

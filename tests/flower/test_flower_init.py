@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 import unskew
 from unskew.cli import app as cli
-from unskew.flower.app import client_app, read_config, settings_in, with_code
+from unskew.flower.app import client_app
+from unskew.flower.run_config import read_config, settings_in, with_code
 from unskew.flower.server import serve
 from unskew.notation import flatten
 

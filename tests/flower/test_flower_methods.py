@@ -9,7 +9,7 @@ from grids import InProcessGrid
 from simulations import assert_same, simulated
 from unskew import flower
 from unskew.errors import UserError
-from unskew.flower.app import read_config, settings_in
+from unskew.flower.run_config import read_config, settings_in
 from unskew.flower.server import serve
 from unskew.methods import METHODS
 

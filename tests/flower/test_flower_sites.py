@@ -21,9 +21,9 @@ import unskew
 from simulations import assert_same, simulated
 from unskew import flower
 from unskew.errors import UserError
-from unskew.flower.app import read_config, settings_in
 from unskew.flower.form import form_of
 from unskew.flower.records import from_record, to_record
+from unskew.flower.run_config import read_config, settings_in
 from unskew.flower.server import serve
 from unskew.flower.settings import settings_of
 

@@ -79,7 +79,7 @@ def init(
     from unskew.flower import need_flower
 
     need_flower()
-    from unskew.flower.init import write_app
+    from unskew.flower.new_app import write_app
 
     given = options.settings(
         None,

@@ -18,12 +18,12 @@ from unskew.flower.objective import ClientLoss, loss
 if TYPE_CHECKING:
     from unskew.flower.app import client_app, server_app
     from unskew.flower.client import train
-    from unskew.flower.server import strategy
+    from unskew.flower.unskew_strategy import strategy
 
 LATER = {
     "client_app": "app",
     "server_app": "app",
-    "strategy": "server",
+    "strategy": "unskew_strategy",
     "train": "client",
 }
 """What needs Flower, and all of unskew, when it is asked for."""

@@ -18,9 +18,9 @@ from unskew.data.sources import load
 from unskew.errors import UserError
 from unskew.experiment import MethodSpec, check_names, method_table
 from unskew.files import put
-from unskew.flower.app import FORM, read_config, tables
 from unskew.flower.form import form_of
-from unskew.flower.server import FederationSpec
+from unskew.flower.node_data import FORM
+from unskew.flower.run_config import FederationSpec, read_config, tables
 from unskew.flower.settings import named_method, refuse_one_place
 from unskew.user_code import is_code, split_name
 
