@@ -20,7 +20,7 @@ pytest.importorskip("flwr", reason="Flower has an environment of its own: make t
 from deployment import SETTINGS, Deployment, until
 from simulations import assert_same, simulated
 from unskew.errors import UserError
-from unskew.flower import local, processes, security
+from unskew.flower import local, local_state, processes, security
 from unskew.report.read import read_run
 
 
@@ -259,8 +259,10 @@ def left_behind(folder, pid):
     """A folder whose state names a process of this number, as after a crash long ago."""
     folder.mkdir()
     started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    process = local.Process("superlink", pid, started, 1, str(folder / "superlink.log"), ["flower-superlink"])
-    state = local.LocalFederation(str(folder), "127.0.0.1:1", True, "mark-of-then", (process,))
+    process = local_state.Process(
+        "superlink", pid, started, 1, str(folder / "superlink.log"), ["flower-superlink"]
+    )
+    state = local_state.LocalFederation(str(folder), "127.0.0.1:1", True, "mark-of-then", (process,))
     (folder / "state.json").write_text(json.dumps(asdict(state)))
 
 

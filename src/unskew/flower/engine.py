@@ -13,11 +13,11 @@ from unskew.engines.base import Base
 from unskew.engines.evaluate import EvaluationSet
 from unskew.engines.job import Job, Outcome, Pending, Task
 from unskew.errors import UserError
-from unskew.flower.client import INITIAL
-from unskew.flower.link import Link, Trouble
+from unskew.flower.exchange import Trouble
+from unskew.flower.link import Link
 from unskew.flower.memory import digest_of
-from unskew.flower.messages import VERSION, Action, Order, read_fit, read_totals, remote_failure
-from unskew.flower.records import FROZEN, from_record, packed, under
+from unskew.flower.messages import INITIAL, VERSION, Action, Order, read_fit, read_totals, remote_failure
+from unskew.flower.records import FROZEN, from_record, pack, with_prefix
 from unskew.flower.settings import FlowerSettings
 from unskew.method import Method
 from unskew.metrics import Assessment, ProbabilityScores
@@ -61,7 +61,7 @@ class FederatedRun(Run):
 
     def train(self, name: str, method: Method, trial: Trial | None = None, **options: Any) -> Trained:
         trained = super().train(name, method, trial, **options)
-        self.offer(name, packed(trained.served) | under(FROZEN, trained.frozen))
+        self.offer(name, pack(trained.served) | with_prefix(FROZEN, trained.frozen))
         return trained
 
     def value(self, name: str, make: Callable[[], Tensors], *, shared: bool = True) -> Tensors:
@@ -97,7 +97,7 @@ class FlowerEngine(Base):
         super().__init__(trial)
         self._run, self._number, self._link = run, number, run.link
         if self.frozen or trial.init is not None:  # else it follows from the seed, at every node
-            run.offer(INITIAL.format(number), packed(self.initial) | under(FROZEN, self.frozen))
+            run.offer(INITIAL.format(number), pack(self.initial) | with_prefix(FROZEN, self.frozen))
 
     def start_memory(self, method: Method, task: Task) -> Tensors:
         """Nothing here: what a client keeps stays with it."""

@@ -17,12 +17,12 @@ from unskew.flower.records import (
     BUFFERS,
     PARAMS,
     from_record,
-    in_order,
-    packed,
+    in_order_of,
+    pack,
     to_record,
-    under,
-    unpacked,
-    within,
+    unpack,
+    with_prefix,
+    without_prefix,
 )
 from unskew.record import ClientStage, FaultKind
 from unskew.types import Tensors, Weights
@@ -31,6 +31,8 @@ Action = Literal["describe", "fit", "ask", "evaluate", "forget"]
 ORDER, MODEL, SHARED, RESULT = "unskew", "model", "shared", "result/"
 REPORTED, TALLIES, LOSS = "reported/", "tallies/", "loss"
 MISSING, PROBLEM = "missing", "problem"
+INITIAL = "initial model of engine {}"
+"""The name of the result that is the initial model of an engine."""
 VERSION = "flower/version"
 """What a server keeps of a client's memory, which stays with the client: the number of its version."""
 
@@ -83,7 +85,7 @@ class Order:
         }
         content = RecordDict({ORDER: ConfigRecord(plain)})
         if self.weights is not None:
-            content[MODEL] = to_record(packed(self.weights))
+            content[MODEL] = to_record(pack(self.weights))
         if self.shared:
             content[SHARED] = to_record(self.shared)
         for name, tensors in self.results.items():
@@ -101,7 +103,7 @@ class Order:
             arrays = content.array_records
             order = cls(
                 **plain,  # type: ignore[arg-type]
-                weights=unpacked(from_record(arrays[MODEL])) if MODEL in arrays else None,
+                weights=unpack(from_record(arrays[MODEL])) if MODEL in arrays else None,
                 shared=from_record(arrays[SHARED]) if SHARED in arrays else {},
                 results={
                     name.removeprefix(RESULT): from_record(record)
@@ -129,10 +131,10 @@ def fit_content(
 ) -> dict[str, ArrayRecord | MetricRecord]:
     """What training a client came to, without what the client keeps: only whether it has kept something."""
     tensors = {
-        **under(PARAMS, fit.weights.params),
-        **(under(BUFFERS, fit.weights.buffers) if send_buffers else {}),
-        **under(REPORTED, fit.reported),
-        **under(TALLIES, fit.tallies),
+        **with_prefix(PARAMS, fit.weights.params),
+        **(with_prefix(BUFFERS, fit.weights.buffers) if send_buffers else {}),
+        **with_prefix(REPORTED, fit.reported),
+        **with_prefix(TALLIES, fit.tallies),
         LOSS: fit.loss,
     }
     numbers = {"samples": fit.samples, "steps": fit.steps, "passed": fit.passed, "kept": int(kept)}
@@ -175,13 +177,13 @@ def read_fit(
         return remote_failure(
             job, "form", f"it says that it took {steps} steps, and should {expected_steps}", "update"
         )
-    counted = within(TALLIES, tensors)
+    counted = without_prefix(TALLIES, tensors)
     if counted.keys() != tallies or any(value.shape for value in counted.values()):
         return remote_failure(job, "form", "its tallies are not those of the method", "update")
-    buffers = within(BUFFERS, tensors)
+    buffers = without_prefix(BUFFERS, tensors)
     weights = Weights(
-        in_order(within(PARAMS, tensors), sent.params),
-        in_order(buffers, sent.buffers) if buffers else sent.buffers,
+        in_order_of(without_prefix(PARAMS, tensors), sent.params),
+        in_order_of(buffers, sent.buffers) if buffers else sent.buffers,
     )
     return Fit(
         weights=weights,
@@ -189,7 +191,7 @@ def read_fit(
         steps=steps,
         loss=tensors.get(LOSS, torch.zeros(1)),
         memory={VERSION: torch.tensor(version)} if numbers.get("kept") else {},
-        reported=within(REPORTED, tensors),
+        reported=without_prefix(REPORTED, tensors),
         tallies=counted,
         passed=passed,
     )
