@@ -448,6 +448,11 @@ def test_folders_of_images_and_functions_are_data_too(tmp_path):
     experiment, spec = read_config(config)
     run = serve(grid, experiment, spec, settings_in(experiment))
     assert [site.samples for site in run.summary.sites.each] == [24, 24]
+    config |= {"federation.out": str(tmp_path / "mixed")}
+    grid = InProcessGrid(flower.client_app(tmp_path), [nodes[0], functions[1]], config)
+    experiment, spec = read_config(config)
+    run = serve(grid, experiment, spec, settings_in(experiment))
+    assert run.names == ("north", "west")
 
 
 # An app of one's own

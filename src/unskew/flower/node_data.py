@@ -23,14 +23,15 @@ from unskew.notation import items, named
 from unskew.user_code import find_name, is_code
 
 FORM = "form.json"
-"""In an app's folder: what the data of all sites look like."""
+"""The file in an app's folder that has the form of the data of all sites."""
 OWN_TEST = 0.2
-"""The share of a site's samples that test, where its node's config does not say otherwise."""
+"""The share of a site's samples on which the model is tested, unless the node's config sets another."""
 
 
-def site_in(experiment: Experiment, config: Config, folder: Path | None, node: int) -> Site:
-    """The data that a node's config names: `data`, such as csv:PATH,label=COLUMN, folder:PATH or
-    file.py:load; or a part of the experiment's dataset by its `partition-id`, one or several as in 0-4."""
+def load_site(experiment: Experiment, config: Config, folder: Path | None) -> Site:
+    """Load the data that a node's config names: by `data`, such as csv:PATH,label=COLUMN, folder:PATH or
+    file.py:load, or by `partition-id`, one client of the experiment's dataset or several, as in 0-4. `folder`
+    is that of the app."""
     if "data" in config:
         return _own_site(str(config["data"]), experiment, config, folder)
     if "partition-id" not in config:
@@ -38,46 +39,35 @@ def site_in(experiment: Experiment, config: Config, folder: Path | None, node: i
             "this node's config names no data: start it with --node-config 'data=\"csv:PATH,label=COLUMN\"', "
             "or with a partition-id of the experiment's dataset."
         )
-    clients, partitions, skew = (
-        _numbers(config["partition-id"]),
-        config.get("num-partitions"),
-        experiment.skew,
-    )
+    clients, skew = _numbers(config["partition-id"]), experiment.skew
+    partitions = config.get("num-partitions")
     if skew.clients == "auto" and partitions is not None:
         skew = skew.model_copy(update={"clients": int(partitions)})
     return _part(experiment.model_copy(update={"skew": skew}).model_dump_json(), tuple(clients))
 
 
 def _own_site(text: str, experiment: Experiment, config: Config, folder: Path | None) -> Site:
-    """A site's own samples, of which some test."""
+    """Load a site's own samples for training and testing, named by `text`."""
     if not text.strip():
         raise UserError(
             "data is empty in this node's config: name the samples, such as csv:PATH,label=COLUMN."
         )
     name = str(config.get("site", "")) or Path(items(named(text)[1] or text)[0].text).stem
-    form = (
-        None
-        if folder is None or not (folder / FORM).exists()
-        else (folder / FORM).read_text(encoding="utf-8")
-    )
+    path = None if folder is None else folder / FORM
+    like = None
+    if path is not None and path.exists():
+        like = dataset_of_form(path.read_text(encoding="utf-8"), experiment.data.name)
     tests = True
     if is_code(text):
-        load_own = find_name(text, "data")
-        if not callable(load_own):
-            raise UserError(f"'{text}' is no function: let it be one that returns a dataset.")
-        data = load_own()
-        if not isinstance(data, Dataset | Federation):
-            raise UserError(
-                f"'{text}' returns a {type(data).__name__}: let it return a dataset, such as "
-                "unskew.data.from_arrays(x, y)."
-            )
-    elif form is None:
+        data = _made_by_code(text)
+    elif like is None:
         data = load(text)
     else:
-        data, tests = _read_like(text, dataset_of_form(form, experiment.data.name), config)
+        data, tests = _read_like(text, like, config)
     if isinstance(data, Federation):
         return site_of(data, name)
-    data = replace(data if form else scaled(data), name=experiment.data.name)
+    scale = None if like is None or like.inputs != data.inputs else (like.mean, like.std)
+    data = replace(scaled(data, scale), name=experiment.data.name)
     if experiment.validation == NONE:
         site = site_of(data, name)
     else:
@@ -86,9 +76,23 @@ def _own_site(text: str, experiment: Experiment, config: Config, folder: Path | 
     return site if tests else replace(site, tests=(None,))
 
 
+def _made_by_code(text: str) -> Dataset | Federation:
+    """Return the data that a function of the user's own makes, named as in my_data.py:load."""
+    function = find_name(text, "data")
+    if not callable(function):
+        raise UserError(f"'{text}' is no function: let it be one that returns a dataset.")
+    data = function()
+    if not isinstance(data, Dataset | Federation):
+        raise UserError(
+            f"'{text}' returns a {type(data).__name__}: let it return a dataset, such as "
+            "unskew.data.from_arrays(x, y)."
+        )
+    return data
+
+
 def _read_like(text: str, like: Dataset, config: Config) -> tuple[Dataset, bool]:
-    """A site's samples in the form that all sites have, a part of each class for testing; and whether there
-    are any to test on, which a share of 0 or a tiny site leaves none of."""
+    """Return a site's samples in the form of `like`, divided into training and test samples within each
+    class, and whether there are any test samples: if their share is 0 or the site is tiny, there are none."""
     share = config.get("test", OWN_TEST)
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
         raise UserError(
@@ -98,7 +102,7 @@ def _read_like(text: str, like: Dataset, config: Config) -> tuple[Dataset, bool]
     train, test = stratified(every.labels.numpy(), float(share), 0)
     splits = [Split(every.inputs[rows], every.labels[rows]) for rows in map(torch.from_numpy, (train, test))]
     tests = len(splits[1]) > 0
-    if not tests:  # a dataset has a test split
+    if not tests:  # a dataset needs a test split, so this one has a sample that is not used
         splits[1] = Split(every.inputs[:1], every.labels[:1])
     return replace(like, train=splits[0], test=splits[1]), tests
 
@@ -115,7 +119,7 @@ def _whole(experiment: str) -> Federation:
 
 
 def _numbers(text: object) -> list[int]:
-    """The clients that a node hosts: 3, or 0-4."""
+    """Return the clients of a partition-id, which is a number or a range such as 0-4."""
     first, dash, last = str(text).partition("-")
     try:
         return list(range(int(first), int(last if dash else first) + 1))
