@@ -1,4 +1,4 @@
-"""Clients on the nodes of a Flower federation, as an engine: what trains in a simulation trains there."""
+"""An engine whose clients are on the nodes of a Flower federation, and the run that uses it."""
 
 from __future__ import annotations
 
@@ -46,12 +46,14 @@ class FederatedRun(Run):
         self.link, self.test_at_sites = link, test_at_sites
         self.agreement = settings.agreement(trial)
         self.stage = ""
-        """The present one."""
+        """The present stage."""
         self.results: dict[str, Tensors] = {}
-        """What nodes may be sent of stages that have ended: models and values."""
+        """The results that nodes may ask for, by name: initial models, and the models and values of stages
+        that have ended."""
         self.digests: dict[str, str] = {}
+        """The digests of these results."""
         self.untested: dict[str, tuple[int, str]] = {}
-        """The clients that were left out of tests: of how many, and why last."""
+        """The clients that were left out of tests: of how many tests, and the reason of the last time."""
         self._started = 0
 
     def _start(self, trial: Trial) -> FlowerEngine:
@@ -71,7 +73,7 @@ class FederatedRun(Run):
         return found
 
     def offer(self, name: str, tensors: Tensors) -> None:
-        """Let nodes ask for these."""
+        """Keep a result for nodes that ask for it."""
         self.results[name], self.digests[name] = tensors, digest_of(tensors)
 
     def result(self, *arguments: Any, notes: Sequence[str] = (), **options: Any) -> Result:
@@ -86,21 +88,21 @@ class FederatedRun(Run):
         return super()._stage(name, *arguments)
 
     def count_passes(self, forward: int) -> None:
-        """Clients have passed so many samples through a model for their answers."""
+        """Add the samples that clients have passed through a model for their answers."""
         self._passes.forward += forward
 
 
 class FlowerEngine(Base):
-    """One model of a run, and the clients that train it elsewhere."""
+    """An engine for one model of a run, which clients on other machines train."""
 
     def __init__(self, trial: Trial, run: FederatedRun, number: int) -> None:
         super().__init__(trial)
         self._run, self._number, self._link = run, number, run.link
-        if self.frozen or trial.init is not None:  # else it follows from the seed, at every node
+        if self.frozen or trial.init is not None:  # otherwise every node makes it from the seed
             run.offer(INITIAL.format(number), pack(self.initial) | with_prefix(FROZEN, self.frozen))
 
     def start_memory(self, method: Method, task: Task) -> Tensors:
-        """Nothing here: what a client keeps stays with it."""
+        """Return nothing, since what a client keeps stays at its node."""
         return {}
 
     def fit(
@@ -113,7 +115,7 @@ class FlowerEngine(Base):
     ) -> list[Outcome]:
         jobs = list(jobs)
         asked = [job for job in jobs if len(job.task.holding)]
-        # Where the initial model does not follow from the seed, clients that begin with it are sent it.
+        # Clients whose memory begins with the initial model receive it if it does not follow from the seed.
         begins = method.memory.init is not NO_MEMORY.init and self.trial.init is not None
         answers = self._ask_nodes("fit", asked, anchor, shared, initial=begins)
         tallies = frozenset(tally.name for tally in method.tallies)
@@ -129,8 +131,8 @@ class FlowerEngine(Base):
         return [outcomes.get(job.task.client) or idle(job, anchor) for job in jobs]
 
     def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
-        """The answers of clients to a question about their data, in the order of the jobs. `query` is that of
-        the present stage, which nodes find by its name."""
+        """Return the clients' answers to the question of the present stage, in the order of the jobs. `query`
+        is not sent: nodes find it by the name of the stage."""
         jobs = list(jobs)
         answers, found = self._ask_nodes("ask", jobs, weights, shared), list[Tensors]()
         for job in jobs:
@@ -158,7 +160,7 @@ class FlowerEngine(Base):
 
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
         federation = self.trial.federation
-        # What nobody owns is at the server, and so is the one sample of models that are never tested.
+        # Test samples without owners are at the server, as is the one sample of models that are not tested.
         if samples == "test" and (not self._run.test_at_sites or federation.dataset.test.owners is None):
             return super().evaluate(weights, samples)
         jobs = [Job(Task(client, 0, federation.holding(client))) for client in range(federation.clients)]
@@ -169,8 +171,8 @@ class FlowerEngine(Base):
         return None if self._run.test_at_sites else super().probability_scores(weights)
 
     def _assessment(self, answers: dict[int, RecordDict | Trouble], samples: EvaluationSet) -> Assessment:
-        """What all clients that answered have counted, together. Those of a client that did not are counted
-        as not asked."""
+        """Return the sum of the clients' test results. A client without a usable answer is left out of the
+        test, and its samples count as not asked."""
         federation, C = self.trial.federation, len(self.trial.federation.dataset.classes)
         split = federation.dataset.test if samples == "test" else federation.validation
         assert split is not None
@@ -215,7 +217,7 @@ class FlowerEngine(Base):
         samples: EvaluationSet = "test",
         initial: bool = False,
     ) -> dict[int, RecordDict | Trouble]:
-        """Send each node an order for its clients, and return what came back by client."""
+        """Send each node an order for its clients, and return the answers by client."""
         there = self._link.refresh()
         by_node: dict[int, list[Job]] = {}
         for job in jobs:
@@ -247,6 +249,7 @@ class FlowerEngine(Base):
         return {job.task.client: answers[node] for node, mine in by_node.items() for job in mine}
 
     def _version(self, job: Job) -> int:
-        """A number for what clients keep after this round of this stage, the same when it is done again."""
+        """Return the version number of what clients keep after a round of the present stage. It is the same
+        if the round is repeated."""
         text = f"{self._run.stage}\0{job.task.round}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") + 1

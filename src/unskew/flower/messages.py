@@ -1,4 +1,4 @@
-"""What a server asks of a node, and what the node answers, as the content of Flower's messages."""
+"""The orders of a server and the answers of a node, as the content of Flower's messages."""
 
 from __future__ import annotations
 
@@ -32,52 +32,54 @@ ORDER, MODEL, SHARED, RESULT = "unskew", "model", "shared", "result/"
 REPORTED, TALLIES, LOSS = "reported/", "tallies/", "loss"
 MISSING, PROBLEM = "missing", "problem"
 INITIAL = "initial model of engine {}"
-"""The name of the result that is the initial model of an engine."""
+"""The name under which a node asks for the initial model of an engine, by the engine's number."""
 VERSION = "flower/version"
-"""What a server keeps of a client's memory, which stays with the client: the number of its version."""
+"""The name of the only entry of a client's memory at the server: the version number of what the client
+itself keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a server asks of a node."""
+    """A server's order to a node. Tuples of clients have an entry for each client that is asked."""
 
     action: Action
     run: str = ""
-    """Tells runs apart, also when one is resumed after its server was stopped."""
+    """Identifies the run. It is the same if the run is resumed after its server was stopped."""
     agreement: str = ""
-    """What server and node have to agree on, as JSON."""
+    """The settings that server and node have to share, as JSON."""
     stage: str = ""
     engine: int = 0
-    """Which of the run's models, in the order in which their engines are started."""
+    """The number of the engine, in the order in which the run starts them. Each has one model of the run."""
     round: int = 0
     """Counted from 0."""
     rounds: int = 1
     """How many rounds the whole run has."""
     clients: tuple[int, ...] = ()
     places: tuple[int, ...] = ()
-    """Where each of these clients stands among the node's own."""
+    """The index of each client among the node's own."""
     versions: tuple[int, ...] = ()
-    """What each of them kept last; 0: nothing."""
+    """The version of what each client kept last; 0 if it has kept nothing."""
     version: int = 0
-    """What they will have kept."""
+    """The version of what the clients keep after this order."""
     samples: EvaluationSet = "test"
     names: tuple[str, ...] = ()
-    """What these clients are called."""
+    """The names of the clients."""
     stages: tuple[str, ...] = ()
-    """Those that have ended and whose results a node may be sent."""
+    """The names of the results that a node may ask for: of stages that have ended, and initial models."""
     digests: tuple[str, ...] = ()
-    """The digests of these results: a node may have some of another attempt at the run."""
+    """The digests of these results, since a node may still have results of an earlier attempt at the run."""
     share: tuple[str, ...] = ()
-    """What nodes say of the data, beside how many samples there are: counts, test, validation."""
+    """The class counts that a node reports of its data: "counts" (training), "test", "validation"."""
     frozen: bool = False
-    """Whether the model has parameters that nobody trains."""
+    """Whether the node needs the initial model from the server: the model has frozen parts, or clients begin
+    with weights that do not follow from the seed."""
     weights: Weights | None = None
     shared: Tensors = field(default_factory=dict)
     results: Mapping[str, Tensors] = field(default_factory=dict)
-    """The results of earlier stages, where the node has asked for them."""
+    """The results that the node has asked for."""
 
     def content(self) -> RecordDict:
-        """The order as records."""
+        """Return the order as records."""
         plain: dict[str, Any] = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in vars(self).items()
@@ -94,7 +96,7 @@ class Order:
 
     @classmethod
     def of(cls, content: RecordDict) -> Order:
-        """The order in a message."""
+        """Return the order in a message's content. One that cannot be read raises a UserError."""
         try:
             plain = {
                 name: tuple(value) if isinstance(value, list) else value
@@ -118,7 +120,7 @@ class Order:
         if order.action not in get_args(Action):
             raise UserError(f"the server asks for '{order.action}': use the same unskew at server and sites.")
         numbers = (order.round, order.rounds, order.version, *order.clients, *order.places, *order.versions)
-        if not all(type(number) is int and number >= 0 for number in numbers):  # they become names of files
+        if not all(type(number) is int and number >= 0 for number in numbers):  # they become file names
             raise UserError("the server sends no numbers: use the same unskew at server and sites.")
         return order
 
@@ -129,7 +131,8 @@ class Order:
 def fit_content(
     client: int, fit: Fit, *, send_buffers: bool, kept: bool
 ) -> dict[str, ArrayRecord | MetricRecord]:
-    """What training a client came to, without what the client keeps: only whether it has kept something."""
+    """Return the result of training a client as records. Of what the client keeps they say only whether there
+    is any."""
     tensors = {
         **with_prefix(PARAMS, fit.weights.params),
         **(with_prefix(BUFFERS, fit.weights.buffers) if send_buffers else {}),
@@ -142,13 +145,13 @@ def fit_content(
 
 
 def failed_content(failed: Failed) -> dict[str, ConfigRecord]:
-    """Say that training a client came to nothing."""
+    """Return the failure of a client as records."""
     failure = {"stage": failed.stage, "kind": failed.kind, "reason": failed.reason()}
     return {f"failed/{failed.client}": ConfigRecord(failure)}
 
 
 def remote_failure(job: Job, kind: FaultKind, reason: str, stage: ClientStage = "train") -> Failed:
-    """The failure of a client on another machine."""
+    """Return the failure of a client on another machine."""
     error = LostError(reason) if kind == "lost" else RemoteError(reason)
     return Failed(job.task.client, job.task.round, stage, error, kind)
 
@@ -156,8 +159,9 @@ def remote_failure(job: Job, kind: FaultKind, reason: str, stage: ClientStage = 
 def read_fit(
     content: RecordDict, job: Job, sent: Weights, tallies: frozenset[str], expected_steps: int, version: int
 ) -> Fit | Failed:
-    """What a node tells of a client's training. Names, shapes and values of its tensors are looked at where
-    those of every engine are; here it is whether there are any, and the numbers it counts by."""
+    """Return the result of a client's training from a node's answer, or a failure if the answer cannot be
+    read, has other tallies than `tallies`, or other numbers of samples or steps than the server expects. The
+    names, shapes and values of the model and of reported tensors are checked later, as for every engine."""
     client = job.task.client
     if (failure := content.config_records.get(f"failed/{client}")) is not None:
         return _reported_failure(job, failure)
@@ -204,17 +208,18 @@ def _reported_failure(job: Job, failure: ConfigRecord) -> Failed:
     return remote_failure(job, kind, " ".join(reason.split())[:500], stage)
 
 
-# A test at a client
+# A client's test
 
 
 def totals_content(client: int, totals: Tensors) -> dict[str, ArrayRecord]:
-    """What a model answers on a client's own samples: counts, and the sum of its losses."""
+    """Return the totals of a test on a client's own samples as records: the confusion matrix, and the sum of
+    the losses."""
     return {f"totals/{client}": to_record({name: totals[name] for name in ("confusion", LOSS)})}
 
 
 def read_totals(content: RecordDict, client: int, classes: int) -> tuple[np.ndarray, float] | str:
-    """The confusion matrix [C, C] and the sum of the losses that a node tells; a reason where they cannot be
-    used."""
+    """Return the confusion matrix [C, C] and the sum of the losses of a client's test, or the reason why they
+    cannot be used."""
     try:
         totals = from_record(content.array_records[f"totals/{client}"])
         confusion, loss = totals["confusion"], totals[LOSS]

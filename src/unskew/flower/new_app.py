@@ -78,11 +78,11 @@ samples of each class a fifth tests the model; `test=0.3` in the node's config c
 
 
 def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, nodes: int) -> list[str]:
-    """Write an app into a new folder, whole or not at all, and return the files.
+    """Write an app into a new folder, whole or not at all, and return the names of its files.
 
-    `settings` are those of an experiment by their paths, such as budget.rounds. `like` names data of the form
-    that every site has, whose samples stay where they are: without it nodes take parts of the experiment's
-    dataset."""
+    `settings` are those of an experiment by their paths, such as budget.rounds. `like` names sample data in
+    the form that the data of every site have; none of its samples goes into the app. Without `like`, nodes
+    take parts of the experiment's dataset."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already: choose a new folder.")
     name = re.sub(r"[^a-z0-9-]+", "-", folder.name.lower()).strip("-")
@@ -94,11 +94,11 @@ def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, no
     config = {key: ",".join(value) if isinstance(value, list) else value for key, value in settings.items()}
     if like is not None:
         config |= {"data.name": name, "skew.recipe": "natural"}
-    at = "server" if like is None else "sites"
-    config |= {"federation.nodes": nodes, "federation.test": at, "federation.out": ""}
+    tested_at = "server" if like is None else "sites"
+    config |= {"federation.nodes": nodes, "federation.test": tested_at, "federation.out": ""}
     defaults = FederationSpec()  # written out, as `flwr run -c` changes only settings that are in the file
     config |= {f"federation.{name}": getattr(defaults, name) for name in ("wait", "timeout", "label_counts")}
-    refuse_one_place(*named_method(config["method"]))  # mistakes are known before anything is written
+    refuse_one_place(*named_method(config["method"]))  # before anything is written
     _check(config, nodes, own_data=like is not None)
     code = _own_code(config)
     read_config(config)
@@ -130,7 +130,8 @@ def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, no
 
 
 def _own_code(config: dict[str, Any]) -> list[Path]:
-    """The files of the user's own model and method, which go into the app; the config names them there."""
+    """Return the files of the user's own model and method, which are copied into the app, and change the
+    config to name the copies."""
     found = []
     model = config.get("model.name", "")
     if is_code(model):
@@ -151,7 +152,7 @@ def _own_code(config: dict[str, Any]) -> list[Path]:
 
 
 def _check(config: Mapping[str, Any], nodes: int, *, own_data: bool) -> None:
-    """Refuse what could not run anywhere."""
+    """Refuse settings that can run at no node."""
     model, cohort = config.get("model.name", "auto"), config.get("budget.cohort", "all")
     check_names(data=None if own_data else config["data.name"], model=model)
     if cohort != "all" and cohort > nodes:

@@ -21,17 +21,17 @@ EVERY_ROUND = "every=1"
 
 
 class FederationSpec(Spec):
-    """Settings of a federation on Flower, beside those of an experiment."""
+    """Settings of a federation on Flower, in addition to those of an experiment."""
 
     nodes: int = Field(default=1, ge=1)
-    """Nodes to wait for before the run begins; where nodes have a partition-id, all of them are waited
-    for."""
+    """The number of nodes to wait for before the run begins. If nodes have a partition-id, the run waits for
+    all partitions."""
     wait: float = Field(default=600.0, gt=0)
-    """Seconds to wait for them."""
+    """Seconds to wait for the nodes."""
     timeout: float = Field(default=3600.0, gt=0)
     """Seconds that a node may take to answer."""
     out: str = ""
-    """The run's folder at the server: an unfinished run in it is resumed. Empty: a new one in runs/."""
+    """The run's folder at the server. An unfinished run in it is resumed. Empty: a new folder in runs/."""
     test: Literal["sites", "server"] = "sites"
     """Where the model is tested: by each site on samples of its own, or by the server on the test samples of
     the experiment's dataset."""
@@ -41,7 +41,7 @@ class FederationSpec(Spec):
 
 
 def tables(config: Config) -> dict[str, Any]:
-    """Settings that stand under their paths, such as budget.rounds, as tables."""
+    """Return settings given by their paths, such as budget.rounds, as nested tables."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         put(found, key.split("."), value)
@@ -49,8 +49,8 @@ def tables(config: Config) -> dict[str, Any]:
 
 
 def read_config(config: Config) -> tuple[Experiment, FederationSpec]:
-    """The experiment in a run config, whose keys are the paths of an experiment file such as budget.rounds,
-    and the settings of the federation, which begin with federation."""
+    """Return the experiment in a run config, and the settings of the federation. The keys are those of an
+    experiment file, such as budget.rounds; the federation's begin with federation."""
     settings = tables(config)
     table = settings.pop("federation", {})
     if not isinstance(table, dict):
@@ -74,7 +74,7 @@ def read_config(config: Config) -> tuple[Experiment, FederationSpec]:
 
 
 def with_code(experiment: Experiment, folder: Path | None) -> Experiment:
-    """The experiment with its own model and method where the app has them: in its folder."""
+    """Return the experiment with the files of its own model and method found in the app's folder."""
     if folder is None:
         return experiment
     changed: dict[str, Any] = {}
@@ -89,14 +89,14 @@ def with_code(experiment: Experiment, folder: Path | None) -> Experiment:
 
 
 def settings_in(experiment: Experiment) -> FlowerSettings:
-    """The method of an experiment, and its conditions."""
+    """Return the method of an experiment, and how to make its trial on a federation."""
     method, name = named_method(experiment.method)
 
     def make_trial(federation: Federation) -> Trial:
-        everybody = experiment.budget.model_copy(update={"cohort": "all"})
-        # Weights to start from come from the server, which has them.
+        whole_cohort = experiment.budget.model_copy(update={"cohort": "all"})
+        # A node receives the initial weights from the server, which reads their file.
         model = experiment.model.model_copy(update={"init": "", "init_sha256": ""})
-        changed = {"engine": "loop", "budget": everybody, "model": model, "attack": "none", "stop": "none"}
+        changed = {"engine": "loop", "budget": whole_cohort, "model": model, "attack": "none", "stop": "none"}
         at_node = experiment.model_copy(update={**changed, "faults": Faults(), "probe": Probe()})
         return prepare(at_node, federation.dataset, federation).trial
 

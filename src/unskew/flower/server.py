@@ -1,4 +1,4 @@
-"""A federation's server: it gathers the nodes, trains by a method, and writes a run folder."""
+"""The server of a federation: gathers the nodes, trains by a method, and writes a run folder."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from unskew.sweep import execute
 
 
 def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: FlowerSettings) -> FinishedRun:
-    """Train an experiment across the nodes of a federation, into a run folder. A run that was stopped is
-    resumed after its last round where its folder is named."""
+    """Train an experiment across the nodes of a federation, write a run folder, and return its content. If
+    `spec.out` has an unfinished run of this experiment, resume it after its last round."""
     test_at_sites, validates = spec.test == "sites", experiment.validation != "none"
     if experiment.probe.every:
         raise UserError("a probe looks at clients' models one by one, which stay theirs: set probe.every=0.")
@@ -64,7 +64,7 @@ def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: Fl
 
 
 def _outcome(run: FinishedRun) -> list[str]:
-    """What the final model knows, of every class and at every site."""
+    """Return lines on the final model: its accuracy on every class and at every site, and the run's notes."""
     summary = run.summary
     assert summary is not None
     by_class = zip(run.classes, summary.class_accuracy, strict=True)

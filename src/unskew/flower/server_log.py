@@ -1,4 +1,4 @@
-"""What a federation's server writes into Flower's log."""
+"""The lines that a federation's server writes into Flower's log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def log(sentence: str) -> None:
 
 
 def what_leaves(settings: FlowerSettings, spec: FederationSpec, *, test_at_sites: bool) -> list[str]:
-    """What of a client's data its server comes to know, one sentence each."""
+    """Return sentences that say what a server receives from its clients: models, counts and reports."""
     sentences = ["what leaves a client: its model after training, how many samples it has and its mean loss."]
     for name in settings.method.parts:
         card = METHODS.get(name)
@@ -35,7 +35,7 @@ def what_leaves(settings: FlowerSettings, spec: FederationSpec, *, test_at_sites
 
 
 def left_out(fault: record.Fault, round: int) -> str:
-    """Say that a round continued without a client."""
+    """Return a sentence that says that a client was left out of a round, and why."""
     return f"client {fault.client} is left out of round {round}, stage '{fault.stage}': {fault.reason}"
 
 
@@ -44,7 +44,7 @@ def percent(value: float | None) -> str:
 
 
 class LogWatch:
-    """Tells Flower's log how a run goes."""
+    """Writes the progress of a run into Flower's log."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds

@@ -1,4 +1,4 @@
-"""A method as a strategy of Flower, for a ServerApp of one's own."""
+"""A method of unskew as a strategy of Flower, for a ServerApp of your own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from unskew.types import ServerState, Weights
 
 
 class UnskewStrategy(Strategy):  # type: ignore[misc]
-    """A method behind the interface of Flower's strategies: called as one of them, `start` trains."""
+    """A method behind the interface of Flower's strategies: `start` trains by it."""
 
     def __init__(
         self, method: AnyMethod, model: Any, conditions: Mapping[str, Any], nodes: int, wait: float
@@ -41,7 +41,7 @@ class UnskewStrategy(Strategy):  # type: ignore[misc]
         self._nodes, self._wait = nodes, wait
         self._name = settings_of(method, model, **conditions).name
         self.result: Result | None = None
-        """What training came to, when it has ended: with every class, as `unskew.train` returns it."""
+        """The result of training, as `unskew.train` returns it; None until training has ended."""
 
     def start(
         self,
@@ -53,8 +53,8 @@ class UnskewStrategy(Strategy):  # type: ignore[misc]
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> FlowerResult:
-        """Train so many rounds, from these arrays where some are given, and test every round at the nodes.
-        `evaluate_fn` is called after each, as Flower calls it."""
+        """Train `num_rounds` rounds, from `initial_arrays` if they are given, and test each at the nodes.
+        `evaluate_fn` is called after each round, as Flower's strategies call it."""
         self.summary()
         link = Link(grid, share=("test",), timeout=timeout, say=log)
         form, clients = link.gather(self._nodes, self._wait)
@@ -66,23 +66,23 @@ class UnskewStrategy(Strategy):  # type: ignore[misc]
             log(sentence)
         link.run = secrets.token_hex(16)
         serve = settings.program.base.server.serve
-        keeper = _Tells(FlowerResult(), serve, evaluate_fn, trial.build())
+        writer = _ResultWriter(FlowerResult(), serve, evaluate_fn, trial.build())
         if evaluate_fn is not None and initial_arrays is not None:
-            keeper.test(0, initial_arrays)
+            writer.test(0, initial_arrays)
         make_run = partial(FederatedRun, link=link, settings=settings, test_at_sites=True)
         self.result = train(
-            trial, settings.method, on_round=keeper.on_round, keeper=keeper, make_run=make_run
+            trial, settings.method, on_round=writer.on_round, keeper=writer, make_run=make_run
         )
-        keeper.found.arrays = to_record(self.result.weights.params | self.result.weights.buffers)
+        writer.result.arrays = to_record(self.result.weights.params | self.result.weights.buffers)
         link.end()
-        return keeper.found
+        return writer.result
 
     def summary(self) -> None:
-        """Say what it trains by."""
+        """Write the name of the method into the log."""
         log(f"method {self._name}")
 
     def configure_train(self, *_: object) -> NoReturn:
-        """It is never asked: `start` runs the rounds."""
+        """Refuse to run a single step, since `start` runs the rounds."""
         raise UserError(
             "this strategy runs its rounds itself: call its start, and put methods together by name, such as "
             "'fedvls+dp', in the place of wrapping strategies."
@@ -92,14 +92,14 @@ class UnskewStrategy(Strategy):  # type: ignore[misc]
 
 
 @dataclass(frozen=True, eq=False)
-class _Tells:
-    """Puts what rounds come to into Flower's result."""
+class _ResultWriter:
+    """Writes the rounds of training into Flower's result. It is given to `train` as the store of stages."""
 
-    found: FlowerResult
+    result: FlowerResult
     serve: Callable[[ServerState], Weights]
     evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None
     network: nn.Module
-    """The run's own model: experts and the like have rounds too."""
+    """The model of the run. Rounds that train models of other shapes are not given to `evaluate`."""
 
     def on_round(self, round: Round) -> None:
         numbers = {
@@ -107,9 +107,9 @@ class _Tells:
             "clients": len(round.trained),
             "left-out": len(round.faults),
         }
-        self.found.train_metrics_clientapp[round.number] = MetricRecord(numbers)
+        self.result.train_metrics_clientapp[round.number] = MetricRecord(numbers)
         if round.test is not None:
-            self.found.evaluate_metrics_clientapp[round.number] = MetricRecord(
+            self.result.evaluate_metrics_clientapp[round.number] = MetricRecord(
                 class_metrics(round.test.confusion)
             )
         log(f"round {round.number}: {len(round.trained)} of {len(round.cohort)} clients")
@@ -128,10 +128,10 @@ class _Tells:
             self.test(stage.rounds[-1].number, to_record(whole.params | whole.buffers))
 
     def test(self, number: int, arrays: ArrayRecord) -> None:
-        """Ask the server's own test."""
+        """Test a model by `evaluate`, the server's own test."""
         found = None if self.evaluate is None else self.evaluate(number, arrays)
         if found is not None:
-            self.found.evaluate_metrics_serverapp[number] = found
+            self.result.evaluate_metrics_serverapp[number] = found
 
     def end(self, name: str, stage: Stage) -> None:
         return None
@@ -145,9 +145,9 @@ def strategy(
     wait: float = 600.0,
     **conditions: Any,
 ) -> UnskewStrategy:
-    """The server of a method as a strategy of Flower: `strategy("scaffold", model=Net).start(grid, ...)`.
+    """Return a method's server as a strategy of Flower: `strategy("scaffold", model=Net).start(grid, ...)`.
 
-    Clients train by `unskew.flower.train` with the same method, model and conditions: those of
-    `unskew.Trial`, such as `budget` and `seed`. It waits for `nodes` nodes, at most `wait` seconds.
+    Its clients call `unskew.flower.train` with the same method, model and conditions. Conditions are those of
+    `unskew.Trial`, such as `budget` and `seed`. The strategy waits for `nodes` nodes, at most `wait` seconds.
     """
     return UnskewStrategy(method, model, conditions, nodes, wait)
