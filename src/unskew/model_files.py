@@ -35,14 +35,14 @@ def load_model(
     site: str | None = None,
     model: str | MakeModule | nn.Module | None = None,
 ) -> TrainedModel:
-    """The model of a run, in evaluation mode, for raw inputs.
+    """Load the model of a run, in evaluation mode, for raw inputs.
 
     run: a run folder, or its model.safetensors alone.
-    client: whose model, by number or name, where a run has one for each client, as local-only.
-    site: whose rows it is going to read, where tables were scaled by each site for itself; without it the
-    column that named the site says it, and rows of a new site are scaled by themselves.
-    model: for a network of one's own code, that code: a module, or a function or class that makes one. A run
-    folder never chooses it."""
+    client: the number or name of a client, if the run has a model of each client, as local-only has.
+    site: the site whose rows the model will read, if each site scaled its tables by itself. Without it, rows
+    name their site in the column that named it in training, and rows of a new site are scaled by themselves.
+    model: if the network is made by code of your own, this code: a module, or a function or class that makes
+    one. It is never chosen by the run folder."""
     file, tensors, path = read_model(Path(run))
     columns = None if file.columns is None else _inside(path, Columns.from_json, file.columns)
     words = None if file.words is None else _inside(path, Words.from_json, file.words)
@@ -53,26 +53,29 @@ def load_model(
         if not known:
             raise UserError(f"{path} has no scale for each site: leave site out.")
         raise unknown("site", site, known)
-    whose = None
+    chosen = None
     if file.network.clients is not None or client is not None:
-        at, whose = _choose(file.network.clients or [], client, path)
-        tensors = _of_client(at, tensors, file, path)
-    network = _own(file, inputs, model, path) if file.network.own else _named(file, inputs, tensors, path)
+        index, chosen = _choose_client(file.network.clients or [], client, path)
+        tensors = _client_tensors(index, tensors, file, path)
+    if file.network.own:
+        network = _own_network(file, inputs, model, path)
+    else:
+        network = _empty_network(file, inputs, tensors, path)
     norms = [] if file.network.statistics == "average" else models.moving_norms(network)
-    _fill(network, tensors, file, path)
+    _load_weights(network, tensors, file, path)
     for norm in norms:
         models.forget_statistics(norm)
-    return TrainedModel(Core(network, file, by_batch=bool(norms)), file, columns, words, whose, site)
+    return TrainedModel(Core(network, file, by_batch=bool(norms)), file, columns, words, chosen, site)
 
 
 def read_model(run: Path) -> tuple[record.ModelFile, Tensors, Path]:
-    """What is told of a run's model, its weights, and where they are."""
+    """Read the description of a run's model and its weights, and return them with the path of the weights."""
     path = run if run.suffix == ".safetensors" else run / WEIGHTS
     try:
         if run.is_dir() and not path.exists():
-            raise _absent(run)
+            raise _missing_weights(run)
         check_regular(path)
-        content = path.read_bytes()  # not mapped: a file may be cut short while it is
+        content = path.read_bytes()  # read at once: a mapped file may be cut short while it is in use
         tensors = load_tensors(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     except FileNotFoundError:
@@ -85,18 +88,20 @@ def read_model(run: Path) -> tuple[record.ModelFile, Tensors, Path]:
     if text is None:
         raise UserError(f"{path} tells nothing of its model, as those of older versions: run it again.")
     file = _parse(text, path)
-    beside = run / DESCRIPTION
+    description = run / DESCRIPTION
     if run.is_dir():
         try:
-            other = beside.read_text(encoding="utf-8")
+            other = description.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise _damaged(beside, str(error)) from None
-        if _parse(other, beside) != file:
-            raise UserError(f"{beside} and {path.name} are of two models: give another run, or run it again.")
+            raise _damaged(description, str(error)) from None
+        if _parse(other, description) != file:
+            raise UserError(
+                f"{description} and {path.name} are of two models: give another run, or run it again."
+            )
     return file, tensors, path
 
 
-def _absent(run: Path) -> UserError:
+def _missing_weights(run: Path) -> UserError:
     inside = sorted(each.parent.name for each in run.glob(f"*/{WEIGHTS}"))
     if inside:
         return UserError(f"{run} holds several runs: give one of them, such as {run / inside[0]}.")
@@ -132,7 +137,7 @@ def _damaged(path: Path, what: str) -> UserError:
 
 
 def _check(file: record.ModelFile, columns: Columns | None, words: Words | None, path: Path) -> None:
-    """Check that the parts of a description fit each other."""
+    """Raise a UserError if parts of a description contradict each other."""
     kind, shape = file.inputs.kind, file.inputs.shape
     if len(shape) != (3 if kind == "image" else 1):
         raise _damaged(path, f"inputs.shape is {shape} of {kind} data")
@@ -150,10 +155,10 @@ def _check(file: record.ModelFile, columns: Columns | None, words: Words | None,
         raise _damaged(path, "there are fewer than two classes")
 
 
-def _choose(
+def _choose_client(
     clients: Sequence[record.ClientModel], wanted: int | str | None, path: Path
 ) -> tuple[int, record.ClientModel]:
-    """Where the wanted client's model is, and whose it is."""
+    """Return the index and the description of the wanted client's model."""
     if not clients:
         raise UserError(f"{path} holds one model, for all clients: leave client out.")
     names = ", ".join(each.name or str(each.client) for each in clients[:6])
@@ -177,16 +182,16 @@ def _choose(
     raise UserError(f"{path} holds no model of client '{wanted}': choose one of {names}{more}.")
 
 
-def _of_client(at: int, tensors: Tensors, file: record.ModelFile, path: Path) -> Tensors:
-    """One of several models. Where a tensor has one entry, all of them share it."""
+def _client_tensors(index: int, tensors: Tensors, file: record.ModelFile, path: Path) -> Tensors:
+    """Return the weights of one client's model. Tensors have an entry for each client, or one for all."""
     clients = len(file.network.clients or ())
     if any(value.ndim == 0 or len(value) not in (1, clients) for value in tensors.values()):
         raise _damaged(path, f"it should hold {clients} models")
-    return {name: value[at if len(value) > 1 else 0] for name, value in tensors.items()}
+    return {name: value[index if len(value) > 1 else 0] for name, value in tensors.items()}
 
 
-def _named(file: record.ModelFile, inputs: Inputs, tensors: Tensors, path: Path) -> nn.Module:
-    """The network of a name, without memory for its weights: those of the file take their places."""
+def _empty_network(file: record.ModelFile, inputs: Inputs, tensors: Tensors, path: Path) -> nn.Module:
+    """Return a network of unskew's own without memory for its weights, which the file has."""
     nets = file.network.side_by_side
     if nets is not None and len({name.split(".")[1] for name in tensors if name.startswith("nets.")}) != nets:
         raise _damaged(path, f"it should hold {nets} networks side by side")
@@ -195,13 +200,14 @@ def _named(file: record.ModelFile, inputs: Inputs, tensors: Tensors, path: Path)
             return rebuild(file.network, inputs, len(file.classes))
     except UserError as error:
         raise _damaged(path, str(error).removesuffix(".")) from None
-    except Exception as error:  # whatever a network makes of options that it does not have
+    except Exception as error:  # any error that wrong options cause in a network
         raise _damaged(path, f"no {file.network.name} is made so: {error}") from None
 
 
-def _own(
+def _own_network(
     file: record.ModelFile, inputs: Inputs, model: str | MakeModule | nn.Module | None, path: Path
 ) -> nn.Module:
+    """Return a network of the user's own, made by `model`."""
     if model is None:
         raise UserError(
             f"the network of {path} is made by code of your own ({file.network.name}), which no run folder "
@@ -212,7 +218,7 @@ def _own(
         make = partial(copy.deepcopy, model)
     elif isinstance(model, str):
         make = models.own_model(model, inputs, len(file.classes), options)
-    elif is_code(file.network.name):  # made of a file, and given here as what it names
+    elif is_code(file.network.name):  # trained from a file's code, and given here as an object
         make = models.own_model(file.network.name, inputs, len(file.classes), options, model)
     elif options:
         make = partial(model, **options)
@@ -225,7 +231,7 @@ def _own(
         raise UserError(f"the model cannot be made ({type(error).__name__}: {error}): fix it.") from error
 
 
-def _fill(network: nn.Module, tensors: Tensors, file: record.ModelFile, path: Path) -> None:
+def _load_weights(network: nn.Module, tensors: Tensors, file: record.ModelFile, path: Path) -> None:
     wanted, found = (
         {name: (tuple(value.shape), value.dtype) for name, value in each.items()}
         for each in (network.state_dict(), tensors)

@@ -1,4 +1,4 @@
-"""What a trained model says of samples in files, and the table of it."""
+"""A trained model's predictions on the samples of a file, and their table."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from unskew.sample_files import read_samples
 from unskew.trained_model import TrainedModel
 
 BATCH = 500
-"""Samples that go through the model at once."""
+"""The most samples in a batch."""
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model says of every sample."""
+    """A model's predictions, one for every sample."""
 
     called: str
-    """What a sample is called by: row, file or sample."""
+    """The word for what names a sample: row, file or sample."""
     names: list[str]
     classes: tuple[str, ...]
     probabilities: NDArray[np.float32]
@@ -36,17 +36,18 @@ class Predictions:
 
     @property
     def predicted(self) -> list[str]:
-        """The most probable class of each."""
+        """The most probable class of each sample."""
         return [self.classes[at] for at in self.probabilities.argmax(axis=1).tolist()]
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many samples are of each class."""
+        """How many samples are predicted as each class."""
         found = Counter(self.predicted)
         return {name: found[name] for name in self.classes}
 
     def to_csv(self) -> str:
-        """A row for every sample: what it is called, its class, and the probability of every class."""
+        """Return a table with a row for every sample: its name, its predicted class, and the probability of
+        every class."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([self.called, "class", *(f"probability:{name}" for name in self.classes)])
@@ -58,11 +59,11 @@ class Predictions:
 
 @torch.no_grad()
 def predict(model: TrainedModel, path: Path) -> Predictions:
-    """What a model says of a file's or folder's samples."""
-    reading = read_samples(model, path)
+    """Return a model's predictions on the samples of a file or folder."""
+    reader = read_samples(model, path)
     names, probabilities = list[str](), list[Tensor]()
-    for part in reading.parts:
-        # Mixed where a batch is normalised by its own samples: a file may be sorted by class.
+    for part in reader.parts:
+        # A file may be sorted by class, so samples are shuffled if each batch is normalised by itself.
         order = torch.arange(len(part.names))
         if model.core.by_batch:
             order = torch.randperm(len(order), generator=torch.Generator().manual_seed(0))
@@ -71,17 +72,17 @@ def predict(model: TrainedModel, path: Path) -> Predictions:
         if not bool(found.isfinite().all()):
             bad = int((~found.isfinite()).any(dim=1).nonzero()[0])
             raise UserError(
-                f"the model gives no number for {reading.called} {part.names[bad]} of {path}: its values "
+                f"the model gives no number for {reader.called} {part.names[bad]} of {path}: its values "
                 "are out of all bounds, or the model's weights are; give others."
             )
         probabilities.append(found)
         names += part.names
-    notes = reading.notes
+    notes = reader.notes
     if model.core.by_batch:
         notes.append(
             "the model normalises each batch by its own statistics: a prediction depends on the others "
             f"in its batch of up to {BATCH}."
         )
     return Predictions(
-        reading.called, names, model.classes, torch.cat(probabilities).float().numpy(), tuple(notes)
+        reader.called, names, model.classes, torch.cat(probabilities).float().numpy(), tuple(notes)
     )

@@ -20,12 +20,12 @@ from unskew.trained_model import TrainedModel
 READ_AT_ONCE = 1024
 """Images that are read at once: those of a large folder do not all fit into memory."""
 TEXT = "text"
-"""The column of texts in a table that lacks the text columns of the training data."""
+"""The column of texts in a table that lacks those of the training data."""
 
 
 @dataclass(frozen=True, eq=False)
 class NamedSamples:
-    """Samples of a file or folder, as the model's `core` reads them."""
+    """Some samples of a file or folder, as the model's `core` reads them, and their names."""
 
     names: list[str]
     inputs: Tensor
@@ -33,16 +33,17 @@ class NamedSamples:
 
 @dataclass(eq=False)
 class SampleReader:
-    """Samples as they are read, and what there is to say of them when all are."""
+    """Reads samples part by part."""
 
     called: str
-    """What a sample is called by: row, file or sample."""
+    """The word for what names a sample: row, file or sample."""
     parts: Iterator[NamedSamples]
     notes: list[str] = field(default_factory=list)
+    """Sentences about the samples. They are complete when all parts have been read."""
 
 
 def read_samples(model: TrainedModel, path: Path) -> SampleReader:
-    """The samples of a file or folder that this model reads."""
+    """Return a reader of the samples in a file or folder, which has to be of a kind that the model reads."""
     if not path.exists():
         raise UserError(f"{path} does not exist: give the path of a file or folder.")
     kind, suffix = model.model_file.inputs.kind, path.suffix.lower()
@@ -79,8 +80,8 @@ def _images(model: TrainedModel, path: Path) -> SampleReader:
             part = files[start : start + READ_AT_ONCE]
             resized += sum(not has_size(file, (width, height)) for file in part)
             images = read_images(part, channels, (width, height))
-            below = [file.relative_to(path).as_posix() if path.is_dir() else file.name for file in part]
-            yield NamedSamples(below, torch.from_numpy(images))
+            names = [file.relative_to(path).as_posix() if path.is_dir() else file.name for file in part]
+            yield NamedSamples(names, torch.from_numpy(images))
         if resized:
             reader.notes.append(
                 f"{resized} of {len(files)} images were resized to {width}x{height}, the size that the model "

@@ -1,4 +1,4 @@
-"""A model that was trained, for raw inputs: with what was learnt to prepare them, and with its classes."""
+"""A trained model that reads raw inputs. It has their preparation, as in training, and its classes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from unskew.errors import UserError
 from unskew.types import Out
 
 Raw = Tensor | Array | Sequence[str] | Sequence[Mapping[str, Any]]
-"""Images, rows or texts as they are before anything was done to them; see `TrainedModel.preprocess`."""
+"""Images, rows or texts before any preparation; see `TrainedModel.preprocess`."""
 
 
 class Core(nn.Module):
-    """The part of a model that is all tensors: samples as a dataset holds them, normalised, and through the
-    network."""
+    """The part of a model that computes with tensors only: it normalises samples of a dataset and passes them
+    through the network."""
 
     def __init__(self, network: nn.Module, file: record.ModelFile, *, by_batch: bool) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Core(nn.Module):
     def forward(self, samples: Tensor) -> Out:
         x = samples.float() * self.scale + self.offset if self.is_image else samples
         alone = self.by_batch and not _is_exporting() and len(x) == 1
-        if alone:  # one sample has no statistics: beside its copy it has
+        if alone:  # one sample has no variance, so it is normalised together with a copy
             x = torch.cat([x, x])
         with torch.autocast(x.device.type, torch.bfloat16) if self.bf16 else nullcontext():
             out = self.network(x)
@@ -53,13 +53,13 @@ class Core(nn.Module):
 
 
 def _is_exporting() -> bool:
-    """Whether this is traced for an export. PyTorch 2.6 does not tell that from any other compilation."""
-    ask = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-    return bool(ask())
+    """Say whether this code is traced for an export. PyTorch 2.6 says so for any other compilation too."""
+    is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+    return bool(is_exporting())
 
 
 class TrainedModel(nn.Module):
-    """What `unskew.load_model` returns. Called with raw inputs it gives logits [n, classes]."""
+    """A model that `unskew.load_model` returns. Called with raw inputs, it returns logits [n, classes]."""
 
     def __init__(
         self,
@@ -74,22 +74,22 @@ class TrainedModel(nn.Module):
         self.core = core
         self.model_file, self.columns, self.words, self.client = file, columns, words, client
         self.site = site
-        """The site whose rows it reads, where each site has a scale of its own; None: the rows say it."""
+        """The site whose rows it reads, if each site has its own scale. None: the rows name their site."""
         self.classes = tuple(file.classes)
         self.eval()
 
     @property
     def method(self) -> str:
-        """By which it was trained, as it can be typed."""
+        """The method by which it was trained, in the notation of commands."""
         return self.model_file.method
 
     @property
     def round(self) -> int:
-        """After which round it was this, counted from 1."""
+        """The round after which it was taken, counted from 1."""
         return self.model_file.round
 
     def __repr__(self) -> str:
-        """What it is, in one line."""
+        """Describe the model in one line."""
         file, whose = self.model_file, "" if self.client is None else f", client {self.client.client}"
         shape = "x".join(map(str, file.inputs.shape))
         return (
@@ -98,7 +98,7 @@ class TrainedModel(nn.Module):
         )
 
     def _repr_html_(self) -> str:
-        """What it is, for a notebook."""
+        """Describe the model in a notebook."""
         file = self.model_file
         seed = "" if file.seed is None else f", seed {file.seed}"
         return notebook.facts(
@@ -113,31 +113,31 @@ class TrainedModel(nn.Module):
         )
 
     def forward(self, raw: Raw) -> Tensor:
-        """The logits [n, classes] of raw inputs; see `preprocess`."""
+        """Return the logits [n, classes] of raw inputs; see `preprocess`."""
         return self.out(raw).logits
 
     def probabilities(self, raw: Raw) -> Tensor:
-        """The probability of every class, [n, classes]."""
+        """Return the probability of every class, [n, classes]."""
         return self.out(raw).logits.softmax(dim=1)
 
     @torch.no_grad()
     def predict(self, raw: Raw) -> list[str]:
-        """The most probable class of each input, by its name."""
+        """Return the name of the most probable class of each input."""
         return [self.classes[at] for at in self(raw).argmax(dim=1).tolist()]
 
     def out(self, raw: Raw) -> Out:
-        """The features [n, d] and the logits [n, classes] of raw inputs."""
+        """Return the features [n, d] and the logits [n, classes] of raw inputs."""
         samples = self.preprocess(raw)
         out: Out = self.core(samples.to(next(self.core.buffers()).device))
         return out
 
     def preprocess(self, raw: Raw) -> Tensor:
-        """Raw inputs as samples of the training data, before they are normalised by mean and std.
+        """Turn raw inputs into samples like those of the training data, before normalisation by mean and std.
 
-        images: [n, channels, H, W], [n, H, W, channels] or, of one channel, [n, H, W]; whole numbers 0..255
-        or floats in 0..1, which become bytes as in training. The size is the model's.
+        images: [n, channels, H, W], [n, H, W, channels] or, with one channel, [n, H, W]; whole numbers 0..255
+        or floats in 0..1, which become bytes as in training. Their size is that of the model's inputs.
         tables: dictionaries by column name, or an array [n, columns] of numbers in the order of
-        `model.columns.names`, NaN where a value is missing; scaled, filled and turned into features here. A
+        `model.columns.names`, NaN for a missing value. They are filled, scaled and turned into features. A
         model that was trained on arrays takes its features as they are.
         texts: a list of texts, or token ids [n, tokens]."""
         match self.model_file.inputs.kind:
@@ -180,15 +180,19 @@ class TrainedModel(nn.Module):
         return self.features_of(self._cells(raw, self.columns))
 
     def _cells(self, raw: Raw, columns: Columns) -> Rows:
-        names, owner, sites = columns.names, columns.site, None
+        names, site_column, sites = columns.names, columns.site, None
         if not isinstance(raw, Tensor | np.ndarray) and all(isinstance(row, Mapping) for row in raw):
             rows = [row for row in raw if isinstance(row, Mapping)]
             for at, row in enumerate(rows):
                 if lacking := [name for name in names if name not in row]:
                     raise UserError(f"row {at} lacks the column '{lacking[0]}': give it, or None in it.")
             cells = [[_cell(row[name]) for name in names] for row in rows]
-            if columns.scale == "site" and owner is not None and all(owner in row for row in rows):
-                sites = [str(row[owner]).strip() for row in rows]
+            if (
+                columns.scale == "site"
+                and site_column is not None
+                and all(site_column in row for row in rows)
+            ):
+                sites = [str(row[site_column]).strip() for row in rows]
         else:
             array = _numbers(raw)
             if array.shape[1:] != (len(names),):
@@ -203,14 +207,14 @@ class TrainedModel(nn.Module):
 
     @property
     def scaled_columns(self) -> tuple[InputColumn, ...] | None:
-        """How the columns of every row become features; None where that depends on the row's site, or there
-        are no columns."""
+        """How columns become features, if this is the same for every row. None if it depends on the row's
+        site, or if there are no columns."""
         if self.columns is None or self.columns.scale != "site":
             return None if self.columns is None else self.columns.columns
         return None if self.site is None else self.columns.sites[self.site]
 
     def features_of(self, rows: Rows) -> Tensor:
-        """The features of a table's rows, scaled as in training."""
+        """Return the features of a table's rows, scaled as in training."""
         assert self.columns is not None
         with np.errstate(over="ignore"):
             return torch.from_numpy(self.columns.apply(rows).astype(np.float32))
