@@ -11,7 +11,7 @@ from unskew import engines
 from unskew.engines.job import Job, Task, completed
 from unskew.engines.loop import Loop
 from unskew.errors import UserError
-from unskew.flower.node import test_model
+from unskew.flower.node import evaluate_model
 from unskew.flower.records import from_record, to_record
 from unskew.flower.settings import FlowerSettings
 from unskew.flower.site import Site
@@ -70,7 +70,7 @@ def _test(engine: Loop, sent: Weights, site: Site) -> RecordDict:
     """Test a model on the client's own test samples, and return the confusion matrix in the form of
     `class_counts`, with the mean loss."""
     C, (split,) = len(site.federation.dataset.classes), site.tests
-    confusion, loss = test_model(engine, sent, split, C)
+    confusion, loss = evaluate_model(engine, sent, split, C)
     samples = int(confusion.sum())
     numbers = {"num-examples": samples, "confusion": confusion.flatten().tolist()}
     return RecordDict({"metrics": MetricRecord({**numbers, "loss": float(loss) / max(samples, 1)})})

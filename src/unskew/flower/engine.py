@@ -53,7 +53,7 @@ class FederatedRun(Run):
         self.digests: dict[str, str] = {}
         """The digests of these results."""
         self.untested: dict[str, tuple[int, str]] = {}
-        """The clients that were left out of tests: of how many tests, and the reason of the last time."""
+        """The clients that were left out of tests, by name: of how many tests, and the last reason."""
         self._started = 0
 
     def _start(self, trial: Trial) -> FlowerEngine:
@@ -177,34 +177,34 @@ class FlowerEngine(Base):
         split = federation.dataset.test if samples == "test" else federation.validation
         assert split is not None
         assert split.owners is not None
-        held = np.bincount(
+        counts = np.bincount(
             split.owners.numpy() * C + split.labels.numpy(), minlength=federation.clients * C
         ).reshape(-1, C)
-        total, losses, each = np.zeros((C, C), np.int64), 0.0, list[np.ndarray]()
+        total, losses, predictions = np.zeros((C, C), np.int64), 0.0, list[np.ndarray]()
         for client in range(federation.clients):
             answer = answers[client]
             totals = answer.reason if isinstance(answer, Trouble) else read_totals(answer, client, C)
-            if not isinstance(totals, str) and not np.array_equal(totals[0].sum(axis=1), held[client]):
+            if not isinstance(totals, str) and not np.array_equal(totals[0].sum(axis=1), counts[client]):
                 totals = "it was tested on other samples than it said it has"
             if isinstance(totals, str):
                 name = self._link.names[client]
                 self._link.say(f"'{name}' is left out of the test, because {totals}")
                 self._run.untested[name] = self._run.untested.get(name, (0, ""))[0] + 1, totals
-                each.append(np.full(int(held[client].sum()), C))
+                predictions.append(np.full(int(counts[client].sum()), C))
                 continue
             confusion, loss = totals
             total, losses = total + confusion, losses + loss
-            each.append(np.repeat(np.tile(np.arange(C), C), confusion.ravel()))
+            predictions.append(np.repeat(np.tile(np.arange(C), C), confusion.ravel()))
         if not total.any():
             raise UserError("no site has sent a test result: see why above, fix it, and start again.")
-        nothing = np.full((C, C), np.nan)
+        unknown = np.full((C, C), np.nan)
         return Assessment(
             confusion=total,
             loss=losses / int(total.sum()),
-            mean_probability=nothing,
-            mean_features=nothing,
+            mean_probability=unknown,
+            mean_features=unknown,
             domains=None,
-            answers=np.concatenate(each).astype(np.int32) if samples == "test" else None,
+            answers=np.concatenate(predictions).astype(np.int32) if samples == "test" else None,
         )
 
     def _ask_nodes(
@@ -218,7 +218,7 @@ class FlowerEngine(Base):
         initial: bool = False,
     ) -> dict[int, RecordDict | Trouble]:
         """Send each node an order for its clients, and return the answers by client."""
-        there = self._link.refresh()
+        connected = self._link.refresh()
         by_node: dict[int, list[Job]] = {}
         for job in jobs:
             by_node.setdefault(self._link.place(job.task.client)[0], []).append(job)
@@ -245,7 +245,7 @@ class FlowerEngine(Base):
             )
             for node, mine in by_node.items()
         }
-        answers = self._link.send(orders, there, self._run.results.get)
+        answers = self._link.send(orders, connected, self._run.results.get)
         return {job.task.client: answers[node] for node, mine in by_node.items() for job in mine}
 
     def _version(self, job: Job) -> int:

@@ -68,8 +68,8 @@ class Link:
             known = list(self._nodes.values())
             held = {number for description in known for number in description.numbers}
             wanted = max((description.of for description in known), default=0)
-            there = len(held) >= wanted if wanted else len(known) >= max(nodes, 1)
-            if known and there and len(known) >= nodes:
+            complete = len(held) >= wanted if wanted else len(known) >= max(nodes, 1)
+            if known and complete and len(known) >= nodes:
                 break
             if time.monotonic() > end:
                 need = f"{wanted} clients" if wanted else f"{nodes} nodes"
@@ -84,6 +84,7 @@ class Link:
         return self._number_clients()
 
     def _number_clients(self) -> tuple[str, list[RemoteClient]]:
+        """Number the clients of all nodes, and return the form of their data and the clients."""
         known = self._nodes
         places = [
             (name, node, place)
@@ -137,12 +138,12 @@ class Link:
             validation=tables.get("validation"),
         )
 
-    def _to_ask(self, there: set[int], again: float) -> set[int]:
+    def _to_ask(self, connected: set[int], again: float) -> set[int]:
         """Return the nodes that are to describe themselves: new ones, and those that could not when they were
         asked `again` seconds ago or earlier."""
         now = time.monotonic()
         waiting = {node for node, (asked, _) in self._troubled.items() if now - asked < again}
-        return there - self._nodes.keys() - waiting
+        return connected - self._nodes.keys() - waiting
 
     def _describe(self, nodes: set[int], timeout: float) -> None:
         """Ask nodes to describe themselves, and keep their descriptions."""
@@ -163,17 +164,17 @@ class Link:
     def refresh(self) -> set[int]:
         """Return the nodes that are connected. The clients of a node that has come back under another number
         are found there from now on."""
-        there = node_ids(self.grid)
+        connected = node_ids(self.grid)
         for name, home in self._home.items():
-            if home[0] in there:  # the first node of a client comes before any that took its place
+            if home[0] in connected:  # the first node of a client comes before any that took its place
                 self._where[name] = home
-        new = self._to_ask(there, LATER)
+        new = self._to_ask(connected, LATER)
         self._describe(new, DESCRIBE)
         for node in new & self._nodes.keys():
-            self._rejoin(node, self._nodes[node], there)
-        return there
+            self._rejoin(node, self._nodes[node], connected)
+        return connected
 
-    def _rejoin(self, node: int, description: Description, there: set[int]) -> None:
+    def _rejoin(self, node: int, description: Description, connected: set[int]) -> None:
         """Move clients of nodes that have gone to a new node that has clients of the same names and sizes."""
         for place, name in enumerate(description.names):
             if name not in self._where:
@@ -181,7 +182,7 @@ class Link:
                 continue
             before, old_place = self._where[name]
             had = self._nodes[before]
-            if before in there:
+            if before in connected:
                 self.say(f"another node calls a client '{name}', whose own node is there: it is left alone")
             elif had.samples[old_place] != description.samples[place]:
                 self.say(f"'{name}' has come back with another number of samples: it is left alone")
@@ -194,14 +195,14 @@ class Link:
         return self._where[self.names[client]]
 
     def send(
-        self, orders: Mapping[int, Order], there: set[int], result: Callable[[str], Tensors | None]
+        self, orders: Mapping[int, Order], connected: set[int], result: Callable[[str], Tensors | None]
     ) -> dict[int, RecordDict | Trouble]:
-        """Send orders, given by node, and return the answers by node. Nodes that are not in `there` count as
-        lost. A node that lacks the result of an earlier stage receives the order again, with what `result`
+        """Send orders, given by node, and return the answers by node. Nodes that are not in `connected` count
+        as lost. A node that lacks the result of an earlier stage receives the order again, with what `result`
         returns for that stage."""
         gone = Trouble("lost", "its node is not there")
-        answers: dict[int, RecordDict | Trouble] = {node: gone for node in orders if node not in there}
-        left = {node: order for node, order in orders.items() if node in there}
+        answers: dict[int, RecordDict | Trouble] = {node: gone for node in orders if node not in connected}
+        left = {node: order for node, order in orders.items() if node in connected}
         while left:
             again: dict[int, Order] = {}
             for node, answer in exchange(self.grid, left, self.timeout).items():
@@ -218,9 +219,9 @@ class Link:
 
     def end(self) -> None:
         """Tell all nodes that the run has ended."""
-        there = self.refresh()
+        connected = self.refresh()
         order = Order(action="forget", run=self.run)
-        orders = {node: order for node, _ in self._where.values() if node in there}
+        orders = {node: order for node, _ in self._where.values() if node in connected}
         exchange(self.grid, orders, DESCRIBE)
 
 

@@ -135,7 +135,7 @@ class Node:
         with closing(self._start(trial, 1)) as engine, engine.deterministic():
             for client, place in zip(order.clients, order.places, strict=True):
                 C = len(trial.federation.dataset.classes)
-                confusion, loss = test_model(engine, self._sent(), splits[place], C)
+                confusion, loss = evaluate_model(engine, self._sent(), splits[place], C)
                 content.update(totals_content(client, {"confusion": confusion, "loss": loss}))
         return content
 
@@ -204,7 +204,7 @@ class Node:
         return jobs
 
 
-def test_model(
+def evaluate_model(
     engine: Loop | Pool | Graphs, sent: Weights, split: Split | None, classes: int
 ) -> tuple[Tensor, Tensor]:
     """Return the confusion matrix [C, C] of a model on a split, and the sum of its losses."""

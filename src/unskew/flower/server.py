@@ -17,7 +17,7 @@ from unskew.flower.engine import FederatedRun
 from unskew.flower.form import dataset_of_form
 from unskew.flower.link import Link
 from unskew.flower.run_config import FederationSpec
-from unskew.flower.server_log import LogWatch, log, percent, what_leaves
+from unskew.flower.server_log import LogWatch, log, percent, what_clients_send
 from unskew.flower.settings import FlowerSettings
 from unskew.report.read import SavedRun as FinishedRun
 from unskew.runs import free_folder
@@ -46,7 +46,7 @@ def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: Fl
     federation = remote_federation(like, clients, seed=seed, recipe=recipe, test=test)
     here = experiment.model_copy(update={"engine": FLOWER, "device": "cpu", "fast": False})
     prepared = prepare(here, like, federation)
-    for sentence in what_leaves(settings, spec, test_at_sites=test_at_sites):
+    for sentence in what_clients_send(settings, spec, test_at_sites=test_at_sites):
         log(sentence)
     folder = Path(spec.out).expanduser() if spec.out else free_folder("-".join(prepared.experiment.words()))
     words = f"{folder.resolve()} {prepared.experiment.identity()} {federation.partition.index_sha256}"

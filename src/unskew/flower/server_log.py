@@ -16,7 +16,7 @@ def log(sentence: str) -> None:
     logging.getLogger("flwr").info("unskew: %s", sentence)
 
 
-def what_leaves(settings: FlowerSettings, spec: FederationSpec, *, test_at_sites: bool) -> list[str]:
+def what_clients_send(settings: FlowerSettings, spec: FederationSpec, *, test_at_sites: bool) -> list[str]:
     """Return sentences that say what a server receives from its clients: models, counts and reports."""
     sentences = ["what leaves a client: its model after training, how many samples it has and its mean loss."]
     for name in settings.method.parts:

@@ -22,7 +22,7 @@ from unskew.flower.form import dataset_of_form
 from unskew.flower.link import Link
 from unskew.flower.records import from_record, to_record
 from unskew.flower.run_config import FederationSpec
-from unskew.flower.server_log import left_out, log, what_leaves
+from unskew.flower.server_log import left_out, log, what_clients_send
 from unskew.flower.settings import AnyMethod, settings_of
 from unskew.models import frozen_tensors
 from unskew.result import Result, Round, Stage
@@ -62,7 +62,7 @@ class UnskewStrategy(Strategy):  # type: ignore[misc]
         begin = {} if initial_arrays is None else {"init": from_record(initial_arrays)}
         settings = settings_of(self._method, self._model, **self._conditions, **begin)
         trial = settings.server_trial(federation, num_rounds)
-        for sentence in what_leaves(settings, FederationSpec(), test_at_sites=True):
+        for sentence in what_clients_send(settings, FederationSpec(), test_at_sites=True):
             log(sentence)
         link.run = secrets.token_hex(16)
         serve = settings.program.base.server.serve
