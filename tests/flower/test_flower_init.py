@@ -58,7 +58,7 @@ def config_in(folder):
 
 
 def run_app(folder, nodes, **changes):
-    """The run of an app's settings across nodes, by the app's own files."""
+    """Run an app by its own files across nodes, with some settings changed, and return the run."""
     config = config_in(folder) | {key.replace("__", "."): value for key, value in changes.items()}
     package = folder / folder.name.replace("-", "_")
     experiment, spec = read_config(config)

@@ -1,4 +1,4 @@
-"""Sites with data of their own: tests at the sites, faults, memory and runs that go on."""
+"""Sites with data of their own: tests at the sites, faults, memory and resumed runs."""
 
 import shutil
 from functools import cache
@@ -41,7 +41,7 @@ HOSPITALS = [{"partition-id": number} for number in range(4)]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """Where nodes keep things. The working directory is no repository, whose state each run would ask for."""
+    """Return Flower's home. The working directory is no repository, so that runs do not look up its state."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
     return tmp_path / "flwr"
