@@ -51,9 +51,8 @@ def export(model: TrainedModel, to: str, path: Path, samples: Tensor) -> Exporte
     inputs = whole.raw(samples)
     # The batches differ in size from the traced one, to check that the exported model reads any size.
     batches = [inputs[:2], inputs[2:]]
-    with (
-        torch.no_grad()
-    ):  # a table's columns go through the whole model, prepared samples only through its core
+    with torch.no_grad():
+        # The core reads samples as a dataset holds them, the whole model the columns of a table.
         wanted = torch.cat(
             [model.core(batch).logits if inputs is samples else model(batch) for batch in batches]
         )

@@ -44,8 +44,8 @@ def load_model(
     model: if the network is made by code of your own, this code: a module, or a function or class that makes
     one. It is never chosen by the run folder."""
     file, tensors, path = read_model(Path(run))
-    columns = None if file.columns is None else _inside(path, Columns.from_json, file.columns)
-    words = None if file.words is None else _inside(path, Words.from_json, file.words)
+    columns = None if file.columns is None else _part(path, Columns.from_json, file.columns)
+    words = None if file.words is None else _part(path, Words.from_json, file.words)
     inputs = Inputs(file.inputs.kind, tuple(file.inputs.shape), file.inputs.vocabulary)
     _check(file, columns, words, path)
     if site is not None and (columns is None or site not in columns.sites):
@@ -88,17 +88,19 @@ def read_model(run: Path) -> tuple[record.ModelFile, Tensors, Path]:
     if text is None:
         raise UserError(f"{path} tells nothing of its model, as those of older versions: run it again.")
     file = _parse(text, path)
-    description = run / DESCRIPTION
-    if run.is_dir():
-        try:
-            other = description.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise _damaged(description, str(error)) from None
-        if _parse(other, description) != file:
-            raise UserError(
-                f"{description} and {path.name} are of two models: give another run, or run it again."
-            )
+    if run.is_dir() and _read_description(run / DESCRIPTION) != file:
+        raise UserError(
+            f"{run / DESCRIPTION} and {path.name} are of two models: give another run, or run it again."
+        )
     return file, tensors, path
+
+
+def _read_description(path: Path) -> record.ModelFile:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(path, str(error)) from None
+    return _parse(text, path)
 
 
 def _missing_weights(run: Path) -> UserError:
@@ -124,7 +126,7 @@ def _parse(text: str, path: Path) -> record.ModelFile:
         raise _damaged(path, str(error)) from None
 
 
-def _inside(path: Path, read: Callable[[object], Any], value: object) -> Any:
+def _part(path: Path, read: Callable[[object], Any], value: object) -> Any:
     try:
         return read(value)
     except UserError as error:

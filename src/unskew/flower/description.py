@@ -66,9 +66,9 @@ def read_description(content: RecordDict, share: Sequence[str]) -> Description:
     site = content.config_records["site"]
     names, numbers, samples = (tuple(site[name]) for name in ("names", "numbers", "samples"))
     if not names or len(names) != len(samples) or (numbers and len(numbers) != len(names)):
-        raise ValueError("its clients have not one name and one number each")
+        raise ValueError("its clients do not have one name and one number each")
     if not all(type(each) is int and 0 <= each <= MOST_SAMPLES for each in (*samples, *numbers)):
-        raise ValueError("its numbers are none")
+        raise ValueError("its numbers of samples or clients are invalid")
     form, of = site["form"], site["of"]
     if not isinstance(form, str) or type(of) is not int:
         raise ValueError("its data have no form")
@@ -83,9 +83,9 @@ def read_description(content: RecordDict, share: Sequence[str]) -> Description:
     expected = len(names), len(dataset_of_form(form, "").classes)
     for table in counts.values():
         if table.shape != expected or table.dtype.kind != "i":
-            raise ValueError("its counts are none")
+            raise ValueError("its counts have another shape or type")
         if (table < 0).any() or table.max(initial=0) > MOST_SAMPLES or table.sum() > MOST_SAMPLES:
-            raise ValueError("its counts are none")
+            raise ValueError("its counts are negative or too large")
     return Description(tuple(map(str, names)), numbers, of, samples, form, counts)
 
 

@@ -185,27 +185,30 @@ def _start_all(
     until = time.monotonic() + START + START_NODE * len(nodes)
     folder = Path(federation.folder)
     tls, keys, home = folder / "tls", folder / "keys", folder / "flwr"
-    own = ["--insecure"]
+    tls_options = ["--insecure"]
     if federation.secure:
-        own = ["--ssl-ca-certfile", str(tls / security.CA), "--ssl-certfile", str(tls / security.SERVER)]
-        own += ["--ssl-keyfile", str(tls / security.SERVER_KEY)]
+        tls_options = ["--ssl-ca-certfile", str(tls / security.CA)]
+        tls_options += ["--ssl-certfile", str(tls / security.SERVER)]
+        tls_options += ["--ssl-keyfile", str(tls / security.SERVER_KEY)]
     tell(f"starting the SuperLink at {federation.address}")
-    link = ["--host", host, "--port", str(port), "--database", str(home / "superlink.db"), *own]
-    link += ["--disable-runtime-dependency-installation", *["--enable-supernode-auth"] * federation.secure]
-    federation = _start(federation, "superlink", "flower-superlink", link, port, home)
+    link_options = ["--host", host, "--port", str(port), *tls_options]
+    link_options += ["--database", str(home / "superlink.db"), "--disable-runtime-dependency-installation"]
+    link_options += ["--enable-supernode-auth"] * federation.secure
+    federation = _start(federation, "superlink", "flower-superlink", link_options, port, home)
     with connect(federation) as control:
         _wait(federation, lambda: [] if list_nodes(control) is not None else ["superlink"], until)
         if federation.secure:
             register_keys(federation, control, [keys / f"node-{number}" for number in range(len(nodes))])
         tell(f"starting {len(nodes)} SuperNode{'s' * (len(nodes) > 1)}")
-        for number, (config, mine) in enumerate(nodes):
+        for number, (config, node_port) in enumerate(nodes):
             name = f"node-{number}"
-            node = ["--superlink", federation.address, "--port", str(mine), "--node-config", config, *own]
+            node_options = ["--superlink", federation.address, "--port", str(node_port), *tls_options]
+            node_options += ["--node-config", config]
             if federation.secure:
-                node += ["--root-certificates", str(tls / security.CA)]
-                node += ["--auth-supernode-private-key", str(keys / name)]
+                node_options += ["--root-certificates", str(tls / security.CA)]
+                node_options += ["--auth-supernode-private-key", str(keys / name)]
             # Each node has its own home: in a shared one, a node could read an app that another is unpacking.
-            federation = _start(federation, name, "flower-supernode", node, mine, folder / name)
+            federation = _start(federation, name, "flower-supernode", node_options, node_port, folder / name)
         _wait(federation, lambda: offline_nodes(federation, list_nodes(control)), until)
     return federation
 

@@ -121,7 +121,7 @@ class Order:
             raise UserError(f"the server asks for '{order.action}': use the same unskew at server and sites.")
         numbers = (order.round, order.rounds, order.version, *order.clients, *order.places, *order.versions)
         if not all(type(number) is int and number >= 0 for number in numbers):  # they become file names
-            raise UserError("the server sends no numbers: use the same unskew at server and sites.")
+            raise UserError("the server sends invalid numbers: use the same unskew at server and sites.")
         return order
 
 
@@ -226,7 +226,7 @@ def read_totals(content: RecordDict, client: int, classes: int) -> tuple[np.ndar
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         return f"its answer cannot be read ({error})"
     if confusion.dtype != torch.int64 or confusion.shape != (classes, classes) or bool((confusion < 0).any()):
-        return "its confusion matrix is none of these classes"
+        return "its confusion matrix does not fit the classes"
     if loss.shape or not loss.is_floating_point() or not bool(loss.isfinite()):
         return "its loss is not one finite number"
     return confusion.numpy(), float(loss)

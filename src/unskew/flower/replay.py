@@ -94,7 +94,7 @@ class _Replay(Run):
         if options.get("aside"):
             self._engines.pop(id(trial))
         if name not in self._order.stages:
-            raise DivergedError(f"stage '{name}' has come to nothing.")
+            raise DivergedError(f"stage '{name}' has no result.")
         return _Earlier(name, self._find)
 
     def ask(self, name: str, query: Query, *_: object, trial: Trial | None = None, **__: object) -> Any:

@@ -18,6 +18,7 @@ from unskew.user_code import is_code
 
 Config = Mapping[str, Any]
 EVERY_ROUND = "every=1"
+"""The checkpoints of a federation, which have to be as frequent as the versions that clients keep."""
 
 
 class FederationSpec(Spec):
