@@ -31,9 +31,9 @@ class Site:
     of: int = 0
     """How many clients the whole federation has; 0 if the node does not know it."""
     tests: tuple[Split | None, ...] = ()
-    """The test samples of each client, None for a client without any."""
+    """The test samples of each client; None or an empty split if it has none."""
     validations: tuple[Split | None, ...] = ()
-    """The validation samples of each client, None for a client without any."""
+    """The validation samples of each client; None or an empty split if it has none."""
 
 
 def scaled(data: Dataset, scale: MeanAndStd | None = None) -> Dataset:
