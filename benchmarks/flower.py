@@ -22,7 +22,7 @@ from pathlib import Path
 
 from unskew.experiment import Experiment, load_data, prepare
 from unskew.flower import local
-from unskew.flower.init import write_app
+from unskew.flower.new_app import write_app
 from unskew.train import train
 
 SETTINGS = {

@@ -62,15 +62,15 @@ from unskew.cli import main as command_line
 from unskew.data.augment import Augment
 from unskew.data.importers import flbench_dataset
 from unskew.experiment import Experiment, assign, load_data, method_table, partition, prepare, read
-from unskew.final import final_features
+from unskew.labelled_runs import read as read_runs
+from unskew.model_features import final_features
+from unskew.model_files import load_model
 from unskew.predictions import predict
-from unskew.reading import read as read_runs
 from unskew.report.page import embed, page_data
 from unskew.report.read import coming
 from unskew.report.table import tabulate
 from unskew.report.table_text import WRITERS
 from unskew.testing import hard_trial
-from unskew.trained import load_model
 from unskew.tune.space import parse_over
 
 LONGEST = 5.0

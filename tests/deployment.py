@@ -1,4 +1,4 @@
-"""A federation of Flower's own processes on this machine, and an app whose clients do what they are told."""
+"""A federation of Flower's own processes on this machine, and an app whose clients follow instructions."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from unskew.flower import local, processes
-from unskew.flower.init import write_app
+from unskew.flower.new_app import write_app
 from unskew.report.read import read_run
 
 SETTINGS = {
@@ -23,9 +23,9 @@ SETTINGS = {
     "budget.epochs": 1,
 }
 PATIENCE = 300.0
-"""Seconds after which something that should have happened will not."""
+"""Seconds to wait for something that should happen."""
 
-CLIENT = '''"""A site that waits, fails or lies in a round where a file of this name is in a folder."""
+CLIENT = '''"""A site that waits, fails or sends a bad update if a folder has a file that says so."""
 
 import time
 from pathlib import Path
@@ -68,7 +68,7 @@ def train(message, context):
 
 
 def until(there, what, patience=PATIENCE):
-    """Wait until something is there, and return it."""
+    """Wait until a function returns something true, and return it."""
     end = time.monotonic() + patience
     while not (found := there()):
         assert time.monotonic() < end, f"{what}: not within {patience:g} s"
@@ -81,18 +81,18 @@ class Started:
 
     def __init__(self, command, log, folder):
         self.log, self.folder = log, folder
-        with log.open("w") as out:  # no pipe that somebody has to read
+        with log.open("w") as out:  # no pipe, which would have to be read
             self.process = subprocess.Popen(command, shell=True, stdout=out, stderr=subprocess.STDOUT)
 
     def end(self):
-        """What it has said, when it has ended."""
+        """Wait until it has ended, and return its output."""
         until(lambda: self.process.poll() is not None, f"flwr run has ended ({self.log})")
         return self.log.read_text()
 
 
 class Deployment:
-    """A SuperLink and two SuperNodes with TLS and keys, in a folder; apps and runs lie beside them. With
-    `state` those that are up already, wherever they are."""
+    """A SuperLink and two SuperNodes with TLS and keys, in a folder that also has apps and runs. With
+    `state`, it is a federation that is up already, in another folder."""
 
     def __init__(self, folder, state=None):
         self.folder, self.state = folder, state
@@ -113,34 +113,34 @@ class Deployment:
         return local.down(self.place)
 
     def app(self, name, settings=None):
-        """The folder of an app that was written as `unskew flower init` does."""
+        """Write an app as `unskew flower init` does, and return its folder."""
         folder = self.folder / name
         write_app(folder, settings or SETTINGS, like=None, nodes=2)
         return folder
 
-    def told_app(self, name):
-        """The same, with clients that do what files in the folder `told` say."""
+    def instructed_app(self, name):
+        """Write an app whose clients follow the files in the folder `instructions`, and return its folder."""
         folder = self.app(name)
-        (self.folder / "told").mkdir(exist_ok=True)
-        (folder / name / "client_app.py").write_text(CLIENT.format(folder=str(self.folder / "told")))
+        (self.folder / "instructions").mkdir(exist_ok=True)
+        (folder / name / "client_app.py").write_text(CLIENT.format(folder=str(self.folder / "instructions")))
         return folder
 
-    def tell(self, what, client, round):
-        (self.folder / "told" / f"{what} {client} {round}").touch()
+    def instruct(self, what, client, round):
+        (self.folder / "instructions" / f"{what} {client} {round}").touch()
 
-    def tell_nothing(self):
-        """Take back what clients were told."""
-        for path in (self.folder / "told").iterdir():
+    def clear_instructions(self):
+        """Remove all instructions for clients."""
+        for path in (self.folder / "instructions").iterdir():
             path.unlink()
 
     def held(self, client, round):
-        """Wait until a client has come to where it should wait."""
-        path = self.folder / "told" / f"held {client} {round}"
+        """Wait until a client is held in a round."""
+        path = self.folder / "instructions" / f"held {client} {round}"
         until(path.exists, f"client {client} is held in round {round}")
         path.unlink()
 
     def release(self, client, round):
-        (self.folder / "told" / f"hold {client} {round}").unlink()
+        (self.folder / "instructions" / f"hold {client} {round}").unlink()
 
     def begin(self, app, out, settings=None):
         """Start a run that writes the folder `out`, with some of the app's settings changed."""
@@ -152,38 +152,38 @@ class Deployment:
         return Started(f"{line} -c '{said}'", self.folder / f"run-{self.begun}.log", folder)
 
     def run(self, app, out, settings=None):
-        """The run, which has to end well, and what `flwr run` said of it."""
+        """Run an app, which has to end well, and return the run and the output of `flwr run`."""
         started = self.begin(app, out, settings)
         said = started.end()
         assert (started.folder / "summary.json").exists(), said
         return read_run(started.folder), said
 
     def flwr(self, *arguments):
-        """What another command of Flower's tells as JSON."""
+        """Return the JSON that another command of Flower prints."""
         line = local.run_command(self.place).replace("run APP unskew --stream", " ".join(arguments))
         done = subprocess.run(f"{line} --format json", shell=True, capture_output=True, text=True, check=True)
         return json.loads(done.stdout)
 
     def runs(self):
-        """What the SuperLink says of every run, the last first."""
+        """Return what the SuperLink reports of every run, the last first."""
         return self.flwr("list", "unskew")["runs"]
 
     def named(self, command):
-        """The numbers of the processes of this federation whose command has this name."""
+        """Return the numbers of the federation's processes whose command has this name."""
         every = processes.running(self.state.mark)
         return [pid for pid in every if any(Path(word).name == command for word in _read(pid, "cmdline")[:2])]
 
     def environments(self, command):
-        """The environments of these processes."""
+        """Return the environments of the processes whose command has this name."""
         return [found for pid in self.named(command) if (found := _environment(pid))]
 
     def of_node(self, number):
-        """The numbers of all processes of a SuperNode."""
+        """Return the numbers of all processes of a SuperNode."""
         home = f"FLWR_HOME={self.place / f'node-{number}'}"
         return [pid for pid in processes.running(self.state.mark) if home in _read(pid, "environ")]
 
     def kill_node(self, number):
-        """End a SuperNode and all that it has started at once; return what it takes to start it again."""
+        """Kill a SuperNode and its descendants. Return its process and environment, to start it again."""
         process = self.state.nodes[number]
         environment = _environment(process.pid)
         while mine := self.of_node(number):
@@ -191,7 +191,7 @@ class Deployment:
         return process, environment
 
     def kill_client(self, number):
-        """End the ClientApp of a SuperNode at once."""
+        """Kill the ClientApp of a SuperNode."""
         kill(set(self.of_node(number)) & set(self.named("flwr-clientapp")))
 
     def start_node(self, process, environment):
@@ -204,7 +204,7 @@ class Deployment:
 
 
 def _read(pid, what):
-    """The words in one of the files that the system has of a process."""
+    """Return the strings in a file of a process under /proc."""
     try:
         return Path(f"/proc/{pid}/{what}").read_text(errors="replace").rstrip("\0").split("\0")
     except OSError:  # it has ended
@@ -216,7 +216,7 @@ def _environment(pid):
 
 
 def kill(pids):
-    """End processes at once."""
+    """Kill processes, and wait until they have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

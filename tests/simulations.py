@@ -1,11 +1,11 @@
-"""Runs across the nodes of a federation, held to the same experiment on the loop engine in this process."""
+"""Compares runs across the nodes of a federation with the same experiment on the loop engine here."""
 
 import torch
 from safetensors.torch import load_file
 
 from unskew import engines
 from unskew.experiment import load_data, prepare
-from unskew.flower.app import read_config
+from unskew.flower.run_config import read_config
 from unskew.rounds import initial_state, run_round, sample_cohort
 from unskew.train import train
 
@@ -17,13 +17,13 @@ def _prepared(config):
 
 
 def simulated(config):
-    """What a run config comes to on the loop engine."""
+    """Return the result of a run config on the loop engine."""
     prepared = _prepared(config)
     return train(prepared.trial, prepared.method)
 
 
 def simulated_without(config, client, rounds):
-    """What it comes to when a client takes no part in some rounds: the weights, and the rounds."""
+    """Return the weights and rounds of a run config if a client takes no part in some rounds."""
     prepared = _prepared(config)
     trial, method = prepared.trial, prepared.method
     engine = engines.start(trial)
@@ -32,15 +32,15 @@ def simulated_without(config, client, rounds):
         every = sample_cohort(trial, round)
         return [task for task in every if task.client != client or round + 1 not in rounds]
 
-    state, told = initial_state(method, engine.initial), []
+    state, rounds_done = initial_state(method, engine.initial), []
     while state.round < trial.budget.rounds:
         state, round = run_round(trial, method, engine, state, sampler=sampler)
-        told.append(round)
-    return state.server.weights, told
+        rounds_done.append(round)
+    return state.server.weights, rounds_done
 
 
 def assert_same(run, result):
-    """To the last bit, in a run's folder and in the result of a simulation."""
+    """Assert that a run and the result of a simulation are the same, to the last bit."""
     assert_same_weights(run, result.weights)
     assert run.summary.confusion == result.final.confusion.tolist()
     for line, round in zip(run.rounds, result.rounds, strict=True):
@@ -49,7 +49,7 @@ def assert_same(run, result):
 
 
 def assert_same_weights(run, weights):
-    """The model in a run's folder has these weights, to the last bit."""
+    """Assert that the model of a run has these weights, to the last bit."""
     trained = load_file(run.path / "model.safetensors")
     mine = weights.params | weights.buffers
     assert trained.keys() == mine.keys()

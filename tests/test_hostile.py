@@ -32,8 +32,8 @@ from unskew import UserError, load
 from unskew.cli import main
 from unskew.data import bounded, fetch
 from unskew.data.importers import flbench_dataset
-from unskew.final import final_features
-from unskew.reading import read
+from unskew.labelled_runs import read
+from unskew.model_features import final_features
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 

@@ -1,4 +1,4 @@
-"""Models, partitions and weights of one's own, from files: on the command line, in experiments, resumed."""
+"""The user's own models, partitions and weights from files: on the command line, in experiments, resumed."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_an_edited_method_is_another_experiment(files, unskew, no_workers):
 
 
 def test_a_method_that_failed_at_once_may_be_fixed(files, unskew, no_workers):
-    """Nothing has come of its earlier content."""
+    """No run has results of the earlier content of its file."""
     write_methods(mine="1 / 0 +", other="+")
     compared = ("compare", "other.py", "mine.py", *BRIEF, "--seeds", "1,2", "--out", "all")
     assert unskew(*compared).code == 2

@@ -1,4 +1,4 @@
-"""What was trained is used: loaded, asked, exported and saved."""
+"""The use of trained models: loading, prediction, export and saving."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unskew.data.own import from_arrays
 from unskew.methods import METHODS
 from unskew.methods.assemble import assemble
 from unskew.models import Tuning
-from unskew.trained import TrainedModel
+from unskew.trained_model import TrainedModel
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 BRIEF = ["--rounds", "1", "--epochs", "1", "--engine", "loop", "--quiet", "--json"]
@@ -45,7 +45,7 @@ def confusion(model: TrainedModel, dataset: Dataset, raw: Any = None) -> NDArray
 
 
 def whole_confusion(folder: Path, dataset: Dataset) -> NDArray[np.int64]:
-    """Of the model of a run, or summed over those of its clients."""
+    """Return the confusion matrix of the model of a run, summed over clients that have a model each."""
     told = json.loads((folder / "model.json").read_text())
     clients = [each["client"] for each in told["network"].get("clients", [])] or [None]
     return np.sum([confusion(load_model(folder, client=each), dataset) for each in clients], axis=0)
@@ -225,7 +225,7 @@ HEART = (
 
 
 def patients() -> list[list[str]]:
-    """Those of Cleveland, as the file has them."""
+    """Return the rows of the patients of Cleveland, as the file has them."""
     from unskew.data.sources import heart
 
     path = Path(heart.__file__).parent / "heart_disease" / "processed.cleveland.data"

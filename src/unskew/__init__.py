@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from unskew.data.augment import Augment
     from unskew.errors import UserError
     from unskew.method import Method
+    from unskew.model_files import load_model
     from unskew.program import Program
     from unskew.result import Result, Round
     from unskew.train import train
-    from unskew.trained import TrainedModel, load_model
+    from unskew.trained_model import TrainedModel
     from unskew.trial import Budget, Evaluation, Faults, Probe, Stop, Trial
 
 __all__ = [
@@ -64,10 +65,11 @@ _MODULES = {
     "data.augment": ("Augment",),
     "errors": ("UserError",),
     "method": ("Method",),
+    "model_files": ("load_model",),
     "program": ("Program",),
     "result": ("Result", "Round"),
     "train": ("train",),
-    "trained": ("TrainedModel", "load_model"),
+    "trained_model": ("TrainedModel",),
     "trial": ("Budget", "Evaluation", "Faults", "Probe", "Stop", "Trial"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -1,4 +1,4 @@
-"""A trained model for other programs, checked against itself on real inputs."""
+"""Exports a trained model for other programs, and compares the exported one with it on real inputs."""
 
 from __future__ import annotations
 
@@ -19,38 +19,40 @@ from unskew.errors import UserError, unknown
 from unskew.files import replacing
 from unskew.models.standardised import make_plain
 from unskew.record import to_json
-from unskew.trained import TrainedModel
+from unskew.trained_model import TrainedModel
 
 LARGEST_DIFFERENCE = 1e-4
-"""Between logits of the original and of what was written, as a part of the largest logit, or of 1."""
+"""The largest allowed difference between logits of the original and the exported model, relative to the
+largest logit, or to 1 if that is larger."""
 
 
 @dataclass(frozen=True, eq=False)
 class Exported:
-    """What was written, and how near it is to the original."""
+    """An exported model, and how closely it agrees with the original."""
 
     path: Path
     inputs: str
-    """What it reads, in words."""
+    """The type and shape of its inputs, in words."""
     samples: int
-    """How many it was checked on."""
+    """The number of samples on which it was checked."""
     difference: float
-    """The largest between two logits."""
+    """The largest difference between two logits."""
 
 
 def export(model: TrainedModel, to: str, path: Path, samples: Tensor) -> Exported:
-    """Write a model to a file of the kind that `to` names, and check what was written on these samples, which
-    are as a dataset holds them."""
+    """Write a model to a file in the format that `to` names, and check the exported model on samples of a
+    dataset. If it differs from the original, write nothing and raise a UserError."""
     if to not in WRITERS:
         raise unknown("kind of export", to, WRITERS)
     if len(samples) < 4:
         raise UserError(f"the check needs 4 samples or more and has {len(samples)}: give such with --check.")
-    model = _plain(model)
+    model = _with_plain_layers(model)
     whole = Exportable(model).eval()
     inputs = whole.raw(samples)
-    # Of another size than it was traced with, so that it is seen to read any.
+    # The batches differ in size from the traced one, to check that the exported model reads any size.
     batches = [inputs[:2], inputs[2:]]
-    with torch.no_grad():  # of features where the columns of a table stay outside
+    with torch.no_grad():
+        # The core reads samples as a dataset holds them, the whole model the columns of a table.
         wanted = torch.cat(
             [model.core(batch).logits if inputs is samples else model(batch) for batch in batches]
         )
@@ -69,7 +71,7 @@ def export(model: TrainedModel, to: str, path: Path, samples: Tensor) -> Exporte
 
 
 class Exportable(nn.Module):
-    """The part of a model that is all tensors, with logits and probabilities as outputs."""
+    """The part of a model that computes with tensors only. Its outputs are logits and probabilities."""
 
     def __init__(self, model: TrainedModel) -> None:
         super().__init__()
@@ -89,7 +91,8 @@ class Exportable(nn.Module):
                     self.reads = f"float64 [n, {len(columns)}], NaN where a value is missing"
 
     def raw(self, samples: Tensor) -> Tensor:
-        """What these samples were before the columns of a table became features."""
+        """Return the inputs of the exported model for these samples. If it reads the columns of a table, they
+        are computed from the features."""
         return self.columns.undo(samples) if isinstance(self.columns, ColumnsInside) else samples
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,12 +101,12 @@ class Exportable(nn.Module):
 
 
 def all_numbers(columns: Sequence[InputColumn]) -> bool:
-    """Whether a table's cells are all numbers, categories too, so that a graph of tensors can read them."""
+    """Say whether all categories of a table are numbers, so that its cells fit into a tensor."""
     return all(isinstance(cell_of(each), float) for column in columns for each in column.categories)
 
 
 class ColumnsInside(nn.Module):
-    """What `Columns.apply` does, in tensors: float64 [n, columns] to float32 [n, features]."""
+    """Does the same as `Columns.apply` with tensors: float64 [n, columns] to float32 [n, features]."""
 
     def __init__(self, columns: Sequence[InputColumn]) -> None:
         super().__init__()
@@ -114,14 +117,14 @@ class ColumnsInside(nn.Module):
         nan = float("nan")
         self.fill: Tensor
         self.register_buffer("fill", _numbers([each if isinstance(each, float) else nan for each in fills]))
-        # At least one, which no value equals: ONNX has no largest of none.
+        # At least one entry, NaN, which no value equals: ONNX cannot reduce an empty axis.
         most = max(1, *(len(column.unknown) for column in columns))
         unknown = [[*column.unknown, *[nan] * (most - len(column.unknown))] for column in columns]
         self.unknown: Tensor
         self.register_buffer("unknown", _numbers(unknown))
 
     def _by_feature(self) -> dict[str, Tensor]:
-        """Of every feature the column it comes from, its kind, scale and category."""
+        """Return tensors with an entry for every feature: its column, kind, mean, scale and category."""
         rows = [
             (at, kind, column.mean, column.scale, category)
             for at, column in enumerate(self.columns)
@@ -145,7 +148,7 @@ class ColumnsInside(nn.Module):
         return torch.where(kind == NUMBER, number, torch.where(kind == CATEGORY, own, flag)).float()
 
     def undo(self, features: Tensor) -> Tensor:
-        """Numbers that become these features; NaN where a value is flagged as missing."""
+        """Return numbers that `forward` turns into these features, NaN for values flagged as missing."""
         parts, start = list[Tensor](), 0
         for column in self.columns:
             x = features[:, start : start + len(column.features)].double()
@@ -156,14 +159,14 @@ class ColumnsInside(nn.Module):
             else:
                 hot = x[:, : len(column.categories)]
                 known = _numbers([cell_of(each) for each in column.categories])
-                # A number that is no category has the same features as one that no training row had.
+                # All features are 0 for an unknown category, so any number that is no category fits.
                 value = torch.where(hot.sum(dim=1) == 0, known.max() + 1, known[hot.argmax(dim=1)])
             parts.append(torch.where(missing, torch.full_like(value, torch.nan), value))
         return torch.stack(parts, dim=1)
 
 
 NUMBER, CATEGORY, FLAG = range(3)
-"""What a feature is: a scaled number, whether a value is of a category, whether it is missing."""
+"""The kinds of features: a scaled number, whether a value is of a category, whether it is missing."""
 
 
 def _numbers(values: object) -> Tensor:
@@ -171,7 +174,7 @@ def _numbers(values: object) -> Tensor:
 
 
 class MeanOfEmbeddings(nn.Module):
-    """nn.EmbeddingBag in mode mean, in operations that every format has."""
+    """Does the same as nn.EmbeddingBag in mode mean, with operations that every format has."""
 
     def __init__(self, bag: nn.EmbeddingBag) -> None:
         super().__init__()
@@ -183,8 +186,9 @@ class MeanOfEmbeddings(nn.Module):
         return total / counted.sum(dim=1).clamp(min=1)
 
 
-def _plain(model: TrainedModel) -> TrainedModel:
-    """The model in float32, without layers that formats lack, and with weights as they are used."""
+def _with_plain_layers(model: TrainedModel) -> TrainedModel:
+    """Return a copy of the model in float32, with its standardised layers and embedding bags replaced by
+    plain ones that compute the same."""
     model = copy.deepcopy(model).cpu().float()
     model.core.bf16 = False
     make_plain(model)
@@ -200,7 +204,7 @@ Runner = Callable[[Tensor], Tensor]
 def _program(whole: Exportable, inputs: Tensor) -> torch.export.ExportedProgram:
     try:
         return torch.export.export(whole, (inputs,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
-    except Exception as error:  # whatever code of one's own does that cannot be traced
+    except Exception as error:  # any error of code that cannot be traced
         said = " ".join(str(error).split())[:200]
         raise UserError(
             f"the model cannot be traced for export ({type(error).__name__}: {said}): let its forward do "
@@ -245,7 +249,7 @@ def _onnx(whole: Exportable, inputs: Tensor, path: Path, model: TrainedModel) ->
 
 
 def _torch_export(whole: Exportable, inputs: Tensor, path: Path, model: TrainedModel) -> Runner:
-    made = BytesIO()  # PyTorch's writer ends the process where a disk is full
+    made = BytesIO()  # in memory first: PyTorch's writer ends the process if the disk is full
     torch.export.save(_program(whole, inputs), made, extra_files=_metadata(model, whole.reads))
     path.write_bytes(made.getvalue())
     with path.open("rb") as file:
@@ -263,12 +267,12 @@ WRITERS: dict[str, Callable[[Exportable, Tensor, Path, TrainedModel], Runner]] =
     "onnx": _onnx,
     "torch-export": _torch_export,
 }
-"""What a model can be exported to. Each writes a file, reads it back, and returns what runs it."""
+"""The formats of export. Each function writes a file, reads it back, and returns a function that runs it."""
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Without what PyTorch's exporter says of itself."""
+    """Silence the log lines and warnings of PyTorch's exporter."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unskew.data import Federation
 from unskew.errors import unknown
-from unskew.final import draw_tsne
+from unskew.model_features import draw_tsne
 from unskew.report import figures
 from unskew.report.read import SavedRun
 from unskew.run_sources import RunSources, gathered

@@ -1,13 +1,11 @@
-"""What a trained model says of samples in files, and the table of it."""
+"""A trained model's predictions on the samples of a file, and their table."""
 
 from __future__ import annotations
 
 import csv
 import io
-import warnings
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,46 +13,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unskew.data.bounded import check_regular
-from unskew.data.images import SUFFIXES, has_size, list_images, read_images
-from unskew.data.own import npz_arrays, shortened
-from unskew.data.tables import read_like, read_texts
 from unskew.errors import UserError
 from unskew.report.escape import escape_csv
-from unskew.trained import TrainedModel
+from unskew.sample_files import read_samples
+from unskew.trained_model import TrainedModel
 
 BATCH = 500
-"""Samples that go through the model at once."""
-READ_AT_ONCE = 1024
-"""Images: those of a large folder do not all fit into memory."""
-TEXT = "text"
-"""The column that texts stand in, where they do not stand in those of the training data."""
-
-
-@dataclass(frozen=True, eq=False)
-class NamedSamples:
-    """Samples of a file or folder, as the model's `core` reads them."""
-
-    names: list[str]
-    inputs: Tensor
-
-
-@dataclass(eq=False)
-class SampleReader:
-    """Samples as they are read, and what there is to say of them when all are."""
-
-    called: str
-    """What a sample is called by: row, file or sample."""
-    parts: Iterator[NamedSamples]
-    notes: list[str] = field(default_factory=list)
+"""The most samples in a batch."""
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model says of every sample."""
+    """A model's predictions, one for every sample."""
 
     called: str
-    """What a sample is called by: row, file or sample."""
+    """The word for what names a sample: row, file or sample."""
     names: list[str]
     classes: tuple[str, ...]
     probabilities: NDArray[np.float32]
@@ -63,17 +36,18 @@ class Predictions:
 
     @property
     def predicted(self) -> list[str]:
-        """The most probable class of each."""
+        """The most probable class of each sample."""
         return [self.classes[at] for at in self.probabilities.argmax(axis=1).tolist()]
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many samples are of each class."""
+        """How many samples are predicted as each class."""
         found = Counter(self.predicted)
         return {name: found[name] for name in self.classes}
 
     def to_csv(self) -> str:
-        """A row for every sample: what it is called, its class, and the probability of every class."""
+        """Return a table with a row for every sample: its name, its predicted class, and the probability of
+        every class."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([self.called, "class", *(f"probability:{name}" for name in self.classes)])
@@ -85,11 +59,11 @@ class Predictions:
 
 @torch.no_grad()
 def predict(model: TrainedModel, path: Path) -> Predictions:
-    """What a model says of a file's or folder's samples."""
-    reading = read_samples(model, path)
+    """Return a model's predictions on the samples of a file or folder."""
+    reader = read_samples(model, path)
     names, probabilities = list[str](), list[Tensor]()
-    for part in reading.parts:
-        # Mixed where a batch is normalised by its own samples: a file may be sorted by class.
+    for part in reader.parts:
+        # A file may be sorted by class, so samples are shuffled if each batch is normalised by itself.
         order = torch.arange(len(part.names))
         if model.core.by_batch:
             order = torch.randperm(len(order), generator=torch.Generator().manual_seed(0))
@@ -98,128 +72,17 @@ def predict(model: TrainedModel, path: Path) -> Predictions:
         if not bool(found.isfinite().all()):
             bad = int((~found.isfinite()).any(dim=1).nonzero()[0])
             raise UserError(
-                f"the model gives no number for {reading.called} {part.names[bad]} of {path}: its values "
+                f"the model gives no number for {reader.called} {part.names[bad]} of {path}: its values "
                 "are out of all bounds, or the model's weights are; give others."
             )
         probabilities.append(found)
         names += part.names
-    notes = reading.notes
+    notes = reader.notes
     if model.core.by_batch:
         notes.append(
             "the model normalises each batch by its own statistics: a prediction depends on the others "
             f"in its batch of up to {BATCH}."
         )
     return Predictions(
-        reading.called, names, model.classes, torch.cat(probabilities).float().numpy(), tuple(notes)
+        reader.called, names, model.classes, torch.cat(probabilities).float().numpy(), tuple(notes)
     )
-
-
-def read_samples(model: TrainedModel, path: Path) -> SampleReader:
-    """The samples of a file or folder that this model reads."""
-    if not path.exists():
-        raise UserError(f"{path} does not exist: give the path of a file or folder.")
-    kind, suffix = model.model_file.inputs.kind, path.suffix.lower()
-    if not path.is_dir():
-        check_regular(path)
-        if suffix == ".npz":
-            return _arrays(model, path)
-    if kind == "image" and (path.is_dir() or suffix in SUFFIXES):
-        return _images(model, path)
-    if kind == "table" and not path.is_dir():
-        return _table(model, path)
-    if kind == "text" and not path.is_dir():
-        return _texts(model, path)
-    wanted = {
-        "image": "images: give a folder of them, an image or an .npz file",
-        "table": "tables: give a .csv, .parquet or .npz file",
-        "text": "texts: give a .txt file with a text in each line, a .csv or .parquet file",
-    }
-    what = "a folder" if path.is_dir() else "a file"
-    raise UserError(f"{path} is {what}, and the model reads {wanted[kind]}.")
-
-
-def _images(model: TrainedModel, path: Path) -> SampleReader:
-    channels, height, width = model.model_file.inputs.shape
-    if channels not in (1, 3):
-        raise UserError(f"the model reads images of {channels} channels: give an .npz file with such ones.")
-    files = list_images(path) if path.is_dir() else [path]
-    if not files:
-        raise UserError(f"{path} holds no images: give another folder.")
-
-    def read() -> Iterator[NamedSamples]:
-        resized = 0
-        for start in range(0, len(files), READ_AT_ONCE):
-            part = files[start : start + READ_AT_ONCE]
-            resized += sum(not has_size(file, (width, height)) for file in part)
-            images = read_images(part, channels, (width, height))
-            below = [file.relative_to(path).as_posix() if path.is_dir() else file.name for file in part]
-            yield NamedSamples(below, torch.from_numpy(images))
-        if resized:
-            reader.notes.append(
-                f"{resized} of {len(files)} images were resized to {width}x{height}, the size that the model "
-                "reads."
-            )
-
-    reader = SampleReader("file", read())
-    return reader
-
-
-def _arrays(model: TrainedModel, path: Path) -> SampleReader:
-    arrays = npz_arrays(path)
-    name = next((each for each in ("x", "x_test", *arrays) if each in arrays), "")
-    if not name or (name not in ("x", "x_test") and len(arrays) > 1):
-        raise UserError(f"{path} holds {shortened(sorted(arrays)) or 'nothing'}: name its samples x.")
-    if arrays[name].ndim < 2 or not len(arrays[name]):
-        raise UserError(f"{path} has '{name}' of shape {list(arrays[name].shape)}: give [n, ...] samples.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            inputs = model.preprocess(arrays[name])
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    return SampleReader("sample", iter([NamedSamples([str(at) for at in range(len(inputs))], inputs)]))
-
-
-def _table(model: TrainedModel, path: Path) -> SampleReader:
-    columns = model.columns
-    if columns is None:
-        raise UserError(
-            f"the model was trained on arrays, whose columns have no names: give {path.name} as an .npz file "
-            "with x."
-        )
-    table = read_like(path, columns, site=model.site)
-    notes, rows = [], table.rows
-    used = {*columns.names, *([columns.site] if rows.sites is not None else [])}
-    if unused := [name for name in table.header if name not in used]:
-        which = "columns" if len(unused) > 1 else "column"
-        notes.append(f"the model does not read the {which} {shortened(unused)}.")
-    notes += [
-        f"'{column.name}' has a category that no training row had in {sum(strange.values())} of {len(rows)} "
-        f"rows ({shortened(strange)}): there all its features are 0."
-        for column in columns
-        if (strange := column.unseen(rows))
-    ]
-    if columns.scale == "site" and model.site is None:
-        others = {site for site in rows.sites or [""] if site not in columns.sites}
-        if others:
-            named = f"of {shortened(sorted(others))}" if rows.sites is not None else "that name no site"
-            notes.append(f"rows {named} are scaled by themselves: what is said of one depends on the others.")
-    samples = NamedSamples([str(line) for line in rows.lines], model.features_of(rows))
-    return SampleReader("row", iter([samples]), notes)
-
-
-def _texts(model: TrainedModel, path: Path) -> SampleReader:
-    if model.words is None:
-        raise UserError("the model was trained on token ids, whose words are not known: give an .npz file.")
-    if path.suffix.lower() == ".txt":
-        try:
-            texts = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        except (OSError, UnicodeDecodeError):
-            raise UserError(f"{path} is not text: write it as UTF-8.") from None
-        if texts == [""]:
-            raise UserError(f"{path} is empty: give it a text in each line.")
-        rows = [str(at) for at in range(1, len(texts) + 1)]
-    else:
-        texts, lines = read_texts(path, model.words.columns, TEXT)
-        rows = [str(line) for line in lines]
-    return SampleReader("row", iter([NamedSamples(rows, model.preprocess(texts))]))

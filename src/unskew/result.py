@@ -232,7 +232,7 @@ class Result:
         """Write a run folder, as `unskew run` does: for `unskew table`, `figure`, `report`, `predict` and
         `export`, and for `unskew.load_model`. `method` is what the method is called there, if it is not
         one of unskew's own. Returns the folder."""
-        from unskew.saving import save
+        from unskew.save_result import save
 
         return save(self, Path(folder), method)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from unskew.errors import UserError
-from unskew.reading import read_begun, read_tested
+from unskew.labelled_runs import read_begun, read_tested
 from unskew.report.read import SavedRun
 from unskew.result import Result
 

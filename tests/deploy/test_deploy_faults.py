@@ -1,4 +1,4 @@
-"""What goes wrong in a real federation: nodes and servers that are killed, clients that fail or lie.
+"""Faults in a real federation: nodes and servers that are killed, clients that fail or send bad updates.
 
 tests/flower/test_local.py has the nodes that are refused: one without a key, one that trusts another CA.
 """
@@ -25,13 +25,13 @@ def federation(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(federation):
-    return federation.told_app("sites")
+    return federation.instructed_app("sites")
 
 
 @pytest.fixture
 def app(federation, written):
-    """An app whose clients have been told nothing yet."""
-    federation.tell_nothing()
+    """Return an app whose clients have no instructions yet."""
+    federation.clear_instructions()
     return written
 
 
@@ -45,10 +45,10 @@ def faults(run):
 
 
 def assert_left_out(run, client, rounds):
-    """It is the run without this client in these rounds, to the last bit, and says so."""
-    weights, told = simulated_without(SETTINGS | {"budget.rounds": len(run.rounds)}, client, rounds)
+    """Assert that a run equals one without this client in these rounds, to the last bit, and says so."""
+    weights, expected = simulated_without(SETTINGS | {"budget.rounds": len(run.rounds)}, client, rounds)
     assert_same_weights(run, weights)
-    for line, round in zip(run.rounds, told, strict=True):
+    for line, round in zip(run.rounds, expected, strict=True):
         assert (line.trained, line.train_loss) == (round.trained, round.train_loss)
     (note,) = (each for each in run.summary.notes if "rounds continued without" in each)
     for round in rounds[:3]:  # others are in rounds.jsonl alone
@@ -57,7 +57,7 @@ def assert_left_out(run, client, rounds):
 
 def test_clients_that_fail_or_send_what_cannot_be_used_are_left_out_and_named(federation, app):
     for round, what in enumerate(["raise", "nan", "shapes", "hold"], 1):
-        federation.tell(what, 1, round)
+        federation.instruct(what, 1, round)
     started = federation.begin(app, "faulty-client", {"budget.rounds": 5})
     federation.held(1, 4)
     federation.kill_client(1)
@@ -77,8 +77,8 @@ def test_clients_that_fail_or_send_what_cannot_be_used_are_left_out_and_named(fe
 
 
 def test_a_node_that_is_killed_is_left_out_and_comes_back_with_what_its_client_kept(federation, app):
-    federation.tell("hold", 1, 2)
-    federation.tell("hold", 0, 3)
+    federation.instruct("hold", 1, 2)
+    federation.instruct("hold", 0, 3)
     started = federation.begin(app, "killed-node", {"budget.rounds": 4})
     federation.held(1, 2)
     killed = federation.kill_node(1)
@@ -96,8 +96,8 @@ def test_a_node_that_is_killed_is_left_out_and_comes_back_with_what_its_client_k
     assert_left_out(run, 1, [2, 3])
 
 
-def gone_on_with(federation, app, out):
-    """The run that was stopped in this folder, which has gone on after its last round."""
+def resumed(federation, app, out):
+    """Resume the run that was stopped in this folder, check that it kept its rounds, and return it."""
     before = (federation.folder / out / "rounds.jsonl").read_text()
     assert before.count("\n") in (1, 2)
     run, said = federation.run(app, out, THREE)
@@ -109,7 +109,7 @@ def gone_on_with(federation, app, out):
 
 
 def test_a_server_that_is_killed_goes_on(federation, app, undisturbed):
-    federation.tell("hold", 0, 2)
+    federation.instruct("hold", 0, 2)
     started = federation.begin(app, "killed-server", THREE)
     federation.held(0, 2)
     kill(federation.named("flwr-serverapp"))
@@ -120,11 +120,11 @@ def test_a_server_that_is_killed_goes_on(federation, app, undisturbed):
         "finished:failed",
         "No heartbeat received from the task",
     )
-    assert_same(gone_on_with(federation, app, "killed-server"), undisturbed)
+    assert_same(resumed(federation, app, "killed-server"), undisturbed)
 
 
 def test_a_server_that_is_asked_to_end_ends_its_round_and_goes_on(federation, app, undisturbed):
-    federation.tell("hold", 0, 2)
+    federation.instruct("hold", 0, 2)
     started = federation.begin(app, "ended-server", THREE)
     federation.held(0, 2)
     (server,) = federation.named("flwr-serverapp")
@@ -138,11 +138,11 @@ def test_a_server_that_is_asked_to_end_ends_its_round_and_goes_on(federation, ap
     assert f"unskew: {sentence}" in said
     assert found["status"] == "finished:failed"
     assert sentence in found["status-details"]
-    assert_same(gone_on_with(federation, app, "ended-server"), undisturbed)
+    assert_same(resumed(federation, app, "ended-server"), undisturbed)
 
 
 def test_a_run_that_is_stopped_by_flower_goes_on(federation, app, undisturbed):
-    federation.tell("hold", 0, 2)
+    federation.instruct("hold", 0, 2)
     started = federation.begin(app, "stopped-run", THREE)
     federation.held(0, 2)
     federation.flwr("stop", federation.runs()[0]["run-id"], "unskew")
@@ -151,20 +151,20 @@ def test_a_run_that_is_stopped_by_flower_goes_on(federation, app, undisturbed):
     until((started.folder / "error.json").exists, "the server has noticed that its run was stopped")
     assert federation.runs()[0]["status"] == "finished:stopped"
     assert "as after flwr stop: start the app again" in read_run(started.folder).failure.error
-    assert_same(gone_on_with(federation, app, "stopped-run"), undisturbed)
+    assert_same(resumed(federation, app, "stopped-run"), undisturbed)
 
 
 def test_a_superlink_that_is_killed_and_started_again_goes_on(federation, app):
-    """A client that was left out before then stays so."""
-    federation.tell("raise", 1, 1)
-    federation.tell("hold", 0, 2)
+    """A client that was left out of an earlier round stays left out of it."""
+    federation.instruct("raise", 1, 1)
+    federation.instruct("hold", 0, 2)
     started = federation.begin(app, "killed-superlink", THREE)
     federation.held(0, 2)
     kill([federation.state.processes[0].pid])
     federation.down()
-    federation.tell_nothing()
+    federation.clear_instructions()
     assert "Connection to the SuperLink is unavailable" in started.end()
     federation.up()
-    run = gone_on_with(federation, app, "killed-superlink")
+    run = resumed(federation, app, "killed-superlink")
     assert [line.trained for line in run.rounds] == [[0], [0, 1], [0, 1]]
     assert_left_out(run, 1, [1])

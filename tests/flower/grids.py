@@ -1,4 +1,4 @@
-"""A federation in one process: messages go through Flower's own serialisation, and nothing else of it."""
+"""A federation in one process. Of Flower it uses only the serialisation of messages."""
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
@@ -7,7 +7,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 
 def carried(message):
-    """The message as it arrives on another machine. As where Flower sends one, each part is hashed once."""
+    """Return a message as it arrives on another machine. Each part is hashed once, as Flower does it."""
     with no_object_id_recompute():
         message.metadata.__dict__["_message_id"] = message.object_id
         contents = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
@@ -17,7 +17,7 @@ def carried(message):
 
 
 class InProcessGrid:
-    """Nodes with a ClientApp each, or one for all of them."""
+    """A grid whose nodes all run one ClientApp in this process. `change` may change their replies."""
 
     def __init__(self, app, node_configs, run_config=None):
         self.app, self.run_config = app, run_config or {}

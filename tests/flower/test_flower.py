@@ -1,4 +1,4 @@
-"""What a client's app takes from unskew.flower; it needs no Flower."""
+"""The parts of unskew.flower for a client's app, which need no Flower."""
 
 import copy
 import subprocess
@@ -44,7 +44,7 @@ def model():
 
 
 def trained(net, call):
-    """The loss at each step of one epoch."""
+    """Train a model for one epoch and return the loss of each step."""
     torch.manual_seed(2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     values = []

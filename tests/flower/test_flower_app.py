@@ -23,12 +23,12 @@ from flwr.app import MetricRecord, RecordDict
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-QUIET["RAY_worker_niceness"] = "0"  # not 15: what runs beside it would keep its workers waiting
+QUIET["RAY_worker_niceness"] = "0"  # not 15: other processes of this machine would keep its workers waiting
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """A folder with the app of the documentation and what it left after training on Flower's simulation."""
+    """Run the app of the documentation in Flower's simulation, and return the folder with its output."""
     folder = tmp_path_factory.mktemp("app")
     page = (ROOT / "docs/deploy.md").read_text()
     (folder / "app.py").write_text(re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1])

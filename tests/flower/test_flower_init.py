@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 import unskew
 from unskew.cli import app as cli
-from unskew.flower.app import client_app, read_config, settings_in, with_code
+from unskew.flower.app import client_app
+from unskew.flower.run_config import read_config, settings_in, with_code
 from unskew.flower.server import serve
 from unskew.notation import flatten
 
@@ -57,7 +58,7 @@ def config_in(folder):
 
 
 def run_app(folder, nodes, **changes):
-    """The run of an app's settings across nodes, by the app's own files."""
+    """Run an app by its own files across nodes, with some settings changed, and return the run."""
     config = config_in(folder) | {key.replace("__", "."): value for key, value in changes.items()}
     package = folder / folder.name.replace("-", "_")
     experiment, spec = read_config(config)

@@ -9,7 +9,7 @@ from grids import InProcessGrid
 from simulations import assert_same, simulated
 from unskew import flower
 from unskew.errors import UserError
-from unskew.flower.app import read_config, settings_in
+from unskew.flower.run_config import read_config, settings_in
 from unskew.flower.server import serve
 from unskew.methods import METHODS
 
@@ -20,12 +20,12 @@ ONE_PLACE = {
 }
 OPTIONS = {"pkd": "pkd:warmup=1,expert_rounds=1,groups=3/8", "dp": "dp:noise_multiplier=0"}
 NODES = [{"partition-id": "0-1"}, {"partition-id": 2}, {"partition-id": 3}]
-"""The first hosts two clients."""
+"""The configs of the nodes, the first of which has two clients."""
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """Where nodes keep things. The working directory is no repository, whose state each run would ask for."""
+    """Return Flower's home. The working directory is no repository, so that runs do not look up its state."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
     return tmp_path / "flwr"
@@ -48,7 +48,7 @@ def config_of(tmp_path, method="fedavg", settings=()):
 
 
 def federated(config, nodes=NODES, change=None):
-    """The run of a config across nodes, and its grid."""
+    """Run a config across nodes, and return the run and its grid."""
     grid = InProcessGrid(flower.client_app(), nodes, config)
     if change:
         grid.change = change

@@ -1,4 +1,4 @@
-"""Sites with data of their own: tests at the sites, faults, memory and runs that go on."""
+"""Sites with data of their own: tests at the sites, faults, memory and resumed runs."""
 
 import shutil
 from functools import cache
@@ -21,9 +21,9 @@ import unskew
 from simulations import assert_same, simulated
 from unskew import flower
 from unskew.errors import UserError
-from unskew.flower.app import read_config, settings_in
 from unskew.flower.form import form_of
 from unskew.flower.records import from_record, to_record
+from unskew.flower.run_config import read_config, settings_in
 from unskew.flower.server import serve
 from unskew.flower.settings import settings_of
 
@@ -41,7 +41,7 @@ HOSPITALS = [{"partition-id": number} for number in range(4)]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """Where nodes keep things. The working directory is no repository, whose state each run would ask for."""
+    """Return Flower's home. The working directory is no repository, so that runs do not look up its state."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
     return tmp_path / "flwr"
@@ -448,6 +448,11 @@ def test_folders_of_images_and_functions_are_data_too(tmp_path):
     experiment, spec = read_config(config)
     run = serve(grid, experiment, spec, settings_in(experiment))
     assert [site.samples for site in run.summary.sites.each] == [24, 24]
+    config |= {"federation.out": str(tmp_path / "mixed")}
+    grid = InProcessGrid(flower.client_app(tmp_path), [nodes[0], functions[1]], config)
+    experiment, spec = read_config(config)
+    run = serve(grid, experiment, spec, settings_in(experiment))
+    assert run.names == ("north", "west")
 
 
 # An app of one's own

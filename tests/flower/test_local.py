@@ -20,13 +20,13 @@ pytest.importorskip("flwr", reason="Flower has an environment of its own: make t
 from deployment import SETTINGS, Deployment, until
 from simulations import assert_same, simulated
 from unskew.errors import UserError
-from unskew.flower import local, processes, security
+from unskew.flower import local, local_state, processes, security
 from unskew.report.read import read_run
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    """Two nodes, with TLS and keys."""
+    """Start two nodes, with TLS and keys."""
     folder = tmp_path_factory.mktemp("federation") / "shared"
     state = local.up(folder, [f'memory="{folder}/of site 0" batch=8', ""])
     yield state
@@ -43,12 +43,14 @@ def states(folder):
 
 
 def supernode(federation, tmp_path, *options):
-    """What another node says that would like to take part, until it gives up."""
+    """Start another node of a federation, and return its log when it has given up."""
     command = Path(federation.nodes[0].command[0])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     own = {"FLWR_HOME": str(tmp_path / "flwr"), "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
-    with (tmp_path / "log").open("w+") as log:  # no pipe: what the node has started would hold it open
+    with (tmp_path / "log").open(
+        "w+"
+    ) as log:  # no pipe: processes that the node has started would hold it open
         done = subprocess.run(
             [command, "--superlink", federation.address, "--port", str(port), "--max-retries", "0", *options],
             env={**os.environ, **local.QUIET, **own},
@@ -89,8 +91,8 @@ def test_flowers_own_command_reaches_it(federation):
 
 
 def test_a_process_shows_its_mark_from_the_moment_it_is_started(tmp_path):
-    """By which it is found, and ended where something fails right then."""
-    for _ in range(100):  # on a busy machine, five of them did not
+    """A process has to be found by its mark even if `up` fails right after its start."""
+    for _ in range(100):  # on a busy machine, five of 100 did not show it
         pid, _ = processes.start(["/bin/sleep", "60"], {processes.MARK: "a"}, tmp_path / "log")
         shown = environment(pid)
         os.kill(pid, signal.SIGKILL)
@@ -208,7 +210,7 @@ clientapp = "held:client"
 
 
 def test_down_ends_all_and_what_it_has_started_and_up_goes_on_with_the_same_keys(unskew, tmp_path):
-    """Of a node that is killed by hand while an app runs, too."""
+    """This holds for the processes of a node that is killed by hand while an app runs, too."""
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "held.py").write_text(HELD)
     (tmp_path / "app" / "pyproject.toml").write_text(PROJECT)
@@ -249,18 +251,20 @@ def test_down_ends_all_and_what_it_has_started_and_up_goes_on_with_the_same_keys
 
 @pytest.fixture
 def stranger():
-    """A process that is none of a federation's."""
+    """Start a process that belongs to no federation."""
     with subprocess.Popen(["sleep", "600"]) as process:
         yield process
         process.kill()
 
 
 def left_behind(folder, pid):
-    """A folder whose state names a process of this number, as after a crash long ago."""
+    """Make a folder whose state has a process of this number, as after a crash long ago."""
     folder.mkdir()
     started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    process = local.Process("superlink", pid, started, 1, str(folder / "superlink.log"), ["flower-superlink"])
-    state = local.LocalFederation(str(folder), "127.0.0.1:1", True, "mark-of-then", (process,))
+    process = local_state.Process(
+        "superlink", pid, started, 1, str(folder / "superlink.log"), ["flower-superlink"]
+    )
+    state = local_state.LocalFederation(str(folder), "127.0.0.1:1", True, "mark-of-then", (process,))
     (folder / "state.json").write_text(json.dumps(asdict(state)))
 
 

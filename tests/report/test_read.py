@@ -9,7 +9,7 @@ import pytest
 
 from unskew import record
 from unskew.errors import UserError
-from unskew.reading import read
+from unskew.labelled_runs import read
 from unskew.record import plain
 from unskew.report.grouping import by_method
 from unskew.report.read import read_run, read_runs

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from unskew.comparison.statistics import answer_json
-from unskew.reading import read
+from unskew.labelled_runs import read
 from unskew.report.answer import answer
 from unskew.report.conditions import by_condition
 from unskew.report.grouping import by_method

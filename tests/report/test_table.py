@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from unskew import metrics
 from unskew.errors import UserError
-from unskew.reading import read_begun
+from unskew.labelled_runs import read_begun
 from unskew.record import TrafficRecord
 from unskew.report.answer import answer
 from unskew.report.escape import escape_csv, escape_latex, escape_markdown

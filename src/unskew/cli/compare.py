@@ -40,10 +40,10 @@ from unskew.comparison.study import (
 )
 from unskew.errors import Interrupted, UserError, unknown
 from unskew.experiment import Experiment, MethodSpec, method_table
+from unskew.labelled_runs import method_labels
 from unskew.lock import locked
 from unskew.methods import METHODS
 from unskew.notation import flatten
-from unskew.reading import method_labels
 from unskew.record import FailedRun, Failure, SweepTime, is_tunable, to_json
 from unskew.report.read import SavedRun
 from unskew.report.table import tabulate

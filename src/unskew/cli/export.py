@@ -13,10 +13,11 @@ from unskew.errors import UserError
 from unskew.experiment import DataSpec, Experiment, load_data, read
 from unskew.export import WRITERS
 from unskew.export import export as write_model
-from unskew.predictions import read_samples
+from unskew.model_files import load_model
 from unskew.record import to_json
 from unskew.runs import writing
-from unskew.trained import TrainedModel, load_model
+from unskew.sample_files import read_samples
+from unskew.trained_model import TrainedModel
 
 CHECKED = 256
 """Samples that what was written is checked on."""

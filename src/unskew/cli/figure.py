@@ -13,8 +13,8 @@ from rich.table import Table
 from unskew.cli import options
 from unskew.cli.show import console
 from unskew.errors import UserError, unknown
-from unskew.final import draw_tsne
-from unskew.reading import read_tested
+from unskew.labelled_runs import read_tested
+from unskew.model_features import draw_tsne
 from unskew.report import figures
 from unskew.report.measures import MEASURES
 from unskew.report.read import SavedRun

@@ -79,7 +79,7 @@ def init(
     from unskew.flower import need_flower
 
     need_flower()
-    from unskew.flower.init import write_app
+    from unskew.flower.new_app import write_app
 
     given = options.settings(
         None,
@@ -156,7 +156,7 @@ def up(
         raise UserError("--nodes and --node are both given: keep one, there are as many nodes as --node.")
     settings = node or [""] * _number("nodes", nodes or "2", 1000)
     wanted = None if port is None else _number("port", port, 65535)
-    from unskew.flower import local
+    from unskew.flower import local, local_options
 
     federation = local.up(
         folder,
@@ -177,7 +177,7 @@ def up(
     )
     if insecure:
         screen.print("note: without TLS and node keys, as asked for.")
-    if not local.is_loopback(host):
+    if not local_options.is_loopback(host):
         screen.print(
             "note: whoever reaches this port can run apps here and register nodes, since Flower asks for no "
             "account: let a firewall admit the nodes alone.",

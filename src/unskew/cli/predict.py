@@ -10,10 +10,10 @@ import typer
 
 from unskew.cli import options
 from unskew.cli.show import say
+from unskew.model_files import load_model
 from unskew.predictions import predict as predictions_of
 from unskew.record import to_json
 from unskew.runs import write_whole
-from unskew.trained import load_model
 
 STDOUT = Path("-")
 

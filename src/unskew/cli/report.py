@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unskew import reading
+from unskew import labelled_runs
 from unskew.cli import options
 from unskew.cli.show import console
 from unskew.errors import UserError
@@ -28,5 +28,5 @@ def report(
         raise UserError(f"cannot write the page to '{out}': end its name in .html.")
     if out.exists() and not overwrite:
         raise UserError(f"{out} is there already: choose another file with --out, or give --overwrite.")
-    write_page(reading.read(runs), out, coming(runs))
+    write_page(labelled_runs.read(runs), out, coming(runs))
     console().print(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)

@@ -11,7 +11,7 @@ from rich.text import Text
 from unskew.cli import options
 from unskew.cli.show import Grid, console
 from unskew.errors import UserError
-from unskew.reading import read_begun
+from unskew.labelled_runs import read_begun
 from unskew.report.measures import MEASURES
 from unskew.report.table import MethodTable, tabulate
 from unskew.report.table_cells import COLUMNS, TableCell

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unskew import reading
+from unskew import labelled_runs
 from unskew.cli import options
 from unskew.errors import UserError
 from unskew.report.serve import LiveRuns, ReportServer
@@ -35,7 +35,7 @@ def watch(
     if port is not None and not (port.isdecimal() and int(port) <= 65535):
         raise UserError(f"--port is '{port}' but should be a number from 1 to 65535.")
     with (
-        ReportServer(LiveRuns(runs, reading.read), host, int(port or 0)) as server,
+        ReportServer(LiveRuns(runs, labelled_runs.read), host, int(port or 0)) as server,
         contextlib.suppress(KeyboardInterrupt),
     ):
         print(f"watching at {server.url} (Ctrl-C ends it)", flush=True)

@@ -12,7 +12,7 @@ from typing import Any
 from unskew.comparison.statistics import condition_json
 from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared
-from unskew.reading import shorten
+from unskew.labelled_runs import shorten
 from unskew.record import COMPARE, PLAN, DamagedError, FailedRun, Failure, Plan, Planned, to_json
 from unskew.report.answer import Answer
 from unskew.report.read import SavedRun

@@ -1,9 +1,9 @@
 """Label-skew methods on Flower, at three depths.
 
-In an app that there is already: `loss` goes into the training loop of a ClientApp, `class_counts` into its
-evaluation, `classwise` into any strategy of the ServerApp; the first two need PyTorch alone. Any method in an
-app of one's own: `train` is what its nodes do, `strategy` is its server. A whole app:
-`client_app` and `server_app`, which `unskew flower init` writes down.
+In an existing app: use `loss` in the training loop of a ClientApp, `class_counts` in its evaluation, and
+`classwise` in any strategy of the ServerApp. The first two need only PyTorch. Any method in an app of your
+own: its nodes call `train`, its server uses `strategy`. A whole app: `client_app` and `server_app`, as
+`unskew flower init` writes it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from unskew.flower.objective import ClientLoss, loss
 if TYPE_CHECKING:
     from unskew.flower.app import client_app, server_app
     from unskew.flower.client import train
-    from unskew.flower.server import strategy
+    from unskew.flower.unskew_strategy import strategy
 
 LATER = {
     "client_app": "app",
     "server_app": "app",
-    "strategy": "server",
+    "strategy": "unskew_strategy",
     "train": "client",
 }
-"""What needs Flower, and all of unskew, when it is asked for."""
+"""The modules of the names that need Flower and all of unskew. They are imported on first use."""
 
 __all__ = [
     "ClientLoss",
@@ -48,6 +48,6 @@ def __getattr__(name: str) -> Any:
 
 
 def need_flower() -> None:
-    """Say how to install Flower where it is not here."""
+    """Raise a UserError that says how to install Flower if it is missing."""
     if importlib.util.find_spec("flwr") is None:
         raise UserError("Flower is not here: install it with pip install 'unskew[flower]'.")

@@ -1,4 +1,4 @@
-"""Clients on the nodes of a Flower federation, as an engine: what trains in a simulation trains there."""
+"""An engine whose clients are on the nodes of a Flower federation, and the run that uses it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from unskew.engines.base import Base
 from unskew.engines.evaluate import EvaluationSet
 from unskew.engines.job import Job, Outcome, Pending, Task
 from unskew.errors import UserError
-from unskew.flower.client import INITIAL
-from unskew.flower.link import Link, Trouble
+from unskew.flower.exchange import Trouble
+from unskew.flower.link import Link
 from unskew.flower.memory import digest_of
-from unskew.flower.messages import VERSION, Action, Order, read_fit, read_totals, remote_failure
-from unskew.flower.records import FROZEN, from_record, packed, under
+from unskew.flower.messages import INITIAL, VERSION, Action, Order, read_fit, read_totals, remote_failure
+from unskew.flower.records import FROZEN, from_record, pack, with_prefix
 from unskew.flower.settings import FlowerSettings
 from unskew.method import Method
 from unskew.metrics import Assessment, ProbabilityScores
@@ -46,12 +46,14 @@ class FederatedRun(Run):
         self.link, self.test_at_sites = link, test_at_sites
         self.agreement = settings.agreement(trial)
         self.stage = ""
-        """The present one."""
+        """The present stage."""
         self.results: dict[str, Tensors] = {}
-        """What nodes may be sent of stages that have ended: models and values."""
+        """The results that nodes may ask for, by name: initial models, and the models and values of stages
+        that have ended."""
         self.digests: dict[str, str] = {}
+        """The digests of these results."""
         self.untested: dict[str, tuple[int, str]] = {}
-        """The clients that were left out of tests: of how many, and why last."""
+        """The clients that were left out of tests, by name: of how many tests, and the last reason."""
         self._started = 0
 
     def _start(self, trial: Trial) -> FlowerEngine:
@@ -61,7 +63,7 @@ class FederatedRun(Run):
 
     def train(self, name: str, method: Method, trial: Trial | None = None, **options: Any) -> Trained:
         trained = super().train(name, method, trial, **options)
-        self.offer(name, packed(trained.served) | under(FROZEN, trained.frozen))
+        self.offer(name, pack(trained.served) | with_prefix(FROZEN, trained.frozen))
         return trained
 
     def value(self, name: str, make: Callable[[], Tensors], *, shared: bool = True) -> Tensors:
@@ -71,7 +73,7 @@ class FederatedRun(Run):
         return found
 
     def offer(self, name: str, tensors: Tensors) -> None:
-        """Let nodes ask for these."""
+        """Keep a result for nodes that ask for it."""
         self.results[name], self.digests[name] = tensors, digest_of(tensors)
 
     def result(self, *arguments: Any, notes: Sequence[str] = (), **options: Any) -> Result:
@@ -86,21 +88,21 @@ class FederatedRun(Run):
         return super()._stage(name, *arguments)
 
     def count_passes(self, forward: int) -> None:
-        """Clients have passed so many samples through a model for their answers."""
+        """Add the samples that clients have passed through a model for their answers."""
         self._passes.forward += forward
 
 
 class FlowerEngine(Base):
-    """One model of a run, and the clients that train it elsewhere."""
+    """An engine for one model of a run, which clients on other machines train."""
 
     def __init__(self, trial: Trial, run: FederatedRun, number: int) -> None:
         super().__init__(trial)
         self._run, self._number, self._link = run, number, run.link
-        if self.frozen or trial.init is not None:  # else it follows from the seed, at every node
-            run.offer(INITIAL.format(number), packed(self.initial) | under(FROZEN, self.frozen))
+        if self.frozen or trial.init is not None:  # otherwise every node makes it from the seed
+            run.offer(INITIAL.format(number), pack(self.initial) | with_prefix(FROZEN, self.frozen))
 
     def start_memory(self, method: Method, task: Task) -> Tensors:
-        """Nothing here: what a client keeps stays with it."""
+        """Return nothing, since what a client keeps stays at its node."""
         return {}
 
     def fit(
@@ -113,7 +115,7 @@ class FlowerEngine(Base):
     ) -> list[Outcome]:
         jobs = list(jobs)
         asked = [job for job in jobs if len(job.task.holding)]
-        # Where the initial model does not follow from the seed, clients that begin with it are sent it.
+        # Clients whose memory begins with the initial model receive it if it does not follow from the seed.
         begins = method.memory.init is not NO_MEMORY.init and self.trial.init is not None
         answers = self._ask_nodes("fit", asked, anchor, shared, initial=begins)
         tallies = frozenset(tally.name for tally in method.tallies)
@@ -129,8 +131,8 @@ class FlowerEngine(Base):
         return [outcomes.get(job.task.client) or idle(job, anchor) for job in jobs]
 
     def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
-        """The answers of clients to a question about their data, in the order of the jobs. `query` is that of
-        the present stage, which nodes find by its name."""
+        """Return the clients' answers to the question of the present stage, in the order of the jobs. `query`
+        is not sent: nodes find it by the name of the stage."""
         jobs = list(jobs)
         answers, found = self._ask_nodes("ask", jobs, weights, shared), list[Tensors]()
         for job in jobs:
@@ -158,7 +160,7 @@ class FlowerEngine(Base):
 
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
         federation = self.trial.federation
-        # What nobody owns is at the server, and so is the one sample of models that are never tested.
+        # Test samples without owners are at the server, as is the one sample of models that are not tested.
         if samples == "test" and (not self._run.test_at_sites or federation.dataset.test.owners is None):
             return super().evaluate(weights, samples)
         jobs = [Job(Task(client, 0, federation.holding(client))) for client in range(federation.clients)]
@@ -169,40 +171,40 @@ class FlowerEngine(Base):
         return None if self._run.test_at_sites else super().probability_scores(weights)
 
     def _assessment(self, answers: dict[int, RecordDict | Trouble], samples: EvaluationSet) -> Assessment:
-        """What all clients that answered have counted, together. Those of a client that did not are counted
-        as not asked."""
+        """Return the sum of the clients' test results. A client without a usable answer is left out of the
+        test, and its samples count as not asked."""
         federation, C = self.trial.federation, len(self.trial.federation.dataset.classes)
         split = federation.dataset.test if samples == "test" else federation.validation
         assert split is not None
         assert split.owners is not None
-        held = np.bincount(
+        counts = np.bincount(
             split.owners.numpy() * C + split.labels.numpy(), minlength=federation.clients * C
         ).reshape(-1, C)
-        total, losses, each = np.zeros((C, C), np.int64), 0.0, list[np.ndarray]()
+        total, losses, predictions = np.zeros((C, C), np.int64), 0.0, list[np.ndarray]()
         for client in range(federation.clients):
             answer = answers[client]
             totals = answer.reason if isinstance(answer, Trouble) else read_totals(answer, client, C)
-            if not isinstance(totals, str) and not np.array_equal(totals[0].sum(axis=1), held[client]):
+            if not isinstance(totals, str) and not np.array_equal(totals[0].sum(axis=1), counts[client]):
                 totals = "it was tested on other samples than it said it has"
             if isinstance(totals, str):
                 name = self._link.names[client]
                 self._link.say(f"'{name}' is left out of the test, because {totals}")
                 self._run.untested[name] = self._run.untested.get(name, (0, ""))[0] + 1, totals
-                each.append(np.full(int(held[client].sum()), C))
+                predictions.append(np.full(int(counts[client].sum()), C))
                 continue
             confusion, loss = totals
             total, losses = total + confusion, losses + loss
-            each.append(np.repeat(np.tile(np.arange(C), C), confusion.ravel()))
+            predictions.append(np.repeat(np.tile(np.arange(C), C), confusion.ravel()))
         if not total.any():
             raise UserError("no site has sent a test result: see why above, fix it, and start again.")
-        nothing = np.full((C, C), np.nan)
+        unknown = np.full((C, C), np.nan)
         return Assessment(
             confusion=total,
             loss=losses / int(total.sum()),
-            mean_probability=nothing,
-            mean_features=nothing,
+            mean_probability=unknown,
+            mean_features=unknown,
             domains=None,
-            answers=np.concatenate(each).astype(np.int32) if samples == "test" else None,
+            answers=np.concatenate(predictions).astype(np.int32) if samples == "test" else None,
         )
 
     def _ask_nodes(
@@ -215,8 +217,8 @@ class FlowerEngine(Base):
         samples: EvaluationSet = "test",
         initial: bool = False,
     ) -> dict[int, RecordDict | Trouble]:
-        """Send each node an order for its clients, and return what came back by client."""
-        there = self._link.refresh()
+        """Send each node an order for its clients, and return the answers by client."""
+        connected = self._link.refresh()
         by_node: dict[int, list[Job]] = {}
         for job in jobs:
             by_node.setdefault(self._link.place(job.task.client)[0], []).append(job)
@@ -243,10 +245,11 @@ class FlowerEngine(Base):
             )
             for node, mine in by_node.items()
         }
-        answers = self._link.send(orders, there, self._run.results.get)
+        answers = self._link.send(orders, connected, self._run.results.get)
         return {job.task.client: answers[node] for node, mine in by_node.items() for job in mine}
 
     def _version(self, job: Job) -> int:
-        """A number for what clients keep after this round of this stage, the same when it is done again."""
+        """Return the version number of what clients keep after a round of the present stage. It is the same
+        if the round is repeated."""
         text = f"{self._run.stage}\0{job.task.round}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") + 1

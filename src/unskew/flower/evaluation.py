@@ -1,4 +1,4 @@
-"""What a model answers on the test samples of each client, and what that says of the whole federation."""
+"""Class-wise results: confusion counts at each client, and the results of the whole federation."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from flwr.app import MetricRecord, RecordDict
 
 CONFUSION = "confusion"
-"""In a client's reply: row by row, how many test samples of class i were answered j."""
+"""The key of a client's confusion counts: row by row, how many test samples of class i are predicted as j."""
 EXAMPLES = "num-examples"
-"""The key by which Flower's strategies weigh replies."""
+"""The key of the number of samples, by which Flower's strategies weight replies."""
 
 
 def class_counts(
@@ -34,13 +34,14 @@ def class_counts(
     classes: int | None = None,
     ignore_index: int | None = None,
 ) -> dict[str, int | list[int]]:
-    """How many samples of each class the model answers with which class, for a client's MetricRecord.
+    """Return how many samples of each class the model predicts as which class, for a client's MetricRecord.
 
-    The record can hold more beside it: `MetricRecord({"loss": value, **class_counts(net, loader)})`. Batches
-    are (inputs, labels, ...) or mappings with the labels under "labels", "label", "targets", "target" or "y";
-    where a mapping holds more than inputs and labels, `inputs` is the key of the inputs. There are as many
-    classes as the model has outputs; a client whose loader may be empty has to say how many, `classes`. The
-    model runs where its parameters are, in evaluation mode, and is left in the mode it was in.
+    The record may have other entries too: `MetricRecord({"loss": value, **class_counts(net, loader)})`.
+    Batches are (inputs, labels, ...) or mappings with the labels under "labels", "label", "targets", "target"
+    or "y". If a mapping has more than inputs and labels, pass the key of the inputs as `inputs`. There are as
+    many classes as the model has outputs; if a client's loader may be empty, pass their number as `classes`.
+    Samples with the label `ignore_index` are not counted. The model runs on the device of its parameters, in
+    evaluation mode, and is left in the mode it was in.
     """
     require(isinstance(net, nn.Module), f"net is a {type(net).__name__}: pass the model, a torch.nn.Module.")
     require(
@@ -57,7 +58,7 @@ def class_counts(
     with torch.no_grad(), _evaluating(net), kept:
         for batch in batches:
             x, labels = _parts(batch, inputs)
-            answered, outputs = _answers(net, x.to(device) if isinstance(x, Tensor) else x, len(labels))
+            predicted, outputs = _predictions(net, x.to(device) if isinstance(x, Tensor) else x, len(labels))
             if confusion is None:
                 confusion = torch.zeros(outputs, outputs, dtype=torch.long)
             if outputs != len(confusion):
@@ -65,7 +66,7 @@ def class_counts(
                     f"the model has {outputs} outputs, where there are {len(confusion)} classes: "
                     f"pass classes={outputs}."
                 )
-            confusion += _counted(labels, answered, outputs, ignore_index)
+            confusion += _counted(labels, predicted, outputs, ignore_index)
     if confusion is None:
         raise UserError(
             "the loader yields no batch: pass one with samples, or say how many classes there are, classes=."
@@ -74,17 +75,17 @@ def class_counts(
 
 
 def classwise(replies: list[RecordDict], weighted_by_key: str, *, confusion: bool = False) -> MetricRecord:
-    """The class-wise results of the federation from what clients sent by `class_counts`: the
-    `evaluate_metrics_aggr_fn` of a strategy.
+    """Return the class-wise results of the federation from the replies of clients that call `class_counts`.
+    Pass this function to a strategy as its `evaluate_metrics_aggr_fn`.
 
-    The counts of all clients are summed, so that the numbers are those of all their test samples together:
+    The counts of all clients are summed, so the results are those on all their test samples together:
     "accuracy", "balanced-accuracy", "macro-f1", "worst-class" (its index), "worst-class-accuracy",
-    "class-accuracy" and "class-examples" (lists, one number per class; the accuracy of a class that no client
-    has test samples of is NaN) and, if asked for, "confusion" (row by row). Whatever else the clients sent is
-    averaged as Flower does. A reply whose counts cannot be used is left out, with a warning in Flower's log;
-    "replies-left-out" says how many were.
+    "class-accuracy" and "class-examples" (lists, one number per class; the accuracy of a class without test
+    samples is NaN) and, if `confusion` is true, "confusion" (row by row). All other metrics of the clients
+    are averaged, as Flower does. A reply with counts that cannot be used is left out, with a warning in
+    Flower's log; "replies-left-out" is the number of such replies.
     """
-    # Not at the top: a client needs none of these.
+    # Imported here, since clients import this module and need none of these.
     import numpy as np
     from flwr.app import MetricRecord, RecordDict
     from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
@@ -126,7 +127,7 @@ def classwise(replies: list[RecordDict], weighted_by_key: str, *, confusion: boo
 
 
 def class_metrics(matrix: Any) -> dict[str, Any]:
-    """The class-wise results of a confusion matrix, [i, j]: samples of class i answered j."""
+    """Return the class-wise results of a confusion matrix, [i, j]: samples of class i predicted as j."""
     from unskew import metrics
 
     by_class = metrics.class_accuracy(matrix)
@@ -144,7 +145,7 @@ def class_metrics(matrix: Any) -> dict[str, Any]:
 
 
 def _fault(counts: object) -> str | None:
-    """What is wrong with the counts of a reply."""
+    """Return why the counts of a reply cannot be used, or None if they can."""
     if not isinstance(counts, list):
         return f"it has no list '{CONFUSION}'"
     if not counts or math.isqrt(len(counts)) ** 2 != len(counts):
@@ -185,8 +186,8 @@ def _parts(batch: object, inputs: str | None) -> tuple[Any, Tensor]:
     )
 
 
-def _answers(net: nn.Module, inputs: Any, samples: int) -> tuple[Tensor, int]:
-    """The class answered on each sample, and how many classes there are."""
+def _predictions(net: nn.Module, inputs: Any, samples: int) -> tuple[Tensor, int]:
+    """Return the predicted class of each sample, and the number of classes."""
     logits = net(inputs)
     if not isinstance(logits, Tensor):
         raise UserError(f"the model returns a {type(logits).__name__}: pass one that returns its logits.")
@@ -198,11 +199,11 @@ def _answers(net: nn.Module, inputs: Any, samples: int) -> tuple[Tensor, int]:
     return logits.argmax(1).cpu(), logits.shape[1]
 
 
-def _counted(labels: Tensor, answered: Tensor, classes: int, ignore_index: int | None) -> Tensor:
+def _counted(labels: Tensor, predicted: Tensor, classes: int, ignore_index: int | None) -> Tensor:
     labels = labels.flatten().cpu().long()
     if ignore_index is not None:
         keep = labels != ignore_index
-        labels, answered = labels[keep], answered[keep]
+        labels, predicted = labels[keep], predicted[keep]
     for label in labels[(labels < 0) | (labels >= classes)].tolist():
         raise UserError(out_of_range(label, classes))
-    return torch.bincount(labels * classes + answered, minlength=classes**2).reshape(classes, classes)
+    return torch.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes)

@@ -1,4 +1,4 @@
-"""What the samples of a federation look like: the same at the server and at every site."""
+"""The form of the data, which is the same at the server and at every site: classes and inputs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ VERSION = 1
 
 
 def form_of(dataset: Dataset) -> str:
-    """The classes and inputs of a dataset as JSON, without its samples: of a table also how its columns
-    become numbers, of texts how words do."""
+    """Return the classes and inputs of a dataset as JSON, without its samples. For a table it includes how
+    columns become numbers, and for texts the words and their numbers."""
     inputs = dataset.inputs
     return json.dumps(
         {
@@ -37,7 +37,7 @@ def form_of(dataset: Dataset) -> str:
 
 
 def dataset_of_form(text: str, name: str) -> Dataset:
-    """A dataset of this form and name, with one sample of zeros in the place of all."""
+    """Return a dataset of a form, with one sample of zeros for training and testing."""
     try:
         form: dict[str, Any] = json.loads(text)
         if form["version"] != VERSION:

@@ -1,63 +1,34 @@
-"""The nodes of a federation as its server sees them: who is where, what is sent and what comes back."""
+"""The server's connection to the nodes of a federation."""
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from unskew.data.remote import Ints, RemoteClient
+from unskew.data.remote import RemoteClient
 from unskew.errors import UserError
-from unskew.flower.form import dataset_of_form
-from unskew.flower.messages import MISSING, PROBLEM, Order
-from unskew.flower.records import from_record
+from unskew.flower.description import Description, read_description
+from unskew.flower.exchange import MOST_PAUSE, Trouble, exchange, node_ids
+from unskew.flower.messages import MISSING, Order
 from unskew.notation import in_order
-from unskew.record import FaultKind
 from unskew.types import Tensors
 
-TYPES = {"fit": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
-"""The types of messages, by their action; all others are queries."""
-LOST = (3, 4, 5, 8)
-"""Flower's codes of errors that say that a message, its answer, a node or its process is gone."""
-MOST_PAUSE = 1.0
-"""Seconds between two looks whether something has arrived, at most."""
-DESCRIBE, AGAIN, LATER = 60.0, 3.0, 300.0
-"""Seconds: that a node may take to say what it has, and after which one that could not is asked again, before
-the run and in it."""
-MOST_SAMPLES = 10**9
-"""The most samples of one client; what claims more is a mistake."""
+DESCRIBE = 60.0
+"""Seconds that a node may take to describe itself."""
+AGAIN, LATER = 3.0, 300.0
+"""Seconds after which a node that could not describe itself is asked again: before the run, and during it."""
 
-
-@dataclass(frozen=True)
-class Trouble:
-    """Why a node has not answered as it should."""
-
-    kind: FaultKind
-    reason: str
-
-
-@dataclass(frozen=True, eq=False)
-class Description:
-    """What a node tells of itself."""
-
-    names: tuple[str, ...]
-    numbers: tuple[int, ...]
-    of: int
-    samples: tuple[int, ...]
-    form: str
-    counts: Mapping[str, Ints]
-    """Each client's samples by class, [k, C]: those for training, or those that test or validate."""
+Place = tuple[int, int]
+"""The node of a client, and the client's index there."""
 
 
 class Link:
-    """The nodes of a federation, and which clients are on which."""
+    """Knows which nodes are connected and which clients each of them has, and sends orders to them."""
 
     def __init__(
         self,
@@ -67,40 +38,38 @@ class Link:
         timeout: float = 3600.0,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`share` is what clients are to tell of their data beside how many samples they have; `timeout` how
-        many seconds a node may take to answer."""
+        """`share` names the class counts that nodes are asked for: "counts" of the training samples, "test"
+        or "validation". `timeout` is how many seconds a node may take to answer an order, and `say` receives
+        sentences for the log."""
         self.grid, self.timeout, self.say = grid, timeout, say
         self.run = "0" * 32
         self._share = tuple(share)
         self._nodes: dict[int, Description] = {}
-        """What every node has said of itself."""
+        """The descriptions of nodes, by node."""
         self._troubled: dict[int, tuple[float, str]] = {}
-        """The nodes that could not say what they have: when they were asked, and why."""
+        """The nodes that could not describe themselves: when they were asked, and why they could not."""
         self.names: list[str] = []
-        """The clients, by their numbers."""
+        """The names of the clients, in the order of their numbers."""
         self.numbered = False
         """Whether the nodes know their clients' numbers, as parts of one dataset do."""
-        self._home: dict[str, tuple[int, int]] = {}
-        """The node of each client when the run began, and its place there."""
-        self._where: dict[str, tuple[int, int]] = {}
-        """The node of each client now, and its place there."""
-
-    # Who is there
+        self._home: dict[str, Place] = {}
+        """The place of each client when the run began."""
+        self._where: dict[str, Place] = {}
+        """The place of each client now."""
 
     def gather(self, nodes: int, wait: float) -> tuple[str, list[RemoteClient]]:
-        """Wait until so many nodes are there, or all that the nodes themselves know of, and number their
-        clients: by the numbers that they have, or in the order of their names. Return the form of their data
-        and the clients."""
+        """Wait at most `wait` seconds for `nodes` nodes, and for all clients that these know of. Number the
+        clients: by the numbers that nodes report, else in the order of their names. Return the form of the
+        data and the clients."""
         end = time.monotonic() + wait
         while True:
-            self._describe(
-                self._unknown(self._there(), AGAIN), min(DESCRIBE, max(1.0, end - time.monotonic()))
-            )
+            timeout = min(DESCRIBE, max(1.0, end - time.monotonic()))
+            self._describe(self._to_ask(node_ids(self.grid), AGAIN), timeout)
             known = list(self._nodes.values())
             held = {number for description in known for number in description.numbers}
             wanted = max((description.of for description in known), default=0)
-            there = len(held) >= wanted if wanted else len(known) >= max(nodes, 1)
-            if known and there and len(known) >= nodes:
+            complete = len(held) >= wanted if wanted else len(known) >= max(nodes, 1)
+            if known and complete and len(known) >= nodes:
                 break
             if time.monotonic() > end:
                 need = f"{wanted} clients" if wanted else f"{nodes} nodes"
@@ -112,9 +81,10 @@ class Link:
                     f"lower {lower}."
                 )
             time.sleep(MOST_PAUSE)
-        return self._number()
+        return self._number_clients()
 
-    def _number(self) -> tuple[str, list[RemoteClient]]:
+    def _number_clients(self) -> tuple[str, list[RemoteClient]]:
+        """Number the clients of all nodes, and return the form of their data and the clients."""
         known = self._nodes
         places = [
             (name, node, place)
@@ -168,20 +138,21 @@ class Link:
             validation=tables.get("validation"),
         )
 
-    def _unknown(self, there: set[int], again: float) -> set[int]:
-        """The nodes to ask who they are: new ones, and after so many seconds those that could not say it."""
+    def _to_ask(self, connected: set[int], again: float) -> set[int]:
+        """Return the nodes that are to describe themselves: new ones, and those that could not when they were
+        asked `again` seconds ago or earlier."""
         now = time.monotonic()
         waiting = {node for node, (asked, _) in self._troubled.items() if now - asked < again}
-        return there - self._nodes.keys() - waiting
+        return connected - self._nodes.keys() - waiting
 
     def _describe(self, nodes: set[int], timeout: float) -> None:
-        """Ask nodes who they are."""
+        """Ask nodes to describe themselves, and keep their descriptions."""
         order = Order(action="describe", run=self.run, share=self._share)
-        for node, answer in self._exchange(dict.fromkeys(nodes, order), timeout).items():
+        for node, answer in exchange(self.grid, dict.fromkeys(nodes, order), timeout).items():
             reason = answer.reason if isinstance(answer, Trouble) else ""
             if not isinstance(answer, Trouble):
                 try:
-                    self._nodes[node] = _description(answer, self._share)
+                    self._nodes[node] = read_description(answer, self._share)
                     self._troubled.pop(node, None)
                     continue
                 except (KeyError, TypeError, ValueError, UserError) as error:
@@ -190,30 +161,28 @@ class Link:
                 self.say(f"node {node} did not say what it has, because {reason}")
             self._troubled[node] = time.monotonic(), reason
 
-    def _there(self) -> set[int]:
-        with _heard():
-            return set(self.grid.get_node_ids())
-
     def refresh(self) -> set[int]:
-        """The nodes that are there. One that has come back under another number takes its clients' places."""
-        there = self._there()
+        """Return the nodes that are connected. The clients of a node that has come back under another number
+        are found there from now on."""
+        connected = node_ids(self.grid)
         for name, home in self._home.items():
-            if home[0] in there:  # whoever took its place meanwhile
+            if home[0] in connected:  # the first node of a client comes before any that took its place
                 self._where[name] = home
-        new = self._unknown(there, LATER)
+        new = self._to_ask(connected, LATER)
         self._describe(new, DESCRIBE)
         for node in new & self._nodes.keys():
-            self._rejoin(node, self._nodes[node], there)
-        return there
+            self._rejoin(node, self._nodes[node], connected)
+        return connected
 
-    def _rejoin(self, node: int, description: Description, there: set[int]) -> None:
+    def _rejoin(self, node: int, description: Description, connected: set[int]) -> None:
+        """Move clients of nodes that have gone to a new node that has clients of the same names and sizes."""
         for place, name in enumerate(description.names):
             if name not in self._where:
                 self.say(f"'{name}' has come after the run began: it takes no part in it")
                 continue
             before, old_place = self._where[name]
             had = self._nodes[before]
-            if before in there:
+            if before in connected:
                 self.say(f"another node calls a client '{name}', whose own node is there: it is left alone")
             elif had.samples[old_place] != description.samples[place]:
                 self.say(f"'{name}' has come back with another number of samples: it is left alone")
@@ -221,23 +190,22 @@ class Link:
                 self._where[name] = node, place
                 self.say(f"'{name}' has come back")
 
-    def place(self, client: int) -> tuple[int, int]:
-        """The node of a client, and its place there."""
+    def place(self, client: int) -> Place:
+        """Return the node of a client, and the client's index there."""
         return self._where[self.names[client]]
 
-    # What is sent
-
     def send(
-        self, orders: Mapping[int, Order], there: set[int], result: Callable[[str], Tensors | None]
+        self, orders: Mapping[int, Order], connected: set[int], result: Callable[[str], Tensors | None]
     ) -> dict[int, RecordDict | Trouble]:
-        """Send an order to each of some nodes, of those that are `there`, and wait for what they answer. A
-        node that lacks the result of an earlier stage is sent it with the order once more."""
+        """Send orders, given by node, and return the answers by node. Nodes that are not in `connected` count
+        as lost. A node that lacks the result of an earlier stage receives the order again, with what `result`
+        returns for that stage."""
         gone = Trouble("lost", "its node is not there")
-        answers: dict[int, RecordDict | Trouble] = {node: gone for node in orders if node not in there}
-        left = {node: order for node, order in orders.items() if node in there}
+        answers: dict[int, RecordDict | Trouble] = {node: gone for node in orders if node not in connected}
+        left = {node: order for node, order in orders.items() if node in connected}
         while left:
             again: dict[int, Order] = {}
-            for node, answer in self._exchange(left).items():
+            for node, answer in exchange(self.grid, left, self.timeout).items():
                 stage = None if isinstance(answer, Trouble) else _missing(answer)
                 found = None if stage is None else result(stage)
                 if stage is None:
@@ -251,103 +219,13 @@ class Link:
 
     def end(self) -> None:
         """Tell all nodes that the run has ended."""
-        there = self.refresh()
+        connected = self.refresh()
         order = Order(action="forget", run=self.run)
-        self._exchange({node: order for node, _ in self._where.values() if node in there}, DESCRIBE)
-
-    def _exchange(
-        self, orders: Mapping[int, Order], timeout: float | None = None
-    ) -> dict[int, RecordDict | Trouble]:
-        """Send orders to nodes, and wait for the answers."""
-        timeout = timeout or self.timeout
-        if not orders:
-            return {}
-        messages = [
-            Message(
-                order.content(),
-                node,
-                TYPES.get(order.action, MessageType.QUERY),
-                group_id=str(order.round + 1),
-            )
-            for node, order in orders.items()
-        ]
-        answers: dict[int, RecordDict | Trouble] = {}
-        with _heard():
-            pushed = zip(orders, self.grid.push_messages(messages), strict=False)
-        waiting: dict[str, int] = {name: node for node, name in pushed if name}
-        end, pause = time.monotonic() + timeout, 0.05
-        while waiting and time.monotonic() < end:
-            with _heard():
-                arrived = list(self.grid.pull_messages(list(waiting)))
-            for reply in arrived:
-                name = reply.metadata.reply_to_message_id
-                if name in waiting:
-                    answers[waiting.pop(name)] = _content(reply)
-            pause = 0.05 if arrived else min(1.5 * pause, MOST_PAUSE)
-            if waiting:
-                time.sleep(pause)
-        for node in orders.keys() - answers.keys():
-            sent = node in waiting.values()
-            reason = f"it did not answer within {timeout:g} s" if sent else "it could not be reached"
-            answers[node] = Trouble("lost", reason)
-        return answers
-
-
-@contextmanager
-def _heard() -> Iterator[None]:
-    """Ask something of the SuperLink, which does not listen to a run that was stopped."""
-    httpx: Any = importlib.import_module("httpx")
-    try:
-        yield
-    except httpx.HTTPStatusError as error:
-        if error.response.status_code not in (401, 403):
-            raise
-        raise UserError(
-            "the SuperLink does not listen to this run any more, as after flwr stop: start the app again; "
-            "where federation.out names the same folder, it resumes."
-        ) from None
-
-
-def _content(reply: Message) -> RecordDict | Trouble:
-    if reply.has_error():
-        error = reply.error
-        reason = " ".join((error.reason or "an error").split()).removesuffix(".")
-        return Trouble("lost" if error.code in LOST else "error", reason)
-    content = reply.content
-    if PROBLEM in content.config_records:
-        sentence = str(content.config_records[PROBLEM].get("sentence", "an error"))
-        return Trouble("error", " ".join(sentence.split())[:500].removesuffix("."))
-    return content
+        orders = {node: order for node, _ in self._where.values() if node in connected}
+        exchange(self.grid, orders, DESCRIBE)
 
 
 def _missing(content: RecordDict) -> str | None:
-    """The stage whose result a node lacks."""
+    """Return the stage whose result a node asks for, or None if it asks for none."""
     missing = content.config_records.get(MISSING)
     return None if missing is None else str(missing.get("stage", ""))
-
-
-def _description(content: RecordDict, share: Sequence[str]) -> Description:
-    site = content.config_records["site"]
-    names, numbers, samples = (tuple(site[name]) for name in ("names", "numbers", "samples"))
-    if not names or len(names) != len(samples) or (numbers and len(numbers) != len(names)):
-        raise ValueError("its clients have not one name and one number each")
-    if not all(type(each) is int and 0 <= each <= MOST_SAMPLES for each in (*samples, *numbers)):
-        raise ValueError("its numbers are none")
-    form, of = site["form"], site["of"]
-    if not isinstance(form, str) or type(of) is not int:
-        raise ValueError("its data have no form")
-    records = content.array_records
-    counts = (
-        {name: value.numpy() for name, value in from_record(records["counts"]).items()}
-        if "counts" in records
-        else {}
-    )
-    if counts.keys() != set(share):
-        raise ValueError("its counts are not those that were asked for")
-    expected = len(names), len(dataset_of_form(form, "").classes)
-    for table in counts.values():
-        if table.shape != expected or table.dtype.kind != "i":
-            raise ValueError("its counts are none")
-        if (table < 0).any() or table.max(initial=0) > MOST_SAMPLES or table.sum() > MOST_SAMPLES:
-            raise ValueError("its counts are none")
-    return Description(tuple(map(str, names)), numbers, of, samples, form, counts)

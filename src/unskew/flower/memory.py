@@ -1,4 +1,4 @@
-"""What clients keep at their node between rounds, on disk: a node that is started again still has it.
+"""Keeps on disk what clients keep between rounds, so that a node that is started again still has it.
 
 Flower's own place for it, `Context.state`, is lost with the process of a SuperNode and with the run.
 """
@@ -19,13 +19,13 @@ from unskew.tensor_files import dump, load
 from unskew.types import Tensors
 
 VERSIONS = 3
-"""How many versions of each client stay: a server that was stopped may go back by a round or two."""
+"""How many versions are kept of each client: a server that was stopped may go back by a round or two."""
 MOST_DAYS = 30
-"""After so many days without a message the memory of a run is removed."""
+"""Days without a write after which the memory of a run is removed."""
 
 
 class NodeMemory:
-    """What the clients of a node keep of one run."""
+    """The tensors that the clients of a node keep during one run, in a folder."""
 
     def __init__(self, folder: Path, run: str) -> None:
         if not re.fullmatch(r"[0-9a-f]{32}", run):
@@ -33,9 +33,9 @@ class NodeMemory:
         self._root, self._folder = folder, folder / run
 
     def recall(self, client: int, version: int) -> dict[str, Tensors] | None:
-        """What a client had kept in this version: tensors by name, and of each kind. None where it is not
-        there any more."""
-        found = next(self._folder.glob(f"{client}/*/{_file(version)}"), None)
+        """Return what a client has kept under a version: tensors by kind and by name. Return None if that
+        version no longer exists."""
+        found = next(self._folder.glob(f"{client}/*/{_file_name(version)}"), None)
         tensors = None if found is None else self._read(found)
         if tensors is None:
             return None
@@ -48,26 +48,27 @@ class NodeMemory:
     def keep(
         self, client: int, stage: str, version: int, parts: Mapping[str, Tensors], recalled: int
     ) -> None:
-        """Let a client keep tensors of each kind. Of the same stage's versions before, the last ones and the
-        one that it began from stay; another stage may go on from those of this one."""
+        """Write what a client keeps under a version: tensors by kind and by name. Older versions of the same
+        stage are removed, except for the last ones and `recalled`, the version that training began from.
+        Versions of other stages stay, since a later stage may continue from them."""
         tensors = {f"{kind}/{name}": value for kind, part in parts.items() for name, value in part.items()}
-        folder = self._folder / str(client) / _named(stage)
-        self._write(folder / _file(version), tensors)
+        folder = self._folder / str(client) / _short_hash(stage)
+        self._write(folder / _file_name(version), tensors)
         others = sorted(folder.glob("*.tensors"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
         for path in others[VERSIONS:]:
-            if path.name != _file(recalled):
+            if path.name != _file_name(recalled):
                 path.unlink(missing_ok=True)
 
     def result(self, digest: str) -> Tensors | None:
-        """What the server has sent of an earlier stage, by its digest; None where it has not."""
-        return self._read(self._folder / "results" / f"{_named(digest)}.tensors")
+        """Return the result of an earlier stage by its digest, or None if the server has not sent it."""
+        return self._read(self._folder / "results" / f"{_short_hash(digest)}.tensors")
 
     def keep_result(self, tensors: Tensors) -> None:
-        """Keep what the server has sent of an earlier stage."""
-        self._write(self._folder / "results" / f"{_named(digest_of(tensors))}.tensors", tensors)
+        """Write the result of an earlier stage that the server has sent."""
+        self._write(self._folder / "results" / f"{_short_hash(digest_of(tensors))}.tensors", tensors)
 
     def forget(self) -> None:
-        """The run has ended: remove what its clients have kept, and what of other runs nobody came for."""
+        """Remove what clients have kept of this run, and of runs in which they have kept nothing for long."""
         shutil.rmtree(self._folder, ignore_errors=True)
         before = time.time() - MOST_DAYS * 86400
         for other in self._root.glob("*") if self._root.is_dir() else ():
@@ -97,23 +98,23 @@ class NodeMemory:
             ) from None
 
 
-def _file(version: int) -> str:
+def _file_name(version: int) -> str:
     return f"{version:016x}.tensors"
 
 
-def _named(text: str) -> str:
+def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def digest_of(tensors: Tensors) -> str:
-    """A text that tells tensors from others."""
+    """Return the hash of tensors: of their names, values, types and strides."""
     return hashlib.sha256(dump(tensors)).hexdigest()
 
 
-def memory_folder(named: object) -> Path:
-    """The folder that a node's config names, or one in Flower's own."""
-    if named is not None and not (isinstance(named, str) and named):
-        raise UserError(f"memory is {named!r} in this node's config but should be a folder.")
-    if isinstance(named, str):
-        return Path(named).expanduser()
+def memory_folder(setting: object) -> Path:
+    """Return the folder for clients' memory: the one that a node's config names, or one in Flower's home."""
+    if setting is not None and not (isinstance(setting, str) and setting):
+        raise UserError(f"memory is {setting!r} in this node's config but should be a folder.")
+    if isinstance(setting, str):
+        return Path(setting).expanduser()
     return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "unskew"

@@ -1,4 +1,4 @@
-"""What a server asks of a node, and what the node answers, as the content of Flower's messages."""
+"""The orders of a server and the answers of a node, as the content of Flower's messages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from unskew.flower.records import (
     BUFFERS,
     PARAMS,
     from_record,
-    in_order,
-    packed,
+    in_order_of,
+    pack,
     to_record,
-    under,
-    unpacked,
-    within,
+    unpack,
+    with_prefix,
+    without_prefix,
 )
 from unskew.record import ClientStage, FaultKind
 from unskew.types import Tensors, Weights
@@ -31,51 +31,55 @@ Action = Literal["describe", "fit", "ask", "evaluate", "forget"]
 ORDER, MODEL, SHARED, RESULT = "unskew", "model", "shared", "result/"
 REPORTED, TALLIES, LOSS = "reported/", "tallies/", "loss"
 MISSING, PROBLEM = "missing", "problem"
+INITIAL = "initial model of engine {}"
+"""The name under which a node asks for the initial model of an engine, by the engine's number."""
 VERSION = "flower/version"
-"""What a server keeps of a client's memory, which stays with the client: the number of its version."""
+"""The name of the only entry of a client's memory at the server: the version number of what the client
+itself keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a server asks of a node."""
+    """A server's order to a node. Tuples of clients have an entry for each client that is asked."""
 
     action: Action
     run: str = ""
-    """Tells runs apart, also when one is resumed after its server was stopped."""
+    """Identifies the run. It is the same if the run is resumed after its server was stopped."""
     agreement: str = ""
-    """What server and node have to agree on, as JSON."""
+    """The settings that server and node have to share, as JSON."""
     stage: str = ""
     engine: int = 0
-    """Which of the run's models, in the order in which their engines are started."""
+    """The number of the engine, in the order in which the run starts them. Each has one model of the run."""
     round: int = 0
     """Counted from 0."""
     rounds: int = 1
     """How many rounds the whole run has."""
     clients: tuple[int, ...] = ()
     places: tuple[int, ...] = ()
-    """Where each of these clients stands among the node's own."""
+    """The index of each client among the node's own."""
     versions: tuple[int, ...] = ()
-    """What each of them kept last; 0: nothing."""
+    """The version of what each client kept last; 0 if it has kept nothing."""
     version: int = 0
-    """What they will have kept."""
+    """The version of what the clients keep after this order."""
     samples: EvaluationSet = "test"
     names: tuple[str, ...] = ()
-    """What these clients are called."""
+    """The names of the clients."""
     stages: tuple[str, ...] = ()
-    """Those that have ended and whose results a node may be sent."""
+    """The names of the results that a node may ask for: of stages that have ended, and initial models."""
     digests: tuple[str, ...] = ()
-    """The digests of these results: a node may have some of another attempt at the run."""
+    """The digests of these results, since a node may still have results of an earlier attempt at the run."""
     share: tuple[str, ...] = ()
-    """What nodes say of the data, beside how many samples there are: counts, test, validation."""
+    """The class counts that a node reports of its data: "counts" (training), "test", "validation"."""
     frozen: bool = False
-    """Whether the model has parameters that nobody trains."""
+    """Whether the node needs the initial model from the server: the model has frozen parts, or clients begin
+    with weights that do not follow from the seed."""
     weights: Weights | None = None
     shared: Tensors = field(default_factory=dict)
     results: Mapping[str, Tensors] = field(default_factory=dict)
-    """The results of earlier stages, where the node has asked for them."""
+    """The results that the node has asked for."""
 
     def content(self) -> RecordDict:
-        """The order as records."""
+        """Return the order as records."""
         plain: dict[str, Any] = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in vars(self).items()
@@ -83,7 +87,7 @@ class Order:
         }
         content = RecordDict({ORDER: ConfigRecord(plain)})
         if self.weights is not None:
-            content[MODEL] = to_record(packed(self.weights))
+            content[MODEL] = to_record(pack(self.weights))
         if self.shared:
             content[SHARED] = to_record(self.shared)
         for name, tensors in self.results.items():
@@ -92,7 +96,7 @@ class Order:
 
     @classmethod
     def of(cls, content: RecordDict) -> Order:
-        """The order in a message."""
+        """Return the order in a message's content. One that cannot be read raises a UserError."""
         try:
             plain = {
                 name: tuple(value) if isinstance(value, list) else value
@@ -101,7 +105,7 @@ class Order:
             arrays = content.array_records
             order = cls(
                 **plain,  # type: ignore[arg-type]
-                weights=unpacked(from_record(arrays[MODEL])) if MODEL in arrays else None,
+                weights=unpack(from_record(arrays[MODEL])) if MODEL in arrays else None,
                 shared=from_record(arrays[SHARED]) if SHARED in arrays else {},
                 results={
                     name.removeprefix(RESULT): from_record(record)
@@ -116,8 +120,8 @@ class Order:
         if order.action not in get_args(Action):
             raise UserError(f"the server asks for '{order.action}': use the same unskew at server and sites.")
         numbers = (order.round, order.rounds, order.version, *order.clients, *order.places, *order.versions)
-        if not all(type(number) is int and number >= 0 for number in numbers):  # they become names of files
-            raise UserError("the server sends no numbers: use the same unskew at server and sites.")
+        if not all(type(number) is int and number >= 0 for number in numbers):  # they become file names
+            raise UserError("the server sends invalid numbers: use the same unskew at server and sites.")
         return order
 
 
@@ -127,12 +131,13 @@ class Order:
 def fit_content(
     client: int, fit: Fit, *, send_buffers: bool, kept: bool
 ) -> dict[str, ArrayRecord | MetricRecord]:
-    """What training a client came to, without what the client keeps: only whether it has kept something."""
+    """Return the result of training a client as records. Of what the client keeps they say only whether there
+    is any."""
     tensors = {
-        **under(PARAMS, fit.weights.params),
-        **(under(BUFFERS, fit.weights.buffers) if send_buffers else {}),
-        **under(REPORTED, fit.reported),
-        **under(TALLIES, fit.tallies),
+        **with_prefix(PARAMS, fit.weights.params),
+        **(with_prefix(BUFFERS, fit.weights.buffers) if send_buffers else {}),
+        **with_prefix(REPORTED, fit.reported),
+        **with_prefix(TALLIES, fit.tallies),
         LOSS: fit.loss,
     }
     numbers = {"samples": fit.samples, "steps": fit.steps, "passed": fit.passed, "kept": int(kept)}
@@ -140,13 +145,13 @@ def fit_content(
 
 
 def failed_content(failed: Failed) -> dict[str, ConfigRecord]:
-    """Say that training a client came to nothing."""
+    """Return the failure of a client as records."""
     failure = {"stage": failed.stage, "kind": failed.kind, "reason": failed.reason()}
     return {f"failed/{failed.client}": ConfigRecord(failure)}
 
 
 def remote_failure(job: Job, kind: FaultKind, reason: str, stage: ClientStage = "train") -> Failed:
-    """The failure of a client on another machine."""
+    """Return the failure of a client on another machine."""
     error = LostError(reason) if kind == "lost" else RemoteError(reason)
     return Failed(job.task.client, job.task.round, stage, error, kind)
 
@@ -154,8 +159,9 @@ def remote_failure(job: Job, kind: FaultKind, reason: str, stage: ClientStage = 
 def read_fit(
     content: RecordDict, job: Job, sent: Weights, tallies: frozenset[str], expected_steps: int, version: int
 ) -> Fit | Failed:
-    """What a node tells of a client's training. Names, shapes and values of its tensors are looked at where
-    those of every engine are; here it is whether there are any, and the numbers it counts by."""
+    """Return the result of a client's training from a node's answer, or a failure if the answer cannot be
+    read, has other tallies than `tallies`, or other numbers of samples or steps than the server expects. The
+    names, shapes and values of the model and of reported tensors are checked later, as for every engine."""
     client = job.task.client
     if (failure := content.config_records.get(f"failed/{client}")) is not None:
         return _reported_failure(job, failure)
@@ -175,13 +181,13 @@ def read_fit(
         return remote_failure(
             job, "form", f"it says that it took {steps} steps, and should {expected_steps}", "update"
         )
-    counted = within(TALLIES, tensors)
+    counted = without_prefix(TALLIES, tensors)
     if counted.keys() != tallies or any(value.shape for value in counted.values()):
         return remote_failure(job, "form", "its tallies are not those of the method", "update")
-    buffers = within(BUFFERS, tensors)
+    buffers = without_prefix(BUFFERS, tensors)
     weights = Weights(
-        in_order(within(PARAMS, tensors), sent.params),
-        in_order(buffers, sent.buffers) if buffers else sent.buffers,
+        in_order_of(without_prefix(PARAMS, tensors), sent.params),
+        in_order_of(buffers, sent.buffers) if buffers else sent.buffers,
     )
     return Fit(
         weights=weights,
@@ -189,7 +195,7 @@ def read_fit(
         steps=steps,
         loss=tensors.get(LOSS, torch.zeros(1)),
         memory={VERSION: torch.tensor(version)} if numbers.get("kept") else {},
-        reported=within(REPORTED, tensors),
+        reported=without_prefix(REPORTED, tensors),
         tallies=counted,
         passed=passed,
     )
@@ -202,24 +208,25 @@ def _reported_failure(job: Job, failure: ConfigRecord) -> Failed:
     return remote_failure(job, kind, " ".join(reason.split())[:500], stage)
 
 
-# A test at a client
+# A client's test
 
 
 def totals_content(client: int, totals: Tensors) -> dict[str, ArrayRecord]:
-    """What a model answers on a client's own samples: counts, and the sum of its losses."""
+    """Return the totals of a test on a client's own samples as records: the confusion matrix, and the sum of
+    the losses."""
     return {f"totals/{client}": to_record({name: totals[name] for name in ("confusion", LOSS)})}
 
 
 def read_totals(content: RecordDict, client: int, classes: int) -> tuple[np.ndarray, float] | str:
-    """The confusion matrix [C, C] and the sum of the losses that a node tells; a reason where they cannot be
-    used."""
+    """Return the confusion matrix [C, C] and the sum of the losses of a client's test, or the reason why they
+    cannot be used."""
     try:
         totals = from_record(content.array_records[f"totals/{client}"])
         confusion, loss = totals["confusion"], totals[LOSS]
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         return f"its answer cannot be read ({error})"
     if confusion.dtype != torch.int64 or confusion.shape != (classes, classes) or bool((confusion < 0).any()):
-        return "its confusion matrix is none of these classes"
+        return "its confusion matrix does not fit the classes"
     if loss.shape or not loss.is_floating_point() or not bool(loss.isfinite()):
         return "its loss is not one finite number"
     return confusion.numpy(), float(loss)

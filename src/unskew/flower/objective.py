@@ -1,4 +1,4 @@
-"""The losses of methods that change a client's training alone, by the method's name."""
+"""The losses of methods that change nothing but a client's training, by the method's name."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ LOSSES: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     "focal": (losses.FocalLoss, ()),
     "logit-adjustment": (losses.CalibratedLoss, (COUNTS,)),
 }
-"""Modules by the name of their method, with what each is made of, in order."""
+"""The loss modules by the names of their methods, with the positional arguments of each."""
 
 
 class ClientLoss(nn.Module):
-    """The loss of one client in one round, called in the same way whatever the method:
-    `loss(logits, labels, inputs)`."""
+    """The loss of one client in one round, called as `loss(logits, labels, inputs)` for every method."""
 
     def __init__(self, module: nn.Module, classes: int) -> None:
         super().__init__()
@@ -54,12 +53,12 @@ class ClientLoss(nn.Module):
 
 
 def loss(name: str, counts: ClassCounts, net: nn.Module, **options: Any) -> ClientLoss:
-    """The loss of a method for one client and one round, called as `loss(logits, labels, inputs)`.
+    """Return the loss of a method for one client and one round. Call it as `loss(logits, labels, inputs)`.
 
-    `counts` says how many samples of each class the client holds, one number per class
+    `counts` says how many samples of each class the client has, one number per class
     (`losses.counts_of(loader, classes=10)`). `net` is the model as received: make the loss after its weights
-    have been loaded and before it is trained. A frozen copy of it is kept where a method has a teacher.
-    Options are those of the module in `unskew.losses`, with the method's defaults.
+    have been loaded and before it is trained. If the method has a teacher, the loss keeps a frozen copy of
+    `net`. Options are those of the module in `unskew.losses`, with the method's defaults.
     """
     if name not in LOSSES:
         raise unknown("loss", name, LOSSES)

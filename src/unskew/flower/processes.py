@@ -1,7 +1,7 @@
-"""Processes that outlive the command that starts them, and are found and ended again by another one.
+"""Starts processes that outlive their command, and finds and ends them from a later command.
 
-Each carries a mark in its environment, which all that it starts inherits, in whatever session that is. What
-has the mark is ended and nothing else, even if another process has by now the number of one that is gone.
+Each carries a mark in its environment, which the processes that it starts inherit, in any session. Only
+processes with the mark are ended, even if another process has by now the number of one that has ended.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pathlib import Path
 from unskew.errors import UserError
 
 MARK = "UNSKEW_FLOWER"
+"""The environment variable that has the mark."""
 PATIENCE = 10.0
-"""Seconds for a process to end when it is asked to."""
+"""Seconds that a process has to end after a signal."""
 PROC = Path("/proc")
 
 
 def need_proc() -> None:
-    """Refuse systems that do not tell which process carries which mark."""
+    """Refuse systems on which the environment of a process, and so its mark, cannot be read."""
     if not (PROC / "self" / "environ").exists():
         raise UserError(
             "a local federation needs Linux, whose /proc tells processes apart: start flower-superlink and "
@@ -31,8 +32,8 @@ def need_proc() -> None:
 
 
 def start(command: list[str], environment: Mapping[str, str], log: Path) -> tuple[int, int]:
-    """Start a process in a session of its own, whose output goes to a file: its number, and when it began.
-    From then on it is found by its mark."""
+    """Start a process in a session of its own, with its output in a file. Return its number and its start
+    time as soon as `running` can find it by its mark."""
     if log.exists():
         log.replace(log.with_suffix(".before.log"))
     pid = os.posix_spawn(
@@ -48,16 +49,17 @@ def start(command: list[str], environment: Mapping[str, str], log: Path) -> tupl
         setsigmask=(),
         setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGPIPE),
     )
-    while (found := _look(pid)) and not _environment(pid):  # for a moment after its start it shows none
+    # For a moment after its start a process shows no environment.
+    while (found := _parent_and_start(pid)) and not _environment(pid):
         time.sleep(0.001)
     return pid, found[1] if found else 0
 
 
 def running(mark: str) -> dict[int, int]:
-    """The processes that carry a mark, or descend from one that does: when each began, by number. That is in
-    ticks since the machine was started."""
-    found = {int(each.name): _look(int(each.name)) for each in PROC.iterdir() if each.name.isdecimal()}
-    alive = {pid: look for pid, look in found.items() if look is not None}
+    """Return the processes that carry a mark or descend from one that does: their start times by their
+    numbers, in clock ticks since the machine was started."""
+    pids = [int(each.name) for each in PROC.iterdir() if each.name.isdecimal()]
+    alive = {pid: found for pid in pids if (found := _parent_and_start(pid)) is not None}
     ours = {pid for pid in alive if _carries(pid, mark)}
     while more := {pid for pid, (parent, _) in alive.items() if parent in ours} - ours:
         ours |= more
@@ -65,8 +67,8 @@ def running(mark: str) -> dict[int, int]:
 
 
 def end(mark: str, first: Collection[int] = ()) -> set[int]:
-    """End the processes that carry a mark, those of these numbers before the others: they are asked to, and
-    killed when they do not. Returns the numbers of all that were there."""
+    """End the processes that `running` finds for a mark, those with the numbers `first` before the others.
+    They are asked to end, and killed if they do not. Return the numbers of all of them."""
     seen: set[int] = set()
     for sign, some in ((signal.SIGTERM, first), (signal.SIGTERM, None), (signal.SIGKILL, None)):
         signalled: set[int] = set()
@@ -81,15 +83,15 @@ def end(mark: str, first: Collection[int] = ()) -> set[int]:
                 break
             time.sleep(0.1)
     for pid in seen:
-        with contextlib.suppress(ChildProcessError):  # those that this very process has started
+        with contextlib.suppress(ChildProcessError):  # it is not a child of this process
             os.waitpid(pid, os.WNOHANG)
     if left:
         raise UserError(f"processes {', '.join(map(str, sorted(left)))} do not end: end them by hand.")
     return seen
 
 
-def _look(pid: int) -> tuple[int, int] | None:
-    """The parent of a process and when it began; None if it has ended."""
+def _parent_and_start(pid: int) -> tuple[int, int] | None:
+    """Return the parent of a process and its start time, or None if it has ended."""
     try:
         stat = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:

@@ -15,7 +15,7 @@ PARAMS, BUFFERS, FROZEN = "params/", "buffers/", "frozen/"
 
 
 def to_record(tensors: Tensors) -> ArrayRecord:
-    """Named tensors as a record, in their order."""
+    """Return named tensors as a record, in their order."""
     try:
         return ArrayRecord({name: Array(value.detach().cpu().numpy()) for name, value in tensors.items()})
     except TypeError as error:
@@ -25,31 +25,31 @@ def to_record(tensors: Tensors) -> ArrayRecord:
 
 
 def from_record(record: Mapping[str, Array]) -> Tensors:
-    """The tensors of a record, in memory of their own: kernels may go by the address of what they read."""
+    """Return the tensors of a record, copied: how a kernel computes may depend on where its input lies."""
     return {name: torch.from_numpy(np.asarray(array.numpy())).clone() for name, array in record.items()}
 
 
-def under(prefix: str, tensors: Tensors) -> Tensors:
-    """Tensors under names with a prefix."""
+def with_prefix(prefix: str, tensors: Tensors) -> Tensors:
+    """Put a prefix before the names of all tensors."""
     return {f"{prefix}{name}": value for name, value in tensors.items()}
 
 
-def within(prefix: str, tensors: Tensors) -> Tensors:
-    """The tensors whose names have a prefix, under their names without it."""
+def without_prefix(prefix: str, tensors: Tensors) -> Tensors:
+    """Return the tensors whose names have a prefix, under their names without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def packed(weights: Weights) -> Tensors:
-    """A model as named tensors."""
-    return under(PARAMS, weights.params) | under(BUFFERS, weights.buffers)
+def pack(weights: Weights) -> Tensors:
+    """Return a model as named tensors."""
+    return with_prefix(PARAMS, weights.params) | with_prefix(BUFFERS, weights.buffers)
 
 
-def unpacked(tensors: Tensors) -> Weights:
-    """The model that `packed` made tensors of."""
-    return Weights(within(PARAMS, tensors), within(BUFFERS, tensors))
+def unpack(tensors: Tensors) -> Weights:
+    """Return the model whose tensors `pack` has returned."""
+    return Weights(without_prefix(PARAMS, tensors), without_prefix(BUFFERS, tensors))
 
 
-def in_order(tensors: Tensors, like: Tensors) -> Tensors:
-    """Put tensors into the order of others, where they have the same names: sums over all of them depend on
-    it."""
+def in_order_of(tensors: Tensors, like: Tensors) -> Tensors:
+    """Return tensors in the order of others that have the same names, since sums over all tensors depend on
+    the order. Tensors with other names are returned as they are."""
     return {name: tensors[name] for name in like} if tensors.keys() == like.keys() else tensors

@@ -1,8 +1,8 @@
-"""Finds what clients are asked in a stage, from the program and the stage's name.
+"""Finds the method or the question of a stage, from the program and the stage's name.
 
-A method in stages makes its losses and queries as it runs, at the server. A node runs the same program up to
-the same stage, where what came of the stages before is the server's: models and values, never what other
-clients have answered.
+A method in stages makes its losses and queries at the server, as it runs. To have them, a node runs the same
+program up to the same stage. The results of earlier stages come from the server: models and values, never the
+answers of other clients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unskew.engines import Engine
 from unskew.errors import UserError
 from unskew.faults import DivergedError
 from unskew.flower.messages import Order
-from unskew.flower.records import FROZEN, unpacked, within
+from unskew.flower.records import FROZEN, unpack, without_prefix
 from unskew.method import Method
 from unskew.models import frozen_tensors
 from unskew.program import Program, Run
@@ -26,11 +26,11 @@ from unskew.trial import Trial, weights_of
 from unskew.types import Query, Tensors, Weights
 
 FindResult = Callable[[str], Tensors | None]
-"""Finds what the server has sent of a stage, by its name; None where it has not."""
+"""Returns the result of a stage, by its name, or None if the server has not sent it."""
 
 
-class Reached(Exception):  # noqa: N818 (no error: it ends the program where a node has its part of it)
-    """The stage that was looked for, with what clients are asked in it."""
+class FoundStage(Exception):  # noqa: N818 (no error: it ends the program at the stage of an order)
+    """The stage of an order: the trial, and the method or the question for clients."""
 
     def __init__(self, trial: Trial, *, method: Method | None = None, query: Query | None = None) -> None:
         super().__init__()
@@ -38,33 +38,34 @@ class Reached(Exception):  # noqa: N818 (no error: it ends the program where a n
 
     @property
     def method(self) -> Method:
-        """By which clients train."""
+        """The method by which clients train."""
         if self._method is None:
             raise _other_program()
         return self._method
 
     @property
     def query(self) -> Query:
-        """What clients are asked."""
+        """The question that clients answer."""
         if self._query is None:
             raise _other_program()
         return self._query
 
 
-class MissingError(Exception):
-    """The result of an earlier stage that is needed, and that the server has not sent yet."""
+class MissingResultError(Exception):
+    """The node needs the result of an earlier stage, which the server has not sent yet."""
 
     def __init__(self, stage: str) -> None:
         super().__init__(stage)
         self.stage = stage
 
 
-def reach(program: Program, trial: Trial, order: Order, find: FindResult) -> Reached:
-    """What an order asks of clients, under a trial on their own data."""
+def find_stage(program: Program, trial: Trial, order: Order, find: FindResult) -> FoundStage:
+    """Run a program up to the stage of an order, and return what clients are to do in it, under a trial on
+    their own data. `find` returns the results of earlier stages."""
     try:
         program.run(_Replay(trial, program.base, order, find))
-    except Reached as reached:
-        return reached
+    except FoundStage as found:
+        return found
     raise _other_program()
 
 
@@ -73,7 +74,7 @@ def _other_program() -> UserError:
 
 
 class _Replay(Run):
-    """A run that trains nobody: stages before the one that is looked for are told by the server."""
+    """A run that trains no clients: it takes the results of earlier stages from the server."""
 
     def __init__(self, trial: Trial, base: Method, order: Order, find: FindResult) -> None:
         super().__init__(trial, base)
@@ -81,7 +82,7 @@ class _Replay(Run):
 
     def _start(self, trial: Trial) -> Engine:
         if self._order.action == "evaluate" and self._started == self._order.engine:
-            raise Reached(trial)
+            raise FoundStage(trial)
         self._started += 1
         return _NoEngine(trial)  # type: ignore[return-value]
 
@@ -89,18 +90,18 @@ class _Replay(Run):
         trial = trial or self.trial
         self.engine(trial)
         if name == self._order.stage and self._order.action == "fit":
-            raise Reached(trial, method=method)
+            raise FoundStage(trial, method=method)
         if options.get("aside"):
             self._engines.pop(id(trial))
         if name not in self._order.stages:
-            raise DivergedError(f"stage '{name}' has come to nothing.")
+            raise DivergedError(f"stage '{name}' has no result.")
         return _Earlier(name, self._find)
 
     def ask(self, name: str, query: Query, *_: object, trial: Trial | None = None, **__: object) -> Any:
         trial = trial or self.trial
         self.engine(trial)
         if name == self._order.stage and self._order.action == "ask":
-            raise Reached(trial, query=query)
+            raise FoundStage(trial, query=query)
         return _Withheld(name)
 
     def value(self, name: str, make: Callable[[], Tensors], *, shared: bool = True) -> Tensors:
@@ -113,13 +114,13 @@ class _Replay(Run):
 def _found(name: str, find: FindResult) -> Tensors:
     tensors = find(name)
     if tensors is None:
-        raise MissingError(name)
+        raise MissingResultError(name)
     return tensors
 
 
 @dataclass(frozen=True)
 class _NoEngine:
-    """What programs ask of an engine beside training and testing."""
+    """Has what programs use of an engine, except for training and testing."""
 
     trial: Trial
 
@@ -140,7 +141,7 @@ class _NoEngine:
 
 @dataclass(frozen=True)
 class _Earlier:
-    """What a stage has trained: its model, which is asked for when it is needed."""
+    """The result of an earlier stage of training. Its model is looked up when the program reads it."""
 
     stage: str
     find: FindResult
@@ -149,11 +150,11 @@ class _Earlier:
 
     @property
     def served(self) -> Weights:
-        return unpacked(_found(self.stage, self.find))
+        return unpack(_found(self.stage, self.find))
 
     @property
     def frozen(self) -> Tensors:
-        return within(FROZEN, _found(self.stage, self.find))
+        return without_prefix(FROZEN, _found(self.stage, self.find))
 
     @property
     def weights(self) -> Weights:
@@ -161,7 +162,7 @@ class _Earlier:
 
 
 class _Withheld(Sequence[Tensors]):
-    """What clients have answered in an earlier stage. No client is told."""
+    """The clients' answers in an earlier stage, which other clients must not read."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage

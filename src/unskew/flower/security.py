@@ -25,15 +25,15 @@ except ModuleNotFoundError:
     raise UserError("certificates and keys need Flower: pip install 'unskew[flower]'.") from None
 
 LOOPBACK = ("localhost", "127.0.0.1")
-"""What every server certificate is for, besides the names that are given."""
+"""The names that every server certificate is for, in addition to the given ones."""
 CA_DAYS, SERVER_DAYS = 3650, 365
 CA, CA_KEY, SERVER, SERVER_KEY = "ca.crt", "ca.key", "server.crt", "server.key"
 PEM = serialization.Encoding.PEM
 
 
 def make_certificate(folder: Path, names: Iterable[str] = ()) -> None:
-    """Make a certificate for a server of these names, and the CA that signs it unless one is there already:
-    `ca.crt` is for every node, `server.crt` and `server.key` are for the server, `ca.key` stays here."""
+    """Make a certificate for a server of these names, and the CA that signs it unless the folder has one.
+    Every node needs `ca.crt`, and the server `server.crt` and `server.key`; `ca.key` stays in the folder."""
     hosts = [_host(name) for name in dict.fromkeys((*LOOPBACK, *names))]
     refuse_existing(folder / SERVER, folder / SERVER_KEY)
     private_folder(folder)
@@ -67,8 +67,8 @@ def check_certificate(folder: Path, names: Iterable[str] = ()) -> None:
 
 
 def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make the key pair of a node: NAME, which stays with the node, and NAME.pub, to be registered at the
-    server. They are on the curve and in the format that Flower reads."""
+    """Make the key pair of a node and return its files: NAME, which stays with the node, and NAME.pub, which
+    is registered at the server. Curve and format are those that Flower reads."""
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise UserError(f"'{name}' is no name for a key: use letters, digits, '.', '-' and '_'.")
     private, public = folder / name, folder / f"{name}.pub"
@@ -83,7 +83,7 @@ def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """The private key of a node."""
+    """Read the private key of a node."""
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError):
@@ -94,7 +94,7 @@ def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that nobody else can look into; one that is there stays as it is."""
+    """Make a folder that only its owner can read. If it exists, leave it as it is."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
@@ -122,7 +122,8 @@ def _signed(
     days: int,
     *extensions: x509.ExtensionType,
 ) -> bytes:
-    """A certificate for a key, signed by a CA; the CA's own where there is none yet."""
+    """Return a certificate for a key, signed by a CA. If `ca` is None, return the certificate of the CA
+    itself."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
     usage = dict.fromkeys(
@@ -154,7 +155,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_key(path: Path, content: bytes) -> None:
-    """Write a private key: from its first byte on it is for its owner alone."""
+    """Write a private key into a file that only its owner can read, from its first byte on."""
     refuse_existing(path)
     with replacing(path) as partial:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,4 +1,4 @@
-"""What a federation trains and how: the same at its server and at every node."""
+"""The method and conditions of a federation, which are the same at its server and at every node."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class FlowerSettings:
 
     method: Method | Program
     name: str
-    """What the method is called, with all its hyperparameters."""
+    """The name of the method, with all its hyperparameters."""
     make_trial: Callable[[Federation], Trial]
-    """The trial of these conditions on a federation: the server's, or a node's own. Ask `trial` for it."""
+    """Makes the trial of these conditions on a federation. Call `trial`, which also sets the precision."""
 
     def __post_init__(self) -> None:
         refuse_one_place(self.method, self.name)
@@ -44,26 +44,27 @@ class FlowerSettings:
         return self.method if isinstance(self.method, Program) else in_one_stage(self.method)
 
     def trial(self, federation: Federation) -> Trial:
-        """The trial on a federation. Its precision is the same on every machine, with a GPU or without: full,
-        unless another is asked for."""
+        """Return the trial on a federation. Its precision is full unless the conditions set another, so that
+        it is the same on machines with a GPU and without."""
         trial = self.make_trial(federation)
         return replace(trial, precision="fp32") if trial.precision == "auto" else trial
 
     def node_trial(self, federation: Federation, rounds: int) -> Trial:
-        """The trial of so many rounds on a node's own clients, of which all may train in a round."""
+        """Return the trial of `rounds` rounds on a node's own clients, all of which may train in a round."""
         trial = self.trial(federation)
         budget = trial.budget.model_copy(update={"cohort": "all", "rounds": rounds})
         return replace(trial, budget=budget, faults=Faults())
 
     def server_trial(self, federation: Federation, rounds: int) -> Trial:
-        """The trial of so many rounds as the server runs it."""
+        """Return the trial of `rounds` rounds that the server runs. Unless the conditions say otherwise, a
+        round continues without clients that fail."""
         trial = self.trial(federation)
         faults = trial.faults if "on_fault" in trial.faults.model_fields_set else Faults(on_fault="skip")
         budget = trial.budget.model_copy(update={"rounds": rounds})
         return replace(trial, engine=FLOWER, device="cpu", budget=budget, faults=faults)
 
     def agreement(self, trial: Trial) -> str:
-        """What server and nodes have to agree on, as JSON."""
+        """Return the settings that server and nodes have to share, as JSON."""
         dataset = trial.federation.dataset
         settings: dict[str, Any] = {
             "method": self.name,
@@ -80,7 +81,7 @@ class FlowerSettings:
         return json.dumps(settings, sort_keys=True)
 
     def check_agreement(self, theirs: str, trial: Trial) -> None:
-        """Refuse to train for a server that has other settings than this node, and name the first that
+        """Refuse a server whose settings, `theirs`, differ from those of this node, and name the first that
         differs."""
         mine = self.agreement(trial)
         if mine == theirs:
@@ -115,8 +116,8 @@ def _short(value: object) -> str:
 def settings_of(
     method: AnyMethod, model: str | nn.Module | Callable[[], nn.Module], **conditions: Any
 ) -> FlowerSettings:
-    """Settings that are given in Python: a method by its name or as such, a model, and whatever else
-    `unskew.Trial` takes, such as a budget."""
+    """Return settings that are given in Python: a method or its name, a model, and other arguments of
+    `unskew.Trial`, such as a budget."""
     found, name = named_method(method)
 
     def make_trial(federation: Federation) -> Trial:
@@ -126,12 +127,13 @@ def settings_of(
 
 
 def named_method(method: AnyMethod | MethodSpec) -> tuple[Method | Program, str]:
-    """A method that is given by its name, such as "fedvls:lam=0.2", or as such; and what it is called."""
+    """Return a method, which may be given by its name, such as "fedvls:lam=0.2", and its name with all
+    hyperparameters."""
     if isinstance(method, str):
         method = MethodSpec(**method_table(method))
     if isinstance(method, MethodSpec):
         found, options = assemble(method.parts())
-        # A file lies elsewhere on every machine.
+        # Without the folders of files, which differ between machines.
         return found, write_parts({Path(name).name: each for name, each in options.items()})
     if not isinstance(method, Method | Program):
         raise UserError(

@@ -1,4 +1,4 @@
-"""The data of one node: those of one client, or of several."""
+"""The data of one node, which has one client or several."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ class Site:
     federation: Federation
     """The node's own clients, numbered from 0, with their samples alone."""
     names: tuple[str, ...]
-    """What they are called."""
+    """The names of the clients."""
     numbers: tuple[int, ...] = ()
-    """Their numbers in the whole federation, where the node knows them."""
+    """The clients' numbers in the whole federation; empty if the node does not know them."""
     of: int = 0
-    """How many clients the whole federation has, where the node knows it."""
+    """How many clients the whole federation has; 0 if the node does not know it."""
     tests: tuple[Split | None, ...] = ()
-    """The test samples of each client."""
+    """The test samples of each client; None or an empty split if it has none."""
     validations: tuple[Split | None, ...] = ()
+    """The validation samples of each client; None or an empty split if it has none."""
 
 
 def scaled(data: Dataset, scale: MeanAndStd | None = None) -> Dataset:
-    """The dataset with images that are scaled as at every other site: by its own mean and deviation each site
-    would see others."""
+    """Return the dataset with images scaled by `scale`, which all sites share, or by 0.5 for each channel. If
+    each site scaled by its own mean and deviation, the same image would differ between sites."""
     if data.kind != "image":
         return data
     half = (0.5,) * data.inputs.shape[0]
@@ -46,8 +47,8 @@ def scaled(data: Dataset, scale: MeanAndStd | None = None) -> Dataset:
 
 
 def site_of(data: Dataset | Federation, name: str) -> Site:
-    """A node with data of its own. A dataset is one client's, or where its samples have owners who are named,
-    a client's of each; of a federation each client is one."""
+    """Return a node with data of its own. A dataset is that of one client, called `name`; if its samples have
+    named owners, each owner is a client. A federation keeps its clients."""
     if isinstance(data, Federation):
         names = data.names or tuple(f"{name}/{client}" for client in range(data.clients))
         return part_of(data, range(data.clients), names, known=False)
@@ -66,8 +67,8 @@ def site_of(data: Dataset | Federation, name: str) -> Site:
 def part_of(
     federation: Federation, clients: Sequence[int], names: Sequence[str] = (), *, known: bool = True
 ) -> Site:
-    """Some clients of a federation, with their samples and nobody else's. `known`: by their numbers there,
-    which are those of the whole federation."""
+    """Return a node with some clients of a federation, and their samples only. `known` says whether the
+    federation is the whole one, whose client numbers the node then reports."""
     for client in clients:
         if not 0 <= client < federation.clients:
             raise UserError(
@@ -93,7 +94,8 @@ def part_of(
 
 
 def _own_test(federation: Federation, client: int) -> Split | None:
-    """The test samples of the sites whose training samples a client holds; None where nobody owns any."""
+    """Return the test samples of the sites whose training samples a client has, or None if test samples have
+    no owners."""
     test, sites = federation.dataset.test, federation.sites
     if sites is None:
         return None

@@ -29,8 +29,8 @@ class SavedRun:
 
     path: Path
     label: str
-    """The method's name with its hyperparameters. This module writes all of them out; `unskew.reading` leaves
-    out the ones that have their defaults, and the folders of files."""
+    """What the method is called. Read from the folder alone, every hyperparameter is written out;
+    `unskew.labelled_runs` leaves those out that have their defaults, and the folders of files."""
     seed: int
     experiment: dict[str, Any]
     """experiment.toml"""

@@ -1,4 +1,4 @@
-"""What was trained in Python, as a run folder."""
+"""Writes a result of training in Python as a run folder."""
 
 from __future__ import annotations
 
@@ -19,27 +19,6 @@ from unskew.tensor_files import dump
 from unskew.trial import Trial
 from unskew.user_code import sha256_of
 
-
-def save(result: Result, path: Path, method: str) -> Path:
-    """Write a run folder of a result; see `Result.save`."""
-    if result.trial is None:
-        raise UserError("this result does not know its trial: save what unskew.train returned.")
-    if claim(path) != EMPTY:
-        raise UserError(f"the folder {path} holds a run already: choose another.")
-    made = {
-        method if method and name == OWN else name: each for name, each in (result.parts or {OWN: {}}).items()
-    }
-    resolved = Resolved(experiment_of(result.trial, made), result.trial)
-    first, *others = [round.seconds for round in result.rounds]
-    end = max(0.0, result.seconds - first - sum(others))
-    time = record.Time(result.seconds, {}, first, sum(others), end)
-    with run_folder(path, resolved) as folder:
-        for round in result.rounds:
-            folder.append(round)
-        folder.finish(resolved, result, lambda: time)
-    return path
-
-
 IN_OTHER_FORM = {
     "engine",
     "device",
@@ -54,16 +33,38 @@ IN_OTHER_FORM = {
     "validation",
     "stop",
 }
-"""Settings of an experiment that a trial has in another form."""
+"""The settings of an experiment that a trial has in another form."""
 
 
-def experiment_of(trial: Trial, made: dict[str, Any]) -> Experiment:
-    """The experiment that a trial comes from, or would come from if its data, model and method had names."""
-    alike = {name: getattr(trial, name) for name in Experiment.model_fields if name not in IN_OTHER_FORM}
+def save(result: Result, path: Path, method: str) -> Path:
+    """Write a run folder of a result and return its path; see `Result.save`."""
+    if result.trial is None:
+        raise UserError("this result does not know its trial: save what unskew.train returned.")
+    if claim(path) != EMPTY:
+        raise UserError(f"the folder {path} holds a run already: choose another.")
+    parts = {
+        method if method and name == OWN else name: options
+        for name, options in (result.parts or {OWN: {}}).items()
+    }
+    resolved = Resolved(_experiment_of(result.trial, parts), result.trial)
+    first, *others = [round.seconds for round in result.rounds]
+    end = max(0.0, result.seconds - first - sum(others))
+    time = record.Time(result.seconds, {}, first, sum(others), end)
+    with run_folder(path, resolved) as folder:
+        for round in result.rounds:
+            folder.append(round)
+        folder.finish(resolved, result, lambda: time)
+    return path
+
+
+def _experiment_of(trial: Trial, parts: dict[str, Any]) -> Experiment:
+    """Return the experiment that describes a trial. Data and models that were made in Python are described by
+    their names, and the method by the options of each of its parts."""
+    same = {name: getattr(trial, name) for name in Experiment.model_fields if name not in IN_OTHER_FORM}
     federation = trial.federation
     seed = federation.partition.seed
     return Experiment(
-        **alike,
+        **same,
         engine=engines.choose(trial),
         device=str(trial.pick_device()),
         precision=trial.pick_precision(),
@@ -78,7 +79,7 @@ def experiment_of(trial: Trial, made: dict[str, Any]) -> Experiment:
             seed=trial.seed if seed is None else seed,
         ),
         model=_model_of(trial),
-        method=_method_of(made),
+        method=_method_of(parts),
     )
 
 
@@ -97,16 +98,16 @@ def _model_of(trial: Trial) -> ModelSpec:
 
 
 def _start_of(init: models.TrainedWeights) -> dict[str, str]:
-    """Where the weights to start from are, and their hash: of the file, or of tensors that were given."""
+    """Return the source of the initial weights and their hash: of the file, or of the given tensors."""
     file = models.weights_file(init.source)
     if file.is_file():
         return {"init": str(Path(init.source).resolve()), "init_sha256": sha256_of(file)}
     return {"init": init.source, "init_sha256": hashlib.sha256(dump(init.tensors)).hexdigest()}
 
 
-def _method_of(made: dict[str, Any]) -> MethodSpec:
+def _method_of(parts: dict[str, Any]) -> MethodSpec:
     options = {
-        name: {**(METHODS[name].options if name in METHODS else {}), **given} for name, given in made.items()
+        name: {**(METHODS[name].options if name in METHODS else {}), **given} for name, given in parts.items()
     }
     own = next(iter(options.values())) if len(options) == 1 else options
     return MethodSpec(name="+".join(options), **own)

@@ -1,4 +1,4 @@
-"""Run folders as commands and Python show them: with names that are short, and different where things are."""
+"""Reads run folders and gives their methods, skews, data and models short names that tell them apart."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from unskew.report.read import SavedRun, read_runs
 
 
 def read(paths: Iterable[Path]) -> list[SavedRun]:
-    """`read_runs`, without the hyperparameters and the options of a skew that have their defaults, and
-    without the folders of files."""
+    """Read runs. Their names leave out hyperparameters and options of skews that have their defaults, and
+    the folders of files."""
     return shorten(read_runs(paths))
 
 
 def read_begun(paths: Iterable[Path]) -> list[SavedRun]:
-    """`read` for tables: refuses runs that all failed before their first test."""
+    """Read runs for tables. Refuse them if all of them failed before their first test."""
     runs = read(paths)
     if runs[0].failure and not any(map(_begun, runs)):
         reason = runs[0].failure.sentence.removesuffix(".")
@@ -30,7 +30,7 @@ def read_begun(paths: Iterable[Path]) -> list[SavedRun]:
 
 
 def read_tested(paths: Iterable[Path]) -> list[SavedRun]:
-    """`read` for figures: leaves out runs that failed before their first test."""
+    """Read runs for figures. Leave out those that failed before their first test."""
     return list(filter(_begun, read_begun(paths)))
 
 
@@ -39,8 +39,9 @@ def _begun(run: SavedRun) -> bool:
 
 
 def shorten(runs: Sequence[SavedRun]) -> list[SavedRun]:
-    """Return these runs with shorter names, different ones for what is different."""
-    parts = {part for run in runs for part in _method(run).split("+")}
+    """Return runs with shorter names of methods, skews, data and models. Different ones keep different
+    names."""
+    parts = {part for run in runs for part in _method_name(run).split("+")}
     files = short_paths(part for part in parts if part.endswith(".py"))
     labels = [_label(run, files) for run in runs]
     data = short_data(dict.fromkeys(run.data for run in runs))
@@ -59,26 +60,26 @@ def shorten(runs: Sequence[SavedRun]) -> list[SavedRun]:
 
 
 def method_labels(experiments: Sequence[Experiment]) -> list[str]:
-    """What the methods of resolved experiments are called beside each other. Where one is there with several
-    settings, these stand behind its name; a method that is there twice is refused."""
+    """Return labels that tell the methods of resolved experiments apart. If a method occurs with several
+    settings, its label has those that differ. The same method with the same settings is refused."""
     files = short_paths(name for each in experiments for name in each.method.files())
     labels = [each.method.brief(files) for each in experiments]
     apart = tell_apart(labels, [conditions_of(each.model_dump(exclude_none=True)) for each in experiments])
-    for place, label in enumerate(apart):
-        if label in apart[:place]:
+    for index, label in enumerate(apart):
+        if label in apart[:index]:
             raise UserError(
                 f"{label} is named twice: name each method once, or give it other hyperparameters."
             )
     return apart
 
 
-def _method(run: SavedRun) -> str:
+def _method_name(run: SavedRun) -> str:
     return str(run.experiment["method"]["name"])
 
 
 def _label(run: SavedRun, files: Mapping[str, str]) -> str:
-    """The file of a method of one's own is not run for a name: the run has kept what differs from the
-    defaults."""
+    """Return the short label of a run's method. For a method of the user's own, whose code is not run here,
+    it has the hyperparameters that the run has recorded as changed."""
     try:
         method = MethodSpec(**run.experiment["method"])
         if method.parts().keys() <= METHODS.keys():
@@ -92,9 +93,9 @@ def _label(run: SavedRun, files: Mapping[str, str]) -> str:
 
 
 def _full_label(run: SavedRun, files: Mapping[str, str]) -> str:
-    """With every hyperparameter, and the start of the hash of a method's own file."""
+    """Return the label of a run's method with all hyperparameters, and the start of the hash of its file."""
     table = run.experiment["method"]
-    names = [files.get(name, name) for name in _method(run).split("+")]
+    names = [files.get(name, name) for name in _method_name(run).split("+")]
     label = write_method(
         {files.get(key, key): value for key, value in table.items()} | {"name": "+".join(names)}
     )
@@ -103,10 +104,10 @@ def _full_label(run: SavedRun, files: Mapping[str, str]) -> str:
 
 
 def _ambiguous(run: SavedRun, label: str, runs: Sequence[SavedRun], labels: Sequence[str]) -> bool:
-    """Whether another run has this label and other hyperparameters, as where a default was changed, or the
-    same name for a file with other content."""
-    alike = (other for other, name in zip(runs, labels, strict=True) if name == label)
-    return any(other.experiment["method"] != run.experiment["method"] for other in alike)
+    """Say whether a run with another method has the same label. This happens if a default has changed, or if
+    files of the same name have other content."""
+    same_label = (other for other, name in zip(runs, labels, strict=True) if name == label)
+    return any(other.experiment["method"] != run.experiment["method"] for other in same_label)
 
 
 def _skews(recipes: Iterable[str]) -> dict[str, str]:

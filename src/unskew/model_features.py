@@ -1,4 +1,4 @@
-"""What the final models of runs make of test samples, and the figure of that."""
+"""The features of test samples by the final models of runs, and their t-SNE figure."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from numpy.typing import NDArray
 from unskew.data import Dataset, federate
 from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, load_data
+from unskew.model_files import load_model, read_model
 from unskew.report.figures import Features, tsne
 from unskew.report.figures.tsne import MOST_CLASSES
 from unskew.report.figures.words import finished, heading, seeds_of
 from unskew.report.grouping import by_method, same_classes
 from unskew.report.read import SavedRun
-from unskew.trained import load_model, read_model
 from unskew.user_code import is_code
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_SAMPLES = 1500
-"""Of all classes together: more points hide each other, and t-SNE takes minutes."""
+"""The most samples of all classes together: more points hide each other, and t-SNE takes minutes."""
 FEWEST_CLASSES = 10
-"""Shown where all are too many: those with the lowest accuracy."""
+"""The number of classes shown if all are too many: those with the lowest accuracy."""
 
 
 def final_features(
     runs: Sequence[SavedRun], *, classes: Sequence[str] = (), data: Path | None = None
 ) -> list[Features]:
-    """The features of the same test samples, by the final model of each method's first seed. `data` is the
-    folder with the datasets, where it has moved."""
-    chosen = _choose(runs, classes)
+    """Return the features of the same test samples by the final model of each method's first seed. `data` is
+    the folder of the datasets, if it has moved."""
+    chosen = _choose_classes(runs, classes)
     loaded: dict[str, Dataset] = {}
     found = []
     for name, members in by_method(runs).items():
@@ -44,7 +44,7 @@ def final_features(
         if source not in loaded:
             loaded[source] = load_data(experiment)
         dataset = loaded[source]
-        # Which says so where the data are not those of the run.
+        # This raises a UserError if the data are not those of the run.
         federate(dataset, f"file:{members[0].path / 'partition.json'}", clients=0, seed=0)
         rows = _sample(dataset.test.labels.numpy(), chosen)
         values = _features(members[0], experiment, dataset, rows)
@@ -60,14 +60,14 @@ def draw_tsne(
     width: float | None = None,
     title: str | None = None,
 ) -> Figure:
-    """Test samples by the features of each method's final model, of its first seed."""
+    """Draw test samples by their features of each method's final model, of its first seed."""
     models = final_features(runs, classes=classes, data=data)
     firsts = [members[0] for members in by_method(runs).values()]
     words = f"{title} ({seeds_of(firsts)})" if title else heading(firsts, title)
     return tsne(models, runs[0].classes, width=width, title=words)
 
 
-def _choose(runs: Sequence[SavedRun], classes: Sequence[str]) -> list[int]:
+def _choose_classes(runs: Sequence[SavedRun], classes: Sequence[str]) -> list[int]:
     known = same_classes(runs)
     for name in classes:
         if name not in known:
@@ -81,7 +81,8 @@ def _choose(runs: Sequence[SavedRun], classes: Sequence[str]) -> list[int]:
 
 
 def _experiment(run: SavedRun, data: Path | None) -> Experiment:
-    """As it was, but here and without its method: that is in the weights."""
+    """Return the experiment of a run as it loads the data on this machine. Its method is left out, since the
+    weights are trained already."""
     model = {**run.experiment["model"], "init": "", "init_sha256": ""}
     if is_code(model["name"]):
         raise UserError(
@@ -95,11 +96,13 @@ def _experiment(run: SavedRun, data: Path | None) -> Experiment:
 
 
 def _sample(labels: NDArray[np.int64], chosen: Sequence[int]) -> NDArray[np.int64]:
-    """As many of each class, drawn once and for all."""
+    """Draw the same number of samples of each chosen class, always the same ones, and return their rows."""
     draw = np.random.default_rng(0)
     each = max(MOST_SAMPLES // len(chosen), 1)
     mine = [draw.permutation(np.flatnonzero(labels == label))[:each] for label in chosen]
-    return np.asarray(draw.permutation(np.concatenate(mine)))  # mixed: some models normalise by the batch
+    return np.asarray(
+        draw.permutation(np.concatenate(mine))
+    )  # shuffled, since some models normalise each batch by itself
 
 
 @torch.no_grad()

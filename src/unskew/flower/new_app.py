@@ -18,9 +18,9 @@ from unskew.data.sources import load
 from unskew.errors import UserError
 from unskew.experiment import MethodSpec, check_names, method_table
 from unskew.files import put
-from unskew.flower.app import FORM, read_config, tables
 from unskew.flower.form import form_of
-from unskew.flower.server import FederationSpec
+from unskew.flower.node_data import FORM
+from unskew.flower.run_config import FederationSpec, read_config, tables
 from unskew.flower.settings import named_method, refuse_one_place
 from unskew.user_code import is_code, split_name
 
@@ -78,30 +78,18 @@ samples of each class a fifth tests the model; `test=0.3` in the node's config c
 
 
 def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, nodes: int) -> list[str]:
-    """Write an app into a new folder, whole or not at all, and return the files.
+    """Write an app into a new folder, whole or not at all, and return the names of its files.
 
-    `settings` are those of an experiment by their paths, such as budget.rounds. `like` names data of the form
-    that every site has, whose samples stay where they are: without it nodes take parts of the experiment's
-    dataset."""
+    `settings` are those of an experiment by their paths, such as budget.rounds. `like` names sample data in
+    the form that the data of every site have; none of its samples goes into the app. Without `like`, nodes
+    take parts of the experiment's dataset."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already: choose a new folder.")
-    name = re.sub(r"[^a-z0-9-]+", "-", folder.name.lower()).strip("-")
-    if not name or not name[0].isalpha():
-        raise UserError(f"'{folder.name}' is no name for an app: begin with a letter.")
+    name = _app_name(folder)
     package = name.replace("-", "_")
-    if importlib.util.find_spec(package) is not None:
-        raise UserError(f"'{folder.name}' is the name of a Python module: choose another for the app.")
-    config = {key: ",".join(value) if isinstance(value, list) else value for key, value in settings.items()}
-    if like is not None:
-        config |= {"data.name": name, "skew.recipe": "natural"}
-    at = "server" if like is None else "sites"
-    config |= {"federation.nodes": nodes, "federation.test": at, "federation.out": ""}
-    defaults = FederationSpec()  # written out, as `flwr run -c` changes only settings that are in the file
-    config |= {f"federation.{name}": getattr(defaults, name) for name in ("wait", "timeout", "label_counts")}
-    refuse_one_place(*named_method(config["method"]))  # mistakes are known before anything is written
-    _check(config, nodes, own_data=like is not None)
+    config = _app_config(name, settings, nodes, own_data=like is not None)
     code = _own_code(config)
-    read_config(config)
+    read_config(config)  # refuses settings that do not fit before anything is written
     files = {
         "pyproject.toml": _pyproject(name, package, config),
         "LICENSE": LICENSE.format(name=name),
@@ -113,24 +101,55 @@ def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, no
     if like is not None:
         files[f"{package}/{FORM}"] = form_of(load(like)) + "\n"
     files |= {f"{package}/{path.name}": path.read_text(encoding="utf-8") for path in code}
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        for path, content in files.items():
-            (made / path).parent.mkdir(exist_ok=True)
-            (made / path).write_text(content, encoding="utf-8")
-        made.chmod(0o755)
-        if folder.exists():
-            folder.rmdir()
-        put(made, folder)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
+    _write_folder(folder, files)
     return list(files)
 
 
+def _app_name(folder: Path) -> str:
+    """Return the name of the app in a folder, whose Python package has the same name with underscores."""
+    name = re.sub(r"[^a-z0-9-]+", "-", folder.name.lower()).strip("-")
+    if not name or not name[0].isalpha():
+        raise UserError(f"'{folder.name}' is no name for an app: begin with a letter.")
+    if importlib.util.find_spec(name.replace("-", "_")) is not None:
+        raise UserError(f"'{folder.name}' is the name of a Python module: choose another for the app.")
+    return name
+
+
+def _app_config(name: str, settings: Mapping[str, Any], nodes: int, *, own_data: bool) -> dict[str, Any]:
+    """Return an app's run config: the settings of its experiment, and those of its federation. Refuse methods
+    that cannot train across machines, and settings that can run at no node."""
+    config = {key: ",".join(value) if isinstance(value, list) else value for key, value in settings.items()}
+    if own_data:
+        config |= {"data.name": name, "skew.recipe": "natural"}
+    tested_at = "sites" if own_data else "server"
+    config |= {"federation.nodes": nodes, "federation.test": tested_at, "federation.out": ""}
+    defaults = FederationSpec()  # written out, since `flwr run -c` changes only settings that are in the file
+    config |= {f"federation.{key}": getattr(defaults, key) for key in ("wait", "timeout", "label_counts")}
+    refuse_one_place(*named_method(config["method"]))
+    _check(config, nodes, own_data=own_data)
+    return config
+
+
+def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files, given by their paths, into a new or empty folder, all of them or none."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        for path, content in files.items():
+            (partial / path).parent.mkdir(exist_ok=True)
+            (partial / path).write_text(content, encoding="utf-8")
+        partial.chmod(0o755)
+        if folder.exists():
+            folder.rmdir()
+        put(partial, folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
 def _own_code(config: dict[str, Any]) -> list[Path]:
-    """The files of the user's own model and method, which go into the app; the config names them there."""
+    """Return the files of the user's own model and method, which are copied into the app, and change the
+    config to name the copies."""
     found = []
     model = config.get("model.name", "")
     if is_code(model):
@@ -151,7 +170,7 @@ def _own_code(config: dict[str, Any]) -> list[Path]:
 
 
 def _check(config: Mapping[str, Any], nodes: int, *, own_data: bool) -> None:
-    """Refuse what could not run anywhere."""
+    """Refuse settings that can run at no node."""
     model, cohort = config.get("model.name", "auto"), config.get("budget.cohort", "all")
     check_names(data=None if own_data else config["data.name"], model=model)
     if cohort != "all" and cohort > nodes:
