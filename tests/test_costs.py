@@ -289,7 +289,7 @@ class WithTable(nn.Module):
 def test_who_is_asked_is_sent_what_who_trains_is_sent(federation, statistics, buffers):
     result = sent(federation, methods.ccvr(), model=WithTable, statistics=statistics)
     model = (6 * 4 + 4) * 4 + buffers
-    assert result.rounds[-1].traffic.down == result.beside.down == 4 * model
+    assert result.rounds[-1].traffic.down == result.extra_traffic.down == 4 * model
 
 
 def half_frozen() -> nn.Module:
@@ -302,7 +302,7 @@ def test_frozen_parameters_are_not_sent(federation):
     result = sent(federation, model=half_frozen)
     head = (12 * 4 + 4) * 4
     assert [round.traffic for round in result.rounds] == [metrics.Traffic(up=3 * head, down=4 * head)] * 2
-    assert sent(federation, methods.ccvr(), model=half_frozen).beside.down == 4 * head
+    assert sent(federation, methods.ccvr(), model=half_frozen).extra_traffic.down == 4 * head
     scaffold = sent(federation, methods.scaffold(), model=half_frozen).rounds[-1].traffic
     assert scaffold == metrics.Traffic(up=3 * 2 * head, down=4 * 2 * head)
 
@@ -319,24 +319,24 @@ def test_stages_send_what_they_need(federation):
 
     plain = sent(federation)
     moments = (8 + 12 * 8 + 12 * 12 * 8) * 3 * 4  # three clients with four classes each
-    assert sent(federation, methods.ccvr()).beside == metrics.Traffic(up=moments, down=4 * MODEL)
+    assert sent(federation, methods.ccvr()).extra_traffic == metrics.Traffic(up=moments, down=4 * MODEL)
 
     pkd = sent(federation, methods.pkd(warmup=1, expert_rounds=3, groups="0/1,2/3"))
     expert = MODEL - 2 * (12 + 1) * 4
     assert pkd.rounds[-1].traffic == plain.rounds[-1].traffic
     numbers = 4 * 2 * 8  # of four clients, the samples in two groups
     both = 2 * expert
-    assert pkd.beside == metrics.Traffic(up=numbers + 3 * 3 * both, down=(3 * 4 + 4) * both)
+    assert pkd.extra_traffic == metrics.Traffic(up=numbers + 3 * 3 * both, down=(3 * 4 + 4) * both)
 
     found = sent(federation, methods.pkd(warmup=1, expert_rounds=3, rule="explicit", theta=1.0))
     statistics = 4 * 4 * (4 + 2) * 8  # of four clients, for each class; no group is found
-    assert found.beside == metrics.Traffic(up=statistics, down=4 * MODEL)
+    assert found.extra_traffic == metrics.Traffic(up=statistics, down=4 * MODEL)
 
     both = sent(federation, methods.fedconcat(clusters=2))
     head = (2 * 12 * 4 + 4) * 4
     assert both.rounds[0].traffic == plain.rounds[0].traffic  # each client in one cluster
     assert both.rounds[1].traffic == metrics.Traffic(up=3 * head, down=4 * head)
-    assert both.beside == metrics.Traffic(up=4 * 4 * 8, down=4 * (2 * MODEL + head))
+    assert both.extra_traffic == metrics.Traffic(up=4 * 4 * 8, down=4 * (2 * MODEL + head))
 
 
 def test_a_summary_adds_everything_up(unskew):

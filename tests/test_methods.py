@@ -204,7 +204,7 @@ def test_the_example_in_two_stages(unskew, digits):
     torch.testing.assert_close(flat(result.weights), flat(expected.weights), rtol=0, atol=1e-5)
     assert not torch.allclose(flat(result.weights), flat(plain.weights))
     assert f"right on {right:.3f}" in result.notes[-1]
-    assert result.beside == Traffic(up=4 * 4, down=4 * nbytes(plain.weights.params))
+    assert result.extra_traffic == Traffic(up=4 * 4, down=4 * nbytes(plain.weights.params))
     assert result.cost == pytest.approx(4 + 1 / 3)
     check_method(method)
     assert run(unskew, path)["cost"] == pytest.approx(2 + 1 / 3)

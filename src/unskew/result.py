@@ -167,7 +167,7 @@ class Result:
     """How its round was chosen; None without a validation set."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know."""
-    beside: Traffic = NOTHING_SENT
+    extra_traffic: Traffic = NOTHING_SENT
     """Bytes that were sent outside of the rounds."""
     cost: float | None = None
     """Computation of the whole run in rounds of FedAvg; None if it is unknown for the method."""
@@ -300,7 +300,7 @@ class Result:
     @property
     def traffic(self) -> Traffic:
         """Bytes of the whole run."""
-        return sum((round.traffic for round in self.rounds), self.beside)
+        return sum((round.traffic for round in self.rounds), self.extra_traffic)
 
     @property
     def probe_seconds(self) -> float | None:

@@ -85,7 +85,7 @@ def ccvr(
             """Report each round when the next one has ended. Only then is it known not to be the last, which
             is reported after its calibration."""
             for before in waiting:
-                run.tell(before)
+                run.report(before)
             waiting[:] = [round]
 
         trained = run.train("training", run.base, record=one_behind)
@@ -110,7 +110,7 @@ def ccvr(
             before = run.engine().evaluate(trained.served).result()
             validated = run.engine().evaluate(served, "validation").result()
         last = replace(last, test=test, validation=validated)
-        run.tell(last)
+        run.report(last)
         notes = [
             f"CCVR: accuracy {metrics.accuracy(before.confusion):.4f} before calibration, "
             f"{metrics.accuracy(test.confusion):.4f} after it; it cost one more forward pass over all data."

@@ -109,10 +109,10 @@ class Run:
             self._trained_by = engine
         self._tallies |= dict.fromkeys(() if aside else method.tallies)
 
-        def tell(round: Round) -> Round:
+        def report(round: Round) -> Round:
             changed = None if aside else record(round)
             if changed is not None:
-                self.tell(changed)
+                self.report(changed)
             return changed or round
 
         def make(before: Stage | None) -> Stage:
@@ -131,7 +131,7 @@ class Run:
 
             def after(round: Round, state: State) -> bool:
                 nonlocal best
-                rounds.append(tell(round))
+                rounds.append(report(round))
                 if chooses and choice.add(rounds[-1]):
                     best = model_to_serve(method, state.server)
                 self._keeper.after_round(name, stage(state))
@@ -143,7 +143,7 @@ class Run:
                 return stage(state)
             return stage(train_rounds(trial, method, engine, state, until=until, after_round=after))
 
-        stage = self._stage(name, make, tell)
+        stage = self._stage(name, make, report)
         if chooses:
             self._choice = BestRound(trial.stop, stage.rounds)
         (state,) = stage.states
@@ -238,11 +238,11 @@ class Run:
                 stage = advance(stage)
                 if chooses and model is not None and choice.add(stage.rounds[-1]):
                     stage = replace(stage, best=model(stage))
-                self.tell(stage.rounds[-1])
+                self.report(stage.rounds[-1])
                 self._keeper.after_round(name, stage)
             return stage
 
-        stage = self._stage(name, make, self.tell)
+        stage = self._stage(name, make, self.report)
         if chooses:
             self._choice = BestRound(self.trial.stop, stage.rounds)
         return stage
@@ -251,7 +251,7 @@ class Run:
         self,
         name: str,
         make: Callable[[Stage | None], Stage],
-        tell_again: Callable[[Round], object] = lambda _: None,
+        report_again: Callable[[Round], object] = lambda _: None,
     ) -> Stage:
         """Return the stage of this name: as it was stored, or made, starting from what of it was stored."""
         if name in self._names:
@@ -259,7 +259,7 @@ class Run:
         self._names.add(name)
         kept = self._keeper.find(name)
         for round in kept.stage.rounds if kept else ():
-            tell_again(round)
+            report_again(round)
         if kept and kept.ended:
             stage = kept.stage
         else:
@@ -268,7 +268,7 @@ class Run:
         self.stages.append(stage)
         return stage
 
-    def tell(self, round: Round) -> None:
+    def report(self, round: Round) -> None:
         """Report a round of the main model that no stage reports."""
         self._on_round(round)
 
@@ -318,7 +318,7 @@ class Run:
                 *notes_of_faults(trained),
                 *divergence(weights),
             ),
-            beside=sum((stage.traffic for stage in self.stages), traffic),
+            extra_traffic=sum((stage.traffic for stage in self.stages), traffic),
             cost=sum(known) if len(known) == len(costs) else None,
             tallies=tuple(self._tallies | dict.fromkeys(self.base.tallies)),
             owners=federation.sites,
