@@ -24,7 +24,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from unskew.cli import main
-from unskew.cli.show import Grid
+from unskew.cli.terminal import Grid
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 

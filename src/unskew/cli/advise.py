@@ -13,7 +13,7 @@ from unskew.advice.advising import Advice, advise_on, typed_skew
 from unskew.advice.counts import notes_on, read_counts
 from unskew.advice.evidence import evidence
 from unskew.cli import options
-from unskew.cli.show import console
+from unskew.cli.terminal import console
 from unskew.data import Dataset
 from unskew.data.dataset import Split
 from unskew.data.partitions import Natural, innermost, parse_skew

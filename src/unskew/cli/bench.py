@@ -13,7 +13,7 @@ from rich.table import Table
 
 from unskew.bench import COLUMNS, LEGEND, Section, Settings, measure, suited
 from unskew.cli import options
-from unskew.cli.show import console
+from unskew.cli.terminal import console
 from unskew.errors import UserError, unknown
 from unskew.record import to_json
 from unskew.runs import writing

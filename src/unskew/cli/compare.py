@@ -11,23 +11,19 @@ import typer
 
 from unskew import metrics
 from unskew.cli import options
+from unskew.cli.closing import report_command, say_next, sweep_time_line, table_command
 from unskew.cli.progress import ProgressDisplay
-from unskew.cli.setup import Cells, Loaded, set_up
-from unskew.cli.show import (
+from unskew.cli.result_tables import (
     compared_sites,
-    console,
     cost_grid,
     difference_grid,
     forest_grid,
-    report_command,
     result_grid,
-    say,
-    say_next,
     score_grid,
-    sweep_time_line,
-    table_command,
 )
+from unskew.cli.setup import Cells, Loaded, set_up
 from unskew.cli.table import show_table
+from unskew.cli.terminal import console, say
 from unskew.clock import Clock, process_age
 from unskew.comparison import summary_of
 from unskew.errors import Interrupted, UserError, unknown

@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor
 
 from unskew.cli import options
-from unskew.cli.show import say
+from unskew.cli.terminal import say
 from unskew.errors import UserError
 from unskew.experiment import DataSpec, Experiment, load_data, read
 from unskew.export import WRITERS

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from unskew.cli import options
-from unskew.cli.show import console
+from unskew.cli.terminal import console
 from unskew.errors import UserError, unknown
 from unskew.final import draw_tsne
 from unskew.reading import read_tested

@@ -11,7 +11,8 @@ import typer
 from rich.table import Table
 
 from unskew.cli import options
-from unskew.cli.show import console, say, say_next
+from unskew.cli.closing import say_next
+from unskew.cli.terminal import console, say
 from unskew.cli.usage import Commands
 from unskew.errors import UserError
 from unskew.notation import flatten

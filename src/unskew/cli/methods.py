@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from unskew.cli.show import console
+from unskew.cli.terminal import console
 from unskew.methods import METHODS
 from unskew.methods.assemble import assemble, find
 from unskew.methods.card import NOT_STATED, Card

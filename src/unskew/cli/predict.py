@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from unskew.cli import options
-from unskew.cli.show import say
+from unskew.cli.terminal import say
 from unskew.predictions import predict as predictions_of
 from unskew.record import to_json
 from unskew.runs import write_whole

@@ -23,7 +23,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from unskew.cli.show import percent
+from unskew.cli.terminal import percent
 from unskew.metrics import GROUPS
 from unskew.record import FAULTS_SHOWN, ProbeRecord, RoundRecord, TestedRound
 

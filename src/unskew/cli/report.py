@@ -9,7 +9,7 @@ import typer
 
 from unskew import reading
 from unskew.cli import options
-from unskew.cli.show import console
+from unskew.cli.terminal import console
 from unskew.errors import UserError
 from unskew.report.page import write_page
 from unskew.report.read import coming

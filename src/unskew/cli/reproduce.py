@@ -16,7 +16,7 @@ import typer
 from unskew.cli import options
 from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import set_up
-from unskew.cli.show import Grid, console, say
+from unskew.cli.terminal import Grid, console, say
 from unskew.clock import Clock, process_age
 from unskew.data.partitions.compose import kept_of
 from unskew.data.sources import SOURCES, available, data_folder

@@ -5,23 +5,19 @@ from __future__ import annotations
 from typing import Annotated
 
 from unskew.cli import options
+from unskew.cli.closing import report_command, say_next, time_line
 from unskew.cli.progress import ProgressDisplay
-from unskew.cli.setup import set_up
-from unskew.cli.show import (
+from unskew.cli.result_tables import (
     class_table,
-    console,
     cost_grid,
-    percent,
-    report_command,
     result_grid,
-    say,
-    say_next,
     score_grid,
     site_grid,
     spread_line,
-    time_line,
     validation_line,
 )
+from unskew.cli.setup import set_up
+from unskew.cli.terminal import console, percent, say
 from unskew.clock import Clock, process_age
 from unskew.comparison import summary_of
 from unskew.experiment import Experiment, method_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from unskew.cli.show import say
+from unskew.cli.terminal import say
 from unskew.clock import Clock
 from unskew.data import Dataset, Federation
 from unskew.engines import FLOWER, ON_FLOWER

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unskew.cli import options
-from unskew.cli.show import console
+from unskew.cli.terminal import console
 from unskew.data import Federation
 from unskew.data.own import shortened
 from unskew.data.sources import absolute

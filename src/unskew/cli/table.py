@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from unskew.cli import options
-from unskew.cli.show import Grid, console
+from unskew.cli.terminal import Grid, console
 from unskew.errors import UserError
 from unskew.reading import read_begun
 from unskew.report.measures import MEASURES

@@ -17,7 +17,7 @@ from unskew import record
 from unskew.cli import options
 from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import Loaded, set_up
-from unskew.cli.show import Grid, console, say
+from unskew.cli.terminal import Grid, console, say
 from unskew.clock import Clock, process_age
 from unskew.data.federation import Federation
 from unskew.errors import Interrupted, UserError, unknown
