@@ -13,6 +13,7 @@ from unskew.advice.advising import Advice, advise_on, typed_skew
 from unskew.advice.counts import notes_on, read_counts
 from unskew.advice.evidence import evidence
 from unskew.cli import options
+from unskew.cli.flags import experiment_settings, given_flags
 from unskew.cli.terminal import console
 from unskew.data import Dataset
 from unskew.data.dataset import Split
@@ -25,6 +26,7 @@ from unskew.record import to_json
 
 
 def advise(
+    context: typer.Context,
     counts: Annotated[
         Path | None,
         typer.Argument(
@@ -56,17 +58,7 @@ def advise(
     it rests on, the difference to FedAvg with its interval, what it costs, and the command to try it; or it
     says that nothing similar was measured. docs/which-method.md has all measurements.
     """
-    given = options.settings(
-        None,
-        set_,
-        dataset=dataset,
-        skew=skew,
-        clients=clients,
-        cohort=cohort,
-        model=model,
-        seed=seed,
-        data=data,
-    )
+    given = experiment_settings(None, set_, **given_flags(context))
     spec = Experiment(**given)
     check_names(model=spec.model.name)
     kept = {key: value for key, value in flatten(given) if key not in ("seed", "data.folder", "skew.seed")}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from unskew import metrics
 from unskew.cli import options
 from unskew.cli.closing import report_command, say_next, sweep_time_line, table_command
+from unskew.cli.flags import experiment_settings, given_flags, refuse_unshared
 from unskew.cli.progress import ProgressDisplay
 from unskew.cli.result_tables import (
     compared_sites,
@@ -24,6 +25,7 @@ from unskew.cli.result_tables import (
 from unskew.cli.setup import Cells, Loaded, set_up
 from unskew.cli.table import show_table
 from unskew.cli.terminal import console, say
+from unskew.cli.vary import refuse_given, varied
 from unskew.clock import Clock, process_age
 from unskew.comparison import summary_of
 from unskew.errors import Interrupted, UserError, unknown
@@ -41,6 +43,7 @@ from unskew.sweep import SweepRun, at_once, how_to_resume, is_finished, resume_c
 
 
 def compare(
+    context: typer.Context,
     methods: Annotated[
         list[str],
         typer.Argument(
@@ -116,50 +119,24 @@ def compare(
     --vary also under each of several settings."""
     clock = Clock(process_age())
     clock.mark("imports")
-    options.refuse_unshared(set_, seeds)
+    refuse_unshared(set_, seeds)
     if experiment is not None and any(method.endswith(".toml") for method in methods):
         raise UserError("--experiment and experiment files in the place of methods are both given: keep one.")
-    flags: dict[str, Any] = {
-        "dataset": dataset,
-        "augment": augment,
-        "attack": attack,
-        "validation": validation,
-        "stop": stop,
-        "skew": skew,
-        "clients": clients,
-        "model": model,
-        "init": init,
-        "rounds": rounds,
-        "cohort": cohort,
-        "epochs": epochs,
-        "steps": steps,
-        "batch_size": batch_size,
-        "lr": lr,
-        "schedule": schedule,
-        "optimizer": optimizer,
-        "engine": engine,
-        "device": device,
-        "workers": workers,
-        "precision": precision,
-        "data": data,
-        "probe": options.probe_period(probe),
-        "checkpoint": checkpoint,
-        "on_fault": on_fault,
-    }
+    flags = given_flags(context)
     loggers = options.loggers(log)
     numbers = None if seeds is None else options.seed_list(seeds)
     cells: list[StudyCell] = []
     known: dict[str, str] = {}
     loaded = Loaded()
-    variations = options.varied(vary or [])
-    options.refuse_given(variations, flags, set_ or [])
+    variations = varied(vary or [])
+    refuse_given(variations, flags, set_ or [])
     for choice in combinations(variations):
         given = flags | {key: value for key, value in choice.items() if key in flags}
         others = [f"{key}={value}" for key, value in choice.items() if key not in flags]
         assigned = [*(set_ or []), *others]
-        shared = options.settings(experiment, assigned, **given)
+        shared = experiment_settings(experiment, assigned, **given)
         base = [
-            options.settings(Path(method), assigned, trusted=trusted or [], method=None, **given)
+            experiment_settings(Path(method), assigned, trusted=trusted or [], method=None, **given)
             if method.endswith(".toml")
             else shared | {"method": method_table(method)}
             for method in methods

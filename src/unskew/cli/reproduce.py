@@ -14,6 +14,7 @@ import tomli_w
 import typer
 
 from unskew.cli import options
+from unskew.cli.flags import apply_flags, check_computing
 from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import set_up
 from unskew.cli.terminal import Grid, console, say
@@ -145,7 +146,7 @@ def reproduce(
         "log": log,
     }
     _refuse_idle([mode for mode, asked in modes.items() if asked], given)
-    options.check_computing(engine=engine, device=device, workers=workers, checkpoint=checkpoint)
+    check_computing(engine=engine, device=device, workers=workers, checkpoint=checkpoint)
     flags = {"engine": engine, "device": device, "workers": workers, "data": data, "checkpoint": checkpoint}
     loggers, numbers = options.loggers(log), options.seed_list("1" if seeds is None else seeds)
     version, out = _version(rounds, fraction, precision, fast=fast), out or FOLDER
@@ -298,7 +299,7 @@ def _jobs(
             settings = version.experiment(cell, reading, seed)
             folder = run_folder(out, version, settings)
             name = f"{cell.id} {reading} seed {seed}"
-            found.setdefault(folder, _Job(name, folder, options.changed(settings, **flags)))
+            found.setdefault(folder, _Job(name, folder, apply_flags(settings, **flags)))
     return list(found.values())
 
 
@@ -404,7 +405,7 @@ def _write(
             settings = version.experiment(cell, reading, seed)
             path = folder / f"{run_stem(settings)}-seed{seed}.toml"
             first = [] if version.full else [f"# {version.words}"]
-            head, _ = files.setdefault(path, (first, options.changed(settings, **flags)))
+            head, _ = files.setdefault(path, (first, apply_flags(settings, **flags)))
             head += [f"# {cell.table} {cell.id}, reading {reading}"]
             head += [f"# assumed: {each}" for each in cell.assumed]
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import typer
 
 from unskew.cli import options
 from unskew.cli.compare import finish
+from unskew.cli.flags import apply_flags
 from unskew.cli.progress import ProgressDisplay
 from unskew.cli.run import answer
 from unskew.cli.setup import set_up
@@ -78,7 +79,7 @@ def resume(
         search = read_search(run)
         for each in search.methods:
             refuse_code({**search.experiment, "method": each.table}, run / "search.json", *trusted)
-        search = replace(search, experiment=options.changed(search.experiment, **changes))
+        search = replace(search, experiment=apply_flags(search.experiment, **changes))
         finish_search(run, search, clock, json=json, quiet=quiet)
         return
     if not (run / "experiment.toml").is_file():
@@ -86,7 +87,7 @@ def resume(
         raise UserError(f"{run} {what}: give a folder that unskew run, compare or tune has written.")
     settings = read_experiment(run / "experiment.toml")
     refuse_code(settings, run / "experiment.toml", *trusted)
-    spec = Experiment(**options.changed(settings, **changes))
+    spec = Experiment(**apply_flags(settings, **changes))
     if is_finished(run):
         with locked(run):
             remove_leftovers(run)  # of one that was killed when it had just finished
@@ -109,4 +110,4 @@ def _planned(
                 f"{folder} was written by a version that could not resume: run the compare again."
             )
         refuse_code(planned.experiment, folder / "plan.json", *trusted)
-        yield planned.method, Experiment(**options.changed(planned.experiment, **changes))
+        yield planned.method, Experiment(**apply_flags(planned.experiment, **changes))

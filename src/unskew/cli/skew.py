@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from unskew.cli import options
+from unskew.cli.flags import experiment_settings, given_flags
 from unskew.cli.terminal import console
 from unskew.data import Federation
 from unskew.data.own import shortened
@@ -28,6 +30,7 @@ MOST_COLUMNS = 12
 
 
 def skew(
+    context: typer.Context,
     dataset: options.Dataset = None,
     skew: options.Skew = None,
     clients: options.Clients = None,
@@ -59,11 +62,7 @@ def skew(
             raise UserError(f"{path} is there already: choose another file with {flag}, or remove it.")
     if figure:
         check_format(figure)
-    spec = Experiment(
-        **options.settings(
-            experiment, set_, dataset=dataset, skew=skew, clients=clients, seed=seed, data=data
-        )
-    )
+    spec = Experiment(**experiment_settings(experiment, set_, **given_flags(context)))
     loaded = load_data(spec)
     federation = partition(spec, loaded)
     split = federation.partition

@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 
 from unskew import record
 from unskew.cli import options
+from unskew.cli.flags import experiment_settings, given_flags, refuse_unshared
 from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import Loaded, set_up
 from unskew.cli.terminal import Grid, console, say
@@ -156,7 +157,7 @@ def tune(
     the winners' experiment files. The test set plays no part in the choice."""
     clock = Clock(process_age())
     clock.mark("imports")
-    options.refuse_unshared(set_, seeds)
+    refuse_unshared(set_, seeds)
     places = context.meta[PLACES]
     texts: list[list[str]] = [[] for _ in range(len(methods) + 1)]
     for place, text in zip(places, over or [], strict=True):
@@ -170,31 +171,7 @@ def tune(
         raise UserError("--sampler grid tries all combinations: leave out --trials.")
     if len(set(map(slug, methods))) < len(methods):
         raise UserError("a method is named twice: name each once.")
-    base = options.settings(
-        experiment,
-        set_,
-        dataset=dataset,
-        augment=augment,
-        skew=skew,
-        clients=clients,
-        model=model,
-        init=init,
-        rounds=rounds,
-        cohort=cohort,
-        epochs=epochs,
-        steps=steps,
-        batch_size=batch_size,
-        lr=lr,
-        schedule=schedule,
-        optimizer=optimizer,
-        validation=validation,
-        stop=stop,
-        engine=engine,
-        device=device,
-        workers=workers,
-        precision=precision,
-        data=data,
-    )
+    base = experiment_settings(experiment, set_, **given_flags(context))
     base.pop("method", None)
     if "validation" not in base and not str(base.get("skew", {}).get("recipe", "")).startswith("file:"):
         base["validation"] = DEFAULT_SHARE  # a partition in a file may bring its own
