@@ -27,7 +27,9 @@ from unskew.notation import joined
 from unskew.report.read import read_run
 from unskew.reproduce import PAPERS, cells, experiment, find_table, papers, tables
 from unskew.reproduce.identity import difference
-from unskew.reproduce.outcome import Pace, Version, duration, measure, run_stem
+from unskew.reproduce.measures import measure
+from unskew.reproduce.pace import Pace, duration
+from unskew.reproduce.version import Version, run_stem
 
 SMALL = ("--rounds", "1", "--fraction", "0.02")
 

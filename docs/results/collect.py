@@ -28,7 +28,7 @@ from unskew.notation import joined, named
 from unskew.record import TestedRound, plain
 from unskew.report.measures import MEASURES
 from unskew.report.read import SavedRun, read_run
-from unskew.reproduce.outcome import costs_by_round
+from unskew.reproduce.measures import costs_by_round, own_round_costs
 
 RAW = Path(__file__).parent / "raw"
 MEASURED = ("accuracy", "worst", "majority", "minority", "vacant")
@@ -68,7 +68,7 @@ def line(run: SavedRun, *, shared: bool = False) -> dict[str, Any]:
         "notes": summary.notes,
         "curve": [each.accuracy for each in run.tested],
         "worst_curve": [each.min_class for each in run.tested],
-        **({"costs": costs and list(costs.values())} if run.experiment["method"]["name"] == "pkd" else {}),
+        **({} if own_round_costs(run) is None else {"costs": costs and list(costs.values())}),
         **({} if summary.validation is None else {"validation_curve": validated(run)}),
         "weights_sha256": summary.weights_sha256,
     }

@@ -91,7 +91,7 @@ def value_of(measure: str, statistic: str, line: Line, baseline: Line | None) ->
     if kind == "speed_up" and baseline is not None:
         found = metrics.speed_up(*(_by_round(each["curve"]) for each in (line, baseline)))
     elif kind == "cost" and "worst_curve" in line:
-        costs = line.get("costs", [1.0] * len(line["worst_curve"]))  # PKD's alone are others
+        costs = line.get("costs", [1.0] * len(line["worst_curve"]))  # as a rule
         if costs is None:
             return None
         found = metrics.cost_to(float(target) / 100, _by_round(line["worst_curve"]), _by_round(costs))
