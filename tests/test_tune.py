@@ -316,3 +316,9 @@ def test_mistakes_are_known_before_anything_is_written(unskew, tmp_path, words, 
     assert said in answer.err
     assert answer.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_what_stands_behind_two_dashes_is_a_method(unskew):
+    answer = unskew("tune", "fedprox", "--over", "mu=1|2", "--", "--over")
+    assert answer.code == 2
+    assert "--over has nothing to search" in answer.err

@@ -15,7 +15,7 @@ from unskew.cli.flags import apply_flags
 from unskew.cli.progress import ProgressDisplay
 from unskew.cli.run import answer
 from unskew.cli.setup import set_up
-from unskew.cli.tune import finish as finish_search
+from unskew.cli.tune.searching import finish_search
 from unskew.clock import Clock, process_age
 from unskew.errors import UserError
 from unskew.experiment import Experiment, refuse_code
