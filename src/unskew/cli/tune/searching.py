@@ -39,6 +39,7 @@ def finish_search(folder: Path | None, search: Search, clock: Clock, *, json: bo
     """Run the trials of a search that are not done in a folder, which may be new, and show the winners."""
     needs_optuna(search)
     methods = _methods(search)
+    planned = sum(trials_of(search, overs) for _, overs in methods.values())
     loaded = Loaded()
 
     def prepare(specs: Sequence[Experiment]) -> list[Prepared]:
@@ -57,7 +58,7 @@ def finish_search(folder: Path | None, search: Search, clock: Clock, *, json: bo
     with locked(folder):
         _agree(folder, found, search)
         done = read_trials(folder, search)
-        _run_left(folder, search, methods, done, prepare, quiet=quiet)
+        _run_left(folder, search, methods, planned, done, prepare, quiet=quiet)
         clock.mark("trials")
         won = winners(folder, search, methods, done)
         result = tune_json(search, won, done, folder)
@@ -79,13 +80,13 @@ def _run_left(
     folder: Path,
     search: Search,
     methods: Methods,
+    planned: int,
     done: dict[str, list[TrialLine]],
     prepare: Prepare,
     *,
     quiet: bool,
 ) -> None:
-    """Run the trials that are not in `done`, and again those that failed; add all of them to `done`."""
-    planned = sum(trials_of(search, overs) for _, overs in methods.values())
+    """Run the planned trials that are not in `done`, and again those that failed; add them to `done`."""
     whole = sum(not line.errors for lines in done.values() for line in lines)
     runs = (planned - whole) * len(search.seeds)
     rounds = Experiment(**search.experiment).budget.rounds
