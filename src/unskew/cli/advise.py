@@ -75,7 +75,7 @@ def advise(
 
 
 def _wrapped(line: str, width: int) -> str:
-    """With what does not fit into a line below it, a little further in."""
+    """Wrap a line to a width, with the continuation lines indented a little further."""
     start = len(line) - len(line.lstrip())
     return textwrap.fill(line, max(width, 40), subsequent_indent=" " * (start + 2) if start else "")
 
@@ -126,8 +126,11 @@ def _cohort(spec: Experiment, clients: int) -> int | None:
 
 
 def _load(spec: Experiment) -> tuple[Dataset, str, list[str]]:
-    """The data, what its samples are called, and notes. Of a dataset that was measured and is not here, the
-    labels alone: it takes no more to draw who holds what."""
+    """Load the dataset; return it with the word for its samples, and notes.
+
+    If a dataset with measurements is not on this machine, its labels alone are made from its class sizes: a
+    partition needs no more.
+    """
     name = spelled(spec.data.name)
     measured = [setting.facts for setting in evidence() if setting.data == name]
     folder = Path(spec.data.folder) if spec.data.folder else None

@@ -11,19 +11,19 @@ from unskew.record import Summary, SweepTime, Time
 
 
 def say_next(*commands: str) -> None:
-    """What to do next, as the last lines of a command: each can be pasted."""
+    """Print the commands to run next, as the last lines of a command; each can be pasted."""
     first, *more = commands
     for line in (f"next: {first}", *(f"      {command}" for command in more)):
         console().print(line, soft_wrap=True)
 
 
 def report_command(folder: Path) -> str:
-    """The command that writes the page about the runs in a folder, there."""
+    """Return the command that writes the report of the runs in a folder to that folder."""
     return _written("report", folder, folder / "report.html")
 
 
 def table_command(folder: Path) -> str:
-    """The command that writes the table of the runs in a folder, there."""
+    """Return the command that writes the table of the runs in a folder to that folder."""
     return _written("table", folder, folder / "table.tex")
 
 
@@ -33,8 +33,10 @@ def _written(command: str, folder: Path, out: Path) -> str:
 
 
 def time_line(time: Time, rounds: int | None) -> str:
-    """Where the time of a run went, from the command to its answer. The number of rounds is None where some
-    of them were done before the command."""
+    """Return a line that says where the time of a run went, from the start of the command to its result.
+
+    The number of rounds is None if some of them were done before the command.
+    """
     if rounds is None:
         return _sum(time.start, {"rounds": time.first_round + time.rounds, "end": time.end})
     others = f"{rounds - 1} round{'s' * (rounds != 2)}"
@@ -45,7 +47,7 @@ def time_line(time: Time, rounds: int | None) -> str:
 def sweep_time_line(
     time: SweepTime, summaries: Sequence[Summary], runs: int, *, side_by_side: bool = False
 ) -> str:
-    """Where the time of several runs went, from the command to its answer."""
+    """Return a line that says where the time of several runs went, from the start of the command."""
     what = f"{runs} run{'s' * (runs > 1)}" + " side by side" * side_by_side
     if not side_by_side:
         first = round(sum(each.time.first_round for each in summaries), 1)
@@ -56,7 +58,7 @@ def sweep_time_line(
 
 
 def _sum(start: Mapping[str, float], later: Mapping[str, float]) -> str:
-    """The parts add up as they are printed."""
+    """Return the line with its total, which is the sum of the parts as they are printed."""
     before = {name: round(spent, 1) for name, spent in start.items()}
     after = {name: round(spent, 1) for name, spent in later.items()}
     parts = ", ".join(f"{name} {spent:.1f}" for name, spent in before.items())
@@ -66,6 +68,6 @@ def _sum(start: Mapping[str, float], later: Mapping[str, float]) -> str:
 
 
 def _part(name: str, spent: float) -> str:
-    """The seconds stand before what is in brackets."""
+    """Return a part with its seconds, which are put before a bracket in its name."""
     what, bracket, inside = name.partition(" (")
     return f"{what} {spent:.1f}{bracket}{inside}"

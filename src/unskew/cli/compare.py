@@ -189,7 +189,7 @@ def _refuse_other_conditions(cells: Cells) -> None:
 
 
 def _conditions(experiment: Experiment) -> dict[str, object]:
-    """What has to be the same for methods that are compared, by the names of settings."""
+    """Return the settings that must be the same for all compared methods, by their names."""
     return {
         key: value
         for key, value in flatten(experiment.result_settings())
@@ -207,7 +207,7 @@ def finish(
     quiet: bool,
     table: bool,
 ) -> None:
-    """Run in a folder what of a study is not finished there, and show all of it."""
+    """Run the runs of a study that are not finished in a folder, and show all of them."""
     found = claim(folder)
     planned = study.planned(folder)
     experiments = [cell.experiment for cell in study.cells]
@@ -297,7 +297,7 @@ def _time(clock: Clock) -> SweepTime:
 
 
 def _failure(failed: list[FailedRun], runs: int, again: str) -> str:
-    """Say that runs have failed, in one sentence: the first in full, where the others stand."""
+    """Return a sentence that says how many runs failed, why the first did, and how to run them again."""
     first = failed[0]
     there = Path(first.run_dir, "error.json").exists()
     seen = f"see error.json in {first.run_dir}, and " if there else ""
@@ -310,10 +310,10 @@ def _failure(failed: list[FailedRun], runs: int, again: str) -> str:
 
 
 def _find_label(text: str, labels: Mapping[str, str]) -> str:
-    """What a method is called that is named here; `labels` are those there are, by what was typed."""
+    """Return the label of the method that --reference names; `labels` has all labels by what was typed."""
     if text in labels:
         return labels[text]
-    with contextlib.suppress(UserError):  # no method at all
+    with contextlib.suppress(UserError):  # it is not a method
         spec = MethodSpec(**method_table(text))
         text = spec.brief() if spec.parts().keys() <= METHODS.keys() else text
     if text not in labels.values():

@@ -1,4 +1,4 @@
-"""`unskew data`: what there is to train on, and how to get it."""
+"""`unskew data`: the datasets, and how to get them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from unskew.runs import writing
 from unskew.trained import TrainedModel, load_model
 
 CHECKED = 256
-"""Samples that what was written is checked on."""
+"""The number of samples that the exported model is checked on."""
 
 
 def export(
@@ -71,7 +71,7 @@ def export(
 
 
 def _own_samples(model: TrainedModel, run: Path, data: Path | None) -> Tensor:
-    """Test samples of the data that the model was trained on."""
+    """Load the test samples of the data that the model was trained on."""
     how = "give samples to check it on, with --check"
     try:
         settings = read((run if run.is_dir() else run.parent) / "experiment.toml")

@@ -44,9 +44,9 @@ PATHS = {
     "checkpoint": "checkpoint",
     "on_fault": "faults.on_fault",
 }
-"""Where each flag stands in an experiment file."""
+"""The setting of an experiment file that each flag sets."""
 HASHES = {"model": "sha256", "skew": "sha256", "init": "init_sha256"}
-"""What stands there beside a flag's file: its hash."""
+"""The keys next to these settings that hold the hash of a flag's file."""
 
 REPLACES = {
     "steps": "epochs",
@@ -55,7 +55,7 @@ REPLACES = {
     "lr_decay": "schedule",
     "optimizer": "momentum",
 }
-"""Settings of the budget that exclude each other: one of the command line takes the place of a file's."""
+"""Settings of the budget that exclude each other: one on the command line replaces the other in a file."""
 
 
 def given_flags(context: typer.Context) -> dict[str, Any]:
@@ -70,9 +70,11 @@ def given_flags(context: typer.Context) -> dict[str, Any]:
 def experiment_settings(
     file: Path | None, assignments: list[str] | None, *, trusted: Sequence[str] = (), **flags: Any
 ) -> dict[str, Any]:
-    """The experiment file, then the flags that were given, then --set: later ones win. Numbers in flags are
-    left to be read with the setting, so that a flag, --set and a file get the same answer. `trusted` are
-    methods whose code the file may name."""
+    """Return the settings of the experiment file, overridden by the given flags, and these by --set.
+
+    Numbers in flags stay text until the experiment reads them, so that a flag, --set and a file get the same
+    error messages. `trusted` are method files whose code the experiment file may name.
+    """
     base = read(file) if file else {}
     if file and not base:
         raise UserError(f"the experiment file {file} is empty: write settings into it, or leave it out.")
@@ -82,7 +84,9 @@ def experiment_settings(
     given, held = assign(apply_flags({}, **flags), assignments or []).get("budget"), base.get("budget")
     if isinstance(given, dict) and isinstance(held, dict):
         for key, other in REPLACES.items():
-            keeps = key == "optimizer" and named(str(given.get(key)))[0] == "sgd"  # it has a momentum
+            keeps = (
+                key == "optimizer" and named(str(given.get(key)))[0] == "sgd"
+            )  # SGD has a momentum, so the file's one stays
             if key in given and other not in given and not keeps:
                 held.pop(other, None)
     return assign(apply_flags(base, file, **flags), assignments or [])
@@ -91,7 +95,7 @@ def experiment_settings(
 def _refuse_code_of(
     base: dict[str, Any], file: Path, assigned: list[str], flags: dict[str, Any], methods: Sequence[str]
 ) -> None:
-    """Refuse the code that a file chooses, but for what is named here in its place and what will not run."""
+    """Refuse code that a file names, unless the command line names or replaces it, or it will not run."""
 
     def trusted(flag: str, nothing: Any) -> Any:
         here = flags.get(flag) is not None or PATHS[flag] in assigned or f"{PATHS[flag]}.name" in assigned
@@ -101,7 +105,7 @@ def _refuse_code_of(
 
 
 def apply_flags(base: dict[str, Any], file: Path | None = None, **flags: Any) -> dict[str, Any]:
-    """The settings with the flags that were given put in."""
+    """Set the settings of the given flags in place, and return all settings; `file` is named in errors."""
     for flag, value in flags.items():
         if value is None:
             continue
@@ -109,14 +113,14 @@ def apply_flags(base: dict[str, Any], file: Path | None = None, **flags: Any) ->
         inner = base.setdefault(table, {}) if table else base
         if not isinstance(inner, dict):
             raise UserError(f"{table} is {inner!r} in {file} but should be a table: write [{table}].")
-        if flag in HASHES and inner.get(key) != value:  # that of another file
+        if flag in HASHES and inner.get(key) != value:  # the hash is of another file
             inner.pop(HASHES[flag], None)
         inner[key] = str(value) if isinstance(value, Path) else value
     return base
 
 
 def _probe_period(text: str | None) -> str | None:
-    """every=10, or 10 alone. The number is read with the setting."""
+    """Return the number in every=10 or 10, as text: the experiment reads it."""
     key, sign, value = (text or "").partition("=")
     if sign and key.strip() != "every":
         raise UserError(f"--probe is '{text}' but should be every=NUMBER, such as every=10.")
@@ -124,7 +128,7 @@ def _probe_period(text: str | None) -> str | None:
 
 
 def refuse_unshared(assignments: list[str] | None, seeds: str | None) -> None:
-    """Refuse what --set says of one method where there are several, and of the seed where --seeds does."""
+    """Refuse a --set of hyperparameters, since there are several methods, and of the seed next to --seeds."""
     for assignment in assignments or []:
         setting = assignment.partition("=")[0].partition(".")[0].strip()
         if setting == "method":
@@ -139,7 +143,7 @@ def refuse_unshared(assignments: list[str] | None, seeds: str | None) -> None:
 def check_computing(
     *, engine: str | None, device: str | None, workers: str | None, checkpoint: str | None
 ) -> None:
-    """Refuse values that no machine has, without asking what this one has."""
+    """Refuse values that are not valid on any machine; what this machine has does not matter."""
     if engine == FLOWER:
         raise UserError(ON_FLOWER)
     if engine is not None and engine not in ("auto", *ENGINES):

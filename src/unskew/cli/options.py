@@ -18,7 +18,7 @@ DEFAULT = Experiment()
 
 
 def option(flag: str, metavar: str, text: str, default: object = None) -> Any:
-    """A flag that changes a setting; `default` is what the setting is without it."""
+    """Declare a flag that changes a setting; the help text shows `default`, its value without the flag."""
     more = "" if default is None else f" [default: {default}]"
     return typer.Option(flag, metavar=metavar, help=text + more, show_default=default is None)
 
@@ -242,7 +242,7 @@ OwnModel = Annotated[
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Refuse to write over a file, unless that is asked for."""
+    """Refuse to overwrite a file without --overwrite."""
     if path.is_dir():
         raise UserError(f"{path} is a folder: name a file with --out.")
     if path.exists() and not overwrite:
@@ -250,18 +250,18 @@ def check_output(path: Path, overwrite: bool) -> None:
 
 
 def listed(text: str) -> list[str]:
-    """The names in a list, which commas separate; one that holds a comma is written in double quotes."""
+    """Split a list of names at its commas; a name that contains a comma is in double quotes."""
     (names,) = csv.reader([" ".join(text.splitlines())], skipinitialspace=True)
     return [name.strip() for name in names] or [""]
 
 
 def loggers(text: str | None) -> tuple[str, ...]:
-    """Such as tensorboard,wandb: all there, and their packages installed."""
+    """Check the loggers that a list such as tensorboard,wandb names, and return their names."""
     return () if text is None else find(part.strip() for part in text.split(","))
 
 
 def seed_list(text: str) -> list[int]:
-    """Such as 1,2,3 or 1-5."""
+    """Read a list of seeds such as 1,2,3 or 1-5."""
     seeds: list[int] = []
     for part in text.split(","):
         if not (match := re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)):

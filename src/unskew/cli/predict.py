@@ -1,4 +1,4 @@
-"""`unskew predict`: what a trained model says of samples in files."""
+"""`unskew predict`: the classes that a trained model predicts for samples in files."""
 
 from __future__ import annotations
 

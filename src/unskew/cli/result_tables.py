@@ -20,7 +20,8 @@ from unskew.report.measures import mean_title
 from unskew.report.read import SavedRun
 
 LONGEST_BAR = 20
-WIDE, NARROW = 51, 42  # characters of a class table beside the name and the bar; titles in one line, in two
+WIDE, NARROW = 51, 42
+"""Characters of a class table without the name and the bar, with titles in one line and in two."""
 
 
 def _number(record: Json, key: str) -> float | None:
@@ -30,13 +31,13 @@ def _number(record: Json, key: str) -> float | None:
 
 
 def spread(values: Sequence[float | None]) -> str:
-    """Mean ± standard deviation (n-1) in percent; the value alone where there is one."""
+    """Return mean ± standard deviation (n-1) in percent; a single value without a deviation."""
     known = metrics.over_seeds(values)
     return "-" if known is None else metrics.plus_minus(known, scale=100)
 
 
 def class_table(run: SavedRun, width: int) -> Table:
-    """Every class: how well the final model knows it, and what it is to the clients."""
+    """Return a table of all classes: the final model's accuracy, and the number of clients in each group."""
     by_class = metrics.class_accuracy(np.array(summary_of(run).confusion))
     held = {name: mask.sum(axis=0) for name, mask in metrics.groups(run.counts).items()}
     names = max(len("class"), *map(len, run.classes))
@@ -59,7 +60,7 @@ def class_table(run: SavedRun, width: int) -> Table:
 
 
 def result_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
-    """One row per method, over the runs of its seeds."""
+    """Return the main results with a row per method, over the runs of its seeds."""
     validations = [summary_of(run).validation for _, runs in rows for run in runs]
     chose = any(each is not None for each in validations)
     stopped = any(each is not None and each.stopped is not None for each in validations)
@@ -96,11 +97,11 @@ def result_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
 
 
 SITES_SHOWN = 20
-"""Sites that a table has, of many those with the lowest accuracy."""
+"""The most sites in a table; of more, those with the lowest accuracy are shown."""
 
 
 def site_grid(summary: Summary) -> Grid | None:
-    """Every site: what it has, how well the final model does there, and what it lacks; None without sites."""
+    """Return a table of all sites: samples, results, and the classes they lack; None without sites."""
     sites = summary.sites
     if sites is None:
         return None
@@ -132,7 +133,7 @@ def site_grid(summary: Summary) -> Grid | None:
 
 
 def spread_line(summary: Summary) -> str:
-    """How equally the sites are served, in one line."""
+    """Return a line on how the accuracies of the sites are spread."""
     assert summary.sites is not None
     spread = summary.sites.spread
     line = (
@@ -145,7 +146,10 @@ def spread_line(summary: Summary) -> str:
 
 
 def compared_sites(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> list[Grid]:
-    """Methods against sites, over the seeds; of many sites the spread alone. Empty without sites."""
+    """Return tables of methods by sites, over the seeds; empty without sites.
+
+    If there are many sites, only the spread over them is shown.
+    """
     by_method = {name: site_statistics([summary_of(run) for run in runs]) for name, runs in rows}
     known = {name: sites for name, sites in by_method.items() if sites}
 
@@ -184,7 +188,7 @@ def compared_sites(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> list[Grid]
 
 
 def score_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
-    """Other scores of the final models, over the runs of each method's seeds."""
+    """Return other scores of the final models with a row per method, over its seeds."""
 
     def row(name: str, runs: Sequence[SavedRun]) -> list[str]:
         each = [summary_of(run) for run in runs]
@@ -204,7 +208,7 @@ def score_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
 
 
 def validation_line(summary: Summary) -> str:
-    """Which round was chosen, by what; empty without a validation set."""
+    """Return a line on the round that validation chose; empty without a validation set."""
     found = summary.validation
     if found is None:
         return ""
@@ -219,8 +223,11 @@ def validation_line(summary: Summary) -> str:
 
 
 def cost_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
-    """What each method computes, in rounds of FedAvg, and sends, over the seeds; where it was probed also
-    what a local update does to the client's classes, over the probed rounds, and what it took to find out."""
+    """Return what each method computes, in rounds of FedAvg, and what it sends, over its seeds.
+
+    If runs were probed the table also has the accuracy that local updates cost on the client's classes, and
+    the time of probing.
+    """
     probed = any(summary_of(run).probe_seconds is not None for _, runs in rows for run in runs)
 
     def row(name: str, runs: Sequence[SavedRun]) -> list[str]:
@@ -246,7 +253,7 @@ def mean(values: Sequence[float | None], form: str) -> str:
 
 
 def difference_grid(answer: Answer) -> Grid:
-    """Each method against the reference on the same seeds."""
+    """Return the differences of each method from the reference on the same seeds."""
 
     def cell(found: Difference | None) -> str:
         return "-" if found is None else points(found) + "*" * found.settled
@@ -262,7 +269,7 @@ FOREST = 25
 
 
 def forest_grid(answer: Answer) -> Grid:
-    """The closing lines of a comparison: a forest plot of the first measure, with its verdicts."""
+    """Return a forest plot of the first measure, with a verdict for each method."""
     main = answer.main[0]
     found = {each.name: each.differences[main] for each in answer.others}
     ends = [end for one in found.values() if one and one.interval for end in one.interval]
@@ -276,7 +283,7 @@ def forest_grid(answer: Answer) -> Grid:
 
 
 def forest_line(found: Difference, low: float, high: float) -> str:
-    """An interval between two ends, a filled circle where it is settled, and the place of no difference."""
+    """Draw an interval on a line from `low` to `high` that marks 0; its circle is filled if it is settled."""
     if found.interval is None or high <= low:
         return ""
 
@@ -294,7 +301,7 @@ def forest_line(found: Difference, low: float, high: float) -> str:
 
 
 def mean_drop(run: SavedRun, group: str) -> float | None:
-    """What a local update costs on the client's classes of the kind, over the probed rounds."""
+    """Return the mean accuracy that local updates cost on a group of classes, over the probed rounds."""
     found = [getattr(probe.groups, group) for probe in run.probes]
     drops = [stages.drop for stages in found if stages is not None and stages.drop is not None]
     return float(np.mean(drops)) if drops else None

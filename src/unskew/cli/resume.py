@@ -90,7 +90,7 @@ def resume(
     spec = Experiment(**apply_flags(settings, **changes))
     if is_finished(run):
         with locked(run):
-            remove_leftovers(run)  # of one that was killed when it had just finished
+            remove_leftovers(run)  # the run may have been killed just after it finished
         answer(read_run(run), spec, clock, json=json, quiet=True)
         return
     [(_, prepared)] = set_up([("", spec)], clock, quiet=quiet)
@@ -103,7 +103,7 @@ def resume(
 def _planned(
     folder: Path, plan: Plan, changes: dict[str, Any], trusted: tuple[list[str], str, str]
 ) -> Iterator[tuple[str, Experiment]]:
-    """What a compare was going to run."""
+    """Yield the experiments that a compare planned, each with its method's label."""
     for planned in plan.runs:
         if not planned.experiment:
             raise UserError(

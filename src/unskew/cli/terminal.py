@@ -21,14 +21,14 @@ LONGEST_NAME = 24
 
 
 def say(line: str) -> None:
-    """On standard error, where answers for programs are not."""
+    """Print a line to standard error, which keeps standard output for results."""
     screen = Console(stderr=True, highlight=False, markup=False, emoji=False)
     screen.print(line, soft_wrap=not screen.is_terminal)
 
 
 class Screen(Console):
-    """A terminal that shows names and notes, whatever their file says, as text alone: a character that would
-    be a command to the terminal becomes a question mark."""
+    """A terminal that shows names and notes from files as plain text: each control character becomes a
+    question mark."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -38,7 +38,7 @@ class Screen(Console):
 
 
 def console() -> Console:
-    """Standard output: as wide as the terminal, and wide enough for a table elsewhere."""
+    """Return a console for standard output, as wide as the terminal, or 140 characters without a terminal."""
     width = None if sys.stdout.isatty() else 140
     # No markup: names and paths may hold square brackets.
     return Screen(highlight=False, markup=False, emoji=False, width=width)
@@ -46,14 +46,14 @@ def console() -> Console:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table whose first column names the rows. Where it is wider than the terminal, as many columns as fit
-    stand side by side and the others below them, the names repeated."""
+    """A table whose first column names the rows. If it is wider than the terminal it continues below, with
+    the names repeated."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str | Text]]
     title: str = ""
     words: int = 0
-    """How many of the last columns are words, from left to right."""
+    """The number of last columns that hold words, which are aligned to the left."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [
@@ -91,11 +91,11 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def shorten(name: str) -> str:
-    """A name that is not too long for a cell."""
+    """Cut a name to the length that fits into a cell."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """The first names, and how many more there are; a dash for none."""
+    """List the first names and say how many more there are; return a dash for no names."""
     more = [f"{len(names) - most} more"] if len(names) > most else []
     return ", ".join([*map(shorten, names[:most]), *more]) or "-"

@@ -19,11 +19,11 @@ NOT_VARIED = {
     "checkpoint": "results do not depend on it",
     "probe": "give --probe",
 }
-"""Flags that no condition can differ in, and what to do instead."""
+"""Flags that conditions cannot differ in, and what to do instead."""
 
 
 def varied(assignments: Iterable[str]) -> dict[str, list[str]]:
-    """The values of each flag or setting that --vary names, in order."""
+    """Return the values of each flag or setting that --vary names, in order."""
     found: dict[str, list[str]] = {}
     for assignment in assignments:
         name, sign, value = (part.strip() for part in assignment.partition("="))
@@ -47,7 +47,7 @@ def varied(assignments: Iterable[str]) -> dict[str, list[str]]:
 def refuse_given(
     varied: Mapping[str, object], flags: Mapping[str, object], assignments: Iterable[str]
 ) -> None:
-    """Refuse a setting that --vary names and another option gives one value."""
+    """Refuse a setting that both --vary and a flag or --set give."""
     assigned = {assignment.partition("=")[0].strip() for assignment in assignments}
     for name in varied:
         flag = f"--{name.replace('_', '-')}"
