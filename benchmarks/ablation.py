@@ -1,5 +1,4 @@
-"""The gain of each part of `fast=true`: times of whole rounds of a cell with all parts, and with some left
-out.
+"""The gain of each part of `fast=true`: times of rounds of a cell with all parts, and with some left out.
 
 `python -m benchmarks.ablation fedlmd --rounds 12 --without stem small_matmul` needs a CUDA GPU. Everything
 runs in one process, in turn and then in reverse order, so that a GPU that slows down affects all alike. Each

@@ -5,8 +5,7 @@
 
 For every run the kind of fault, the client, the rounds, the method and the engine are drawn. The run is right
 if the model, the server's memory and the clients' memories equal to the last bit those of a run in which that
-client takes no part in these rounds, and if its records name the client. `cost` measures the time of
-checking.
+client takes no part in these rounds, and if its records name the client. `cost` times the checks.
 """
 
 from __future__ import annotations

@@ -80,12 +80,12 @@ def train(message, context):
 def main(grid, context):
     times = []
 
-    def told(round, arrays):
+    def note_time(round, arrays):
         times.append(time.time())
 
     strategy = FedAvg(fraction_evaluate=0.0)
     rounds = context.run_config["budget.rounds"]
-    strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=rounds, evaluate_fn=told)
+    strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=rounds, evaluate_fn=note_time)
     with open(context.run_config["federation.out"], "w") as file:
         json.dump([after - before for before, after in zip(times, times[1:])], file)
 '''

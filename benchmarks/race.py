@@ -269,7 +269,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="instead of the workload's own number")
     parser.add_argument("--cores", type=int, default=2, help="that the race may use, the others stay idle")
     parser.add_argument(
-        "--only", metavar="LIBRARY,...", type=names_in, help="race these alone, beside unskew's pool"
+        "--only", metavar="LIBRARY,...", type=names_in, help="race only these, and unskew's pool"
     )
     parser.add_argument(
         "--channels-last", action="store_true", help="give every competitor its model in that memory format"

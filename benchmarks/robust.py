@@ -81,7 +81,7 @@ def main(skews: Iterable[str]) -> None:
         print(
             table(["rule", *attacks], ([rule, *(seen[each, rule][0] for each in ATTACKS)] for rule in RULES))
         )
-        print(f"\n{skew}, nobody attacks, by class:\n")
+        print(f"\n{skew}, without an attack, by class:\n")
         classes = ["all", "worst", "minority", "vacant"]
         print(table(["rule", *classes], ([rule, *seen["none", rule]] for rule in RULES)), flush=True)
 

@@ -1,5 +1,4 @@
-"""The three workloads of the race. Each is made once, and written to a folder from which competitors read
-it."""
+"""The three workloads of the race. Each is made once, and all competitors read it from the same files."""
 
 from __future__ import annotations
 

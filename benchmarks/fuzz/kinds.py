@@ -505,13 +505,13 @@ def checkpoint(part: Literal["file", "body", "value"]) -> Make:
         path = max((folder / "kept").iterdir())
         whole = path.read_bytes()
         header, body = whole.split(b"\n", 1)
-        told = {key: value for key, value in json.loads(header).items() if key != "sha256"}
+        unsigned = {key: value for key, value in json.loads(header).items() if key != "sha256"}
         tensors = tensor_files.load(body)
 
         def signed(content: bytes) -> bytes:
-            first = json.dumps({**told, "bytes": len(content)}, sort_keys=True).encode()
+            first = json.dumps({**unsigned, "bytes": len(content)}, sort_keys=True).encode()
             digest = hashlib.sha256(first + b"\n" + content).hexdigest()
-            named = {**told, "bytes": len(content), "sha256": digest}
+            named = {**unsigned, "bytes": len(content), "sha256": digest}
             return json.dumps(named, sort_keys=True).encode() + b"\n" + content
 
         def with_value(text: bytes) -> bytes:
