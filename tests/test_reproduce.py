@@ -1,4 +1,4 @@
-"""The papers' tables: what is printed, the experiments behind it, and runs beside it."""
+"""The papers' tables: the printed numbers, the experiments behind them, and runs next to them."""
 
 import json
 import math
@@ -36,7 +36,7 @@ SMALL = ("--rounds", "1", "--fraction", "0.02")
 
 @pytest.fixture(autouse=True)
 def _no_data(monkeypatch, tmp_path) -> None:
-    """Only what comes with the install is here, wherever the tests run."""
+    """Hide all data but what is installed with unskew."""
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "no-data"))
 
 
@@ -510,7 +510,7 @@ def test_a_run_of_other_data_or_settings_is_refused_under_a_cells_name(unskew, t
 
 
 def like(name: str) -> Dataset:
-    """A dataset with that name's shapes and classes, and noise for images."""
+    """Return a dataset with the shapes and classes of a named one, and noise for images."""
     if name not in ("mnist", "usps", "svhn", "syn_digits", "cifar10", "cifar100"):
         return load(name)
     shape = {"mnist": (1, 28, 28), "usps": (1, 16, 16)}.get(name, (3, 32, 32))

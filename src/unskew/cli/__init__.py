@@ -100,7 +100,7 @@ def main() -> None:
     except OSError as error:  # the path is too long or not permitted, or the disk is full
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
             _drop_output()
-            _say(f"what there is to say cannot be written ({error.strerror}): write it elsewhere.", 2)
+            _say(f"the output cannot be written ({error.strerror}): write it elsewhere.", 2)
         if error.filename is None:
             raise
         _say(f"{error.filename} cannot be used ({error.strerror}): check the path.", 2)
