@@ -313,7 +313,7 @@ def _find_label(text: str, labels: Mapping[str, str]) -> str:
     """Return the label of the method that --reference names; `labels` has all labels by what was typed."""
     if text in labels:
         return labels[text]
-    with contextlib.suppress(UserError):  # it is not a method
+    with contextlib.suppress(UserError):  # the text is no method
         spec = MethodSpec(**method_table(text))
         text = spec.brief() if spec.parts().keys() <= METHODS.keys() else text
     if text not in labels.values():

@@ -22,7 +22,7 @@ class Loaded:
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
     federations: dict[tuple[str, int], Federation] = field(default_factory=dict)
-    """By data, skew and validation, and seed."""
+    """Partitions, by their data, skew and validation, and by their seed."""
 
 
 def set_up(

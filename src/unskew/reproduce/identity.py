@@ -1,4 +1,4 @@
-"""Whether a run is one of a cell's experiment. Needs no data."""
+"""Compares the experiment of a run with that of a cell. Needs no data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from unskew.experiment import Experiment
 from unskew.methods.assemble import assemble
 from unskew.notation import flatten, joined
 
-ELSEWHERE = ("device", "evaluation.batch_size")
-"""Settings that results do not depend on, in addition to those that
-`Experiment.result_settings` leaves out."""
+NOT_COMPARED = ("device", "evaluation.batch_size")
+"""Settings of how results are computed, in addition to those that `Experiment.result_settings` leaves out."""
 
 
 def difference(asked: Mapping[str, Any], there: Mapping[str, Any]) -> str:
@@ -51,7 +50,7 @@ def _identifying(experiment: Mapping[str, Any]) -> dict[str, object]:
     _, options = assemble(whole.method.parts())
     method = next(iter(options.values())) if len(options) == 1 else options
     settings["method"] = {"name": whole.method.name, **method}
-    return {key: value for key, value in flatten(settings) if key not in ELSEWHERE}
+    return {key: value for key, value in flatten(settings) if key not in NOT_COMPARED}
 
 
 def _recipe(experiment: Experiment) -> str:

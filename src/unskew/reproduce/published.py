@@ -87,7 +87,7 @@ class PublishedTable:
     """Such as fedlmd:table3."""
     title: str
     reports: str
-    """What the numbers are, in words."""
+    """What the numbers report, in words."""
     statistic: Statistic
     """The accuracy of a run that is compared with them."""
     readings: tuple[Reading, ...]

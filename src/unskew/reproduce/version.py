@@ -17,7 +17,7 @@ class Version:
 
     rounds: int | None = None
     fraction: float | None = None
-    """Of the training samples."""
+    """The share of the training samples."""
     precision: str = "fp32"
     fast: bool = False
     """Whether a GPU takes its fastest kernels."""

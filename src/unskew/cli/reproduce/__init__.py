@@ -139,7 +139,7 @@ def reproduce(
         if len({each.id for each, _ in wanted}) == len(left_out):
             raise UserError(f"none of these cells can be run here: {next(iter(left_out.values()))}.")
         jobs = jobs_of([each for each in wanted if each[0].id not in left_out], numbers, out, version, flags)
-        read_table(found, out, version)  # it refuses damaged runs, which should happen before anything runs
+        read_table(found, out, version)  # a folder that it refuses is to be refused before anything runs
         failed = run_jobs(jobs, out / version.folder, version.fraction, clock, loggers, quiet=quiet)
     results = outcomes(found, wanted, out, version)
     keep_table(found, out, version)
