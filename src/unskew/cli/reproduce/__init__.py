@@ -13,7 +13,7 @@ from unskew.cli.reproduce.checks import check_fewer_rounds, choose_readings, par
 from unskew.cli.reproduce.datasets_here import DatasetsHere
 from unskew.cli.reproduce.listing import list_table, list_tables
 from unskew.cli.reproduce.results import keep_table, read_table, show_results, write_experiments
-from unskew.cli.reproduce.running import jobs_of, run_jobs
+from unskew.cli.reproduce.running import cell_runs, run_cells
 from unskew.cli.terminal import console
 from unskew.clock import Clock, process_age
 from unskew.errors import UserError
@@ -138,9 +138,11 @@ def reproduce(
         left_out = {each.id: why for each, _ in wanted if (why := here.missing(each))}
         if len({each.id for each, _ in wanted}) == len(left_out):
             raise UserError(f"none of these cells can be run here: {next(iter(left_out.values()))}.")
-        jobs = jobs_of([each for each in wanted if each[0].id not in left_out], numbers, out, version, flags)
+        runs = cell_runs(
+            [each for each in wanted if each[0].id not in left_out], numbers, out, version, flags
+        )
         read_table(found, out, version)  # a folder that it refuses is to be refused before anything runs
-        failed = run_jobs(jobs, out / version.folder, version.fraction, clock, loggers, quiet=quiet)
+        failed = run_cells(runs, out / version.folder, version.fraction, clock, loggers, quiet=quiet)
     results = outcomes(found, wanted, out, version)
     keep_table(found, out, version)
     if json:

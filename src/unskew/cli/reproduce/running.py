@@ -32,7 +32,7 @@ LARGEST_EXCESS = 1.1
 
 
 @dataclass(frozen=True)
-class Job:
+class CellRun:
     """A run that a cell needs; its name appears in the progress display."""
 
     name: str
@@ -40,27 +40,27 @@ class Job:
     settings: dict[str, Any]
 
 
-def jobs_of(
+def cell_runs(
     wanted: Iterable[tuple[Cell, Reading]],
     seeds: Sequence[int],
     out: Path,
     version: Version,
     flags: Mapping[str, Any],
-) -> list[Job]:
+) -> list[CellRun]:
     """Return the runs that cells need, each once: all cells with the first seed, then with the next."""
     pairs = list(wanted)
-    found: dict[Path, Job] = {}
+    found: dict[Path, CellRun] = {}
     for seed in seeds:
         for cell, reading in pairs:
             settings = version.experiment(cell, reading, seed)
             folder = run_folder(out, version, settings)
             name = f"{cell.id} {reading} seed {seed}"
-            found.setdefault(folder, Job(name, folder, apply_flags(settings, **flags)))
+            found.setdefault(folder, CellRun(name, folder, apply_flags(settings, **flags)))
     return list(found.values())
 
 
-def run_jobs(
-    jobs: Sequence[Job],
+def run_cells(
+    wanted: Sequence[CellRun],
     folder: Path,
     fraction: float | None,
     clock: Clock,
@@ -68,22 +68,22 @@ def run_jobs(
     *,
     quiet: bool,
 ) -> dict[Path, Failure]:
-    """Run the jobs that are not finished, and return the failures by run folder.
+    """Run the wanted runs that are not finished, and return the failures by run folder.
 
     `folder` holds the run folders; `fraction` is the share of the training samples in a smaller version.
     """
-    left = [job for job in jobs if not is_finished(job.folder)]
-    done = len(jobs) - len(left)
+    left = [run for run in wanted if not is_finished(run.folder)]
+    done = len(wanted) - len(left)
     if not left:
         if not quiet:
             say(f"{'the run is' if done == 1 else f'all {done} runs are'} finished already.")
         return {}
-    prepared = set_up(((job.name, Experiment(**job.settings)) for job in left), clock, quiet=quiet)
+    prepared = set_up(((run.name, Experiment(**run.settings)) for run in left), clock, quiet=quiet)
     if fraction is not None:
         _check_share(fraction, {each.experiment.data.name: each.trial for _, each in prepared})
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    runs = [SweepRun(job.name, job.folder, each) for job, (_, each) in zip(left, prepared, strict=True)]
+    runs = [SweepRun(run.name, run.folder, each) for run, (_, each) in zip(left, prepared, strict=True)]
     settings = [each.experiment.model_dump() for _, each in prepared]
     processes = at_once(runs, loggers)
     if not quiet:
