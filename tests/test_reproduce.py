@@ -22,6 +22,7 @@ from unskew.data.join import join
 from unskew.data.partitions import parse_skew
 from unskew.data.sources import SOURCES
 from unskew.experiment import Experiment, prepare, read
+from unskew.methods import METHODS
 from unskew.methods.assemble import assemble
 from unskew.notation import joined
 from unskew.report.read import read_run
@@ -577,6 +578,18 @@ def test_costs_count_experts_as_pkd_does(unskew, tmp_path, no_workers) -> None:
     other = run.experiment | {"method": {"name": "fedavg"}}
     assert pace.estimate([other]) == pytest.approx(run.summary.seconds)  # by what is most alike
     assert pace.estimate([run.experiment | {"model": {"name": "cnn"}}]) is None
+
+
+def test_the_cost_of_each_round_of_pkd_by_hand() -> None:
+    options = {"groups": "0/1", "warmup": 2, "expert_rounds": 4}
+    given = {"rounds": 5, "epochs": 2, "class_sizes": [30, 20, 50], "shares": {"activated": [0.3, None, 0.6]}}
+    count = METHODS["pkd"].round_costs
+    # The experts train 4 rounds on half of the samples after the warm-up.
+    assert count(options, **given) == pytest.approx({1: 1, 2: 1, 3: 1 + 4 / 2 + 0.1, 4: 1, 5: 1.2})
+    assert count(options | {"groups": ""}, **given) is None
+    assert count(options | {"warmup": "auto"}, **given) is None
+    assert count(options, **given | {"epochs": None}) is None
+    assert count(options, **given | {"shares": {}}) is None
 
 
 def test_words() -> None:

@@ -16,6 +16,7 @@ from unskew.cli.flags import experiment_settings, given_flags
 from unskew.cli.terminal import console, say
 from unskew.cli.usage import Commands
 from unskew.errors import UserError
+from unskew.experiment import Experiment
 from unskew.notation import flatten
 from unskew.record import to_json
 
@@ -78,7 +79,6 @@ def init(
     number = _number("nodes", nodes, 1000)
     if like is not None and (dataset is not None or skew is not None):
         raise UserError("--like is for sites with data of their own: leave --dataset and --skew out.")
-    from unskew.experiment import Experiment
     from unskew.flower import need_flower
 
     need_flower()
