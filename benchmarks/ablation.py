@@ -39,7 +39,7 @@ class Timed:
     """Method, engine and precision."""
     without: str
     first: float
-    """Seconds of the first round, including compilation or what PyTorch's cache replaces of it."""
+    """Seconds of the first round, in which steps are compiled or loaded from PyTorch's cache."""
     rounds: list[float]
     """Seconds of each round after the first."""
 

@@ -281,7 +281,7 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
     for client in clients:
         cells, pairs = [], []
         for _, found in several:
-            pair = (_as_published(found).get(client), _beside_the_strongest(client, found))
+            pair = (_as_published(found).get(client), _over_the_strongest(client, found))
             cells.append(" → ".join(map(_brief, pair)) if any(pair) else "-")
             if all(pair):
                 pairs.append(pair)
@@ -321,7 +321,7 @@ def _as_published(found: Sequence[Equal]) -> dict[str, Difference]:
     return next(plain, {})
 
 
-def _beside_the_strongest(client: str, found: Sequence[Equal]) -> Difference | None:
+def _over_the_strongest(client: str, found: Sequence[Equal]) -> Difference | None:
     """Return a method's gain on the network and with the server with which FedAvg is strongest.
 
     Only networks and servers with which the method was measured count. None if FedAvg is strongest with plain

@@ -95,7 +95,9 @@ def bench(
     with writing(out), contextlib.suppress(FileNotFoundError):  # it is made when there is something to write
         out.stat()
     settings = Settings(
-        rounds=None if rounds is None else _number("rounds", rounds, 2),  # the first is measured apart
+        rounds=None
+        if rounds is None
+        else _number("rounds", rounds, 2),  # the first one is measured separately
         repeats=None if repeats is None else _number("repeats", repeats, 1),
         methods=_names(method),
         engines=_names(engine),

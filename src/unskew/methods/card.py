@@ -57,7 +57,7 @@ class Card:
     sends: str = "nothing"
     """What leaves the client besides the weights and the number of samples."""
     round_costs: RoundCosts | None = None
-    """Counts the cost of rounds where the paper's tables count it; None: every round counts as 1."""
+    """Counts the cost of rounds as the paper's tables do; None: each round counts as 1."""
     stated: bool = True
     """Whether somebody has written all this down. If not, it is not known."""
 
