@@ -1,7 +1,7 @@
-"""What each part of `fast=true` gains: whole rounds of a cell with all of them, and with some left out.
+"""The gain of each part of `fast=true`: times of rounds of a cell with all parts, and with some left out.
 
 `python -m benchmarks.ablation fedlmd --rounds 12 --without stem small_matmul` needs a CUDA GPU. Everything
-runs in one process, in turn and then again in reverse, so that a GPU that slows down meets all alike. Every
+runs in one process, in turn and then in reverse order, so that a GPU that slows down affects all alike. Each
 run is printed as a line of JSON when it ends, and the table at the end.
 """
 
@@ -28,36 +28,36 @@ from unskew.engines.cuda.compile.decompositions import PARTS, VARIABLE, left_out
 from unskew.errors import UserError, require
 
 ALL = "-"
-"""In the place of a name where nothing is left out."""
+"""Stands for the variant with nothing left out."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One training with some parts left out."""
+    """The times of one training with some parts left out."""
 
     entry: str
     """Method, engine and precision."""
     without: str
     first: float
-    """Seconds of the first round, with what is compiled there or found in PyTorch's cache."""
+    """Seconds of the first round, in which steps are compiled or loaded from PyTorch's cache."""
     rounds: list[float]
     """Seconds of each round after the first."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What leaving some parts out costs."""
+    """The cost of leaving some parts out."""
 
     entry: str
     without: str
     runs: int
     first: float
     seconds: float
-    """The mean of the rounds, each the median of its runs."""
+    """The mean over the rounds of the median over the runs."""
     ratio: float
-    """How many times the seconds of nothing left out."""
+    """These seconds relative to those with nothing left out."""
     quartiles: tuple[float, float]
-    """Of the ratios of single rounds, which train the same clients on the same samples."""
+    """The quartiles of the ratios of single rounds, which train the same clients on the same samples."""
 
 
 def order(variants: Sequence[str], repeats: int) -> list[str]:
@@ -87,7 +87,7 @@ def rows(runs: Sequence[Timed]) -> list[Row]:
 
 
 def markdown(table: Sequence[Row]) -> str:
-    """Return the table as docs/decisions/0005-captured-steps.md has it."""
+    """Return the Markdown table, as in docs/decisions/0005-captured-steps.md."""
     lines = [
         "| cell, engine, precision | without | runs | first round, s | round, ms | ratio | its quartiles |",
         "|---|---|---|---|---|---|---|",
@@ -103,11 +103,11 @@ def markdown(table: Sequence[Row]) -> str:
 
 @contextmanager
 def leaving_out(names: str) -> Iterator[None]:
-    """Set the environment variable, in addition to what it says already."""
+    """Leave parts out, in addition to those that the environment variable names already."""
     before = os.environ.get(VARIABLE, "")
     os.environ[VARIABLE] = ",".join(filter(None, [before, "" if names == ALL else names]))
     try:
-        left_out()  # an unknown name is refused now, not after minutes
+        left_out()  # refuse an unknown name now, not after minutes
         yield
     finally:
         os.environ[VARIABLE] = before
@@ -116,7 +116,7 @@ def leaving_out(names: str) -> Iterator[None]:
 def measure(
     name: str, entries: Sequence[Entry], variants: Sequence[str], options: argparse.Namespace
 ) -> None:
-    """Train every entry with every variant, as long as time is left, and print what it took."""
+    """Train every entry with every variant until the time is over, and print the times."""
     runs: list[Timed] = []
     failed: set[tuple[str, str]] = set()
     started = time.monotonic()
@@ -131,7 +131,7 @@ def measure(
             try:
                 with leaving_out(variant):
                     times = run(entry, options.rounds, None).rounds
-            except Exception as error:  # of a compiler, or memory: the other variants are worth having
+            except Exception as error:  # such as a compiler's, or memory: the other variants still run
                 failed.add((what, variant))
                 print(json.dumps({"entry": what, "without": variant, "error": str(error)}), flush=True)
                 continue

@@ -1,7 +1,8 @@
-"""What checkpoints cost: runs with none, as by default, and after every round, side by side.
+"""The cost of checkpoints: runs without any, with the default period, every five seconds and every round.
 
 `python -m benchmarks.checkpoints [--device cuda]` trains SCAFFOLD, whose clients keep as much as the model,
-in turn and then again in reverse, and prints the seconds of a run and how many checkpoints it wrote.
+with each period in turn and then in reverse order. It prints the seconds of a run and the number of its
+checkpoints.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ KINDS = ("never", "auto", "5s", "every=1")
 
 
 def trial_of(device: str, rounds: int) -> Trial:
-    """Random pixels: the time does not depend on what they show."""
+    """Return a trial on random pixels, since the time does not depend on the pixels."""
     rng = np.random.default_rng(0)
 
     def split(samples: int) -> Split:
@@ -37,7 +38,7 @@ def trial_of(device: str, rounds: int) -> Trial:
 
 
 def timed(trial: Trial, every: str) -> tuple[float, int]:
-    """Seconds of a run, and how many checkpoints it wrote."""
+    """Run a trial; return the seconds, and the number of checkpoints it wrote."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         mine = replace(trial, client_files=Path(folder, "clients"))
         keeper = Checkpoints(Path(folder, "checkpoints"), mine, "it", every=every)

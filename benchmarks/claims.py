@@ -1,7 +1,7 @@
-"""How often the answer claims what is not there: python -m benchmarks.claims [--draws 20000]
+"""The rate of false claims: python -m benchmarks.claims [--draws 20000]
 
-Draws accuracies of equally good methods, or of two that are equally good above the others, asks
-`unskew.metrics` what it claims, and counts false claims. Prints a table in Markdown.
+Draws accuracies of equally good methods, or of two equally good ones above the others, and counts how often
+`unskew.metrics` claims a difference or a best method. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Shape = Callable[[np.random.Generator, tuple[int, int, int]], Draws]
 
 
 def bounded(rng: np.random.Generator, size: tuple[int, int, int]) -> Draws:
-    """Accuracies of a class that is often forgotten: a third of them 0."""
+    """Draw accuracies of a class that is often forgotten: a third of them are 0."""
     values = rng.beta(2, 5, size)
     return np.asarray(np.where(rng.random(size) < 1 / 3, 0.0, values))
 
@@ -37,19 +37,22 @@ SHAPES: dict[str, Shape] = {
 
 
 def p_values(values: Draws, others: Draws) -> Draws:
-    """Two-sided paired t-tests over the last axis; 1 where all differences are equal."""
-    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of differences that are equal
+    """Return p values of two-sided paired t-tests over the last axis; 1 if all differences are equal."""
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # all differences may be equal
         p = stats.ttest_rel(values, others, axis=-1).pvalue
     return np.asarray(np.nan_to_num(p, nan=1.0))
 
 
 def false_claims(values: Draws) -> tuple[float, float, float]:
-    """Of draws [times, methods, seeds], the first method being the reference: how often some sign is claimed
-    after Holm's correction, how often it would be without one, and how often a best method is named."""
+    """Return how often draws [times, methods, seeds] give a false claim.
+
+    The three shares are of draws with a sign claimed after Holm's correction, with one claimed without a
+    correction, and with a best method named. The first method is the reference.
+    """
     reference, others = values[:, :1], values[:, 1:]
     p = p_values(others, np.broadcast_to(reference, others.shape))
     k = others.shape[1]
-    claimed = p.min(axis=1) * k <= metrics.LEVEL  # Holm claims something where Bonferroni does
+    claimed = p.min(axis=1) * k <= metrics.LEVEL  # Holm's correction claims a sign whenever Bonferroni's does
     best = np.zeros(len(values), dtype=bool)
     for method in range(values.shape[1]):
         rest = np.delete(values, method, axis=1)
@@ -60,7 +63,7 @@ def false_claims(values: Draws) -> tuple[float, float, float]:
 
 
 def agree(values: Draws) -> None:
-    """That the library says the same of the first draws as the arrays above."""
+    """Check that the library makes the same claims about the first draws as `false_claims`."""
     for draw in values[:50]:
         table = {str(m): {"accuracy": dict(enumerate(row.tolist()))} for m, row in enumerate(draw)}
         found = metrics.against_reference(table, "0")

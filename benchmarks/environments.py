@@ -1,7 +1,7 @@
-"""Every peer in an environment of its own, from PyPI at pinned versions.
+"""Makes an environment for each other library, from PyPI at pinned versions.
 
-`python -m benchmarks.environments` makes those that are not there yet. Two peers are not on PyPI: of these,
-PyPI has what they need, and the folder that UNSKEW_PEERS names has a checkout of their repositories.
+`python -m benchmarks.environments` makes the environments that do not exist yet. Two libraries are not on
+PyPI: PyPI has only their dependencies, and the folder that UNSKEW_PEERS names has a clone of each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / ".venvs"
 
-# The release of PyTorch that all are raced with; torchvision's must be the one made for it.
+# All use the same release of PyTorch; torchvision's release must be the one for it.
 TORCH = ("torch==2.13.0", "numpy==2.4.6")
 VISION = "torchvision==0.28.0"
 
@@ -41,10 +41,10 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
 }
 
 CHECKOUTS = {"pfllib": "PFLlib", "flbench": "FL-bench"}
-"""The peers that are a repository: what its folder in UNSKEW_PEERS is called."""
+"""The libraries that run from a clone, with the names of their folders in UNSKEW_PEERS."""
 
 PREPARE = "prepare"
-"""What a competitor is told in the place of a setting, to write the files that it reads in the race."""
+"""Passed to a competitor instead of a setting, to write the files that it reads in the race."""
 
 
 def checkout(peer: str) -> Path:
@@ -52,7 +52,7 @@ def checkout(peer: str) -> Path:
 
 
 def missing(peer: str) -> str | None:
-    """What to do before the peer can race; None where nothing is missing."""
+    """Return what to do before a library can race; None if nothing is missing."""
     if peer in CHECKOUTS and not checkout(peer).is_dir():
         return f"clone {CHECKOUTS[peer]} into a folder, and name that folder in UNSKEW_PEERS"
     return None if ready(peer) else "run `make bench-peers`"
@@ -63,7 +63,7 @@ def python(peer: str) -> Path:
 
 
 def ready(peer: str) -> bool:
-    """Whether the peer's environment is there, with what it should hold."""
+    """Say whether a library's environment exists, with the required packages."""
     mark = FOLDER / peer / "requirements.txt"
     return mark.is_file() and mark.read_text() == _listed(peer)
 

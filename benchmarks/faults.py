@@ -3,9 +3,9 @@
     python -m benchmarks.faults [NUMBER]
     python -m benchmarks.faults cost
 
-Every fault is drawn: what happens, to which client, in which rounds, under which method and engine. A run
-counts where model, server memory and clients' memories are to the last bit those of a run in which that
-client takes no part in these rounds, and where the records name the client. `cost` is what looking takes.
+For every run the kind of fault, the client, the rounds, the method and the engine are drawn. The run is right
+if the model, the server's memory and the clients' memories equal to the last bit those of a run in which that
+client takes no part in these rounds, and if its records name the client. `cost` times the checks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from unskew.rounds import initial_state, recall, run_round, sample_cohort
 from unskew.types import End, Memory, Params, Scope, Tensors
 
 Harm = Callable[[Params, Tensors, Tensors], None]
-"""Something that a client does to its model, to what it keeps and to what it reports."""
+"""Changes a client's weights, what it keeps and what it reports."""
 
 SERVERS = (
     "fedavg",
@@ -101,7 +101,7 @@ HARMS = (
 
 
 def harmed(trial: Trial, server: str, client: int, rounds: list[int], harm: Harm) -> Method:
-    """A method by which one client does harm in some rounds."""
+    """Return a method in which one client does harm in some rounds."""
     counts, rates = trial.federation.counts[client], [trial.budget.lr_at(round) for round in rounds]
 
     def update(scope: Scope, end: End) -> tuple[Tensors, Tensors]:
@@ -114,7 +114,7 @@ def harmed(trial: Trial, server: str, client: int, rounds: list[int], harm: Harm
 
 
 def without(trial: Trial, method: Method, client: int, rounds: list[int]) -> State:
-    """What the loop comes to where a client takes no part in some rounds."""
+    """Run the loop engine without a client in some rounds, and return the last state."""
     trial = replace(trial, engine="loop")
     engine = engines.start(trial)
 
@@ -132,13 +132,13 @@ def same(one: Tensors, other: Tensors) -> bool:
 
 
 def holds(trial: Trial, server: str, client: int, rounds: list[int], harm: Harm) -> bool:
-    """Whether a run with this harm is the run without the client, and tells of it."""
+    """Say whether a run with harm equals the run without the client, and records its faults."""
     method = harmed(trial, server, client, rounds, harm)
     result, state = train(trial, method), without(trial, method, client, rounds)
-    told = [[fault.client for fault in round.faults] for round in result.rounds]
+    recorded = [[fault.client for fault in round.faults] for round in result.rounds]
     mine = result.state
     return (
-        told == [[client] if round in rounds else [] for round in range(trial.budget.rounds)]
+        recorded == [[client] if round in rounds else [] for round in range(trial.budget.rounds)]
         and same(mine.server.weights.params, state.server.weights.params)
         and same(mine.server.memory, state.server.memory)
         and mine.memories.keys() == state.memories.keys()
@@ -147,7 +147,7 @@ def holds(trial: Trial, server: str, client: int, rounds: list[int], harm: Harm)
 
 
 def main(number: int) -> int:
-    engines.ENGINES["graphs"] = engines.EngineType(Graphs)  # its bookkeeping, also where there is no GPU
+    engines.ENGINES["graphs"] = engines.EngineType(Graphs)  # its bookkeeping runs without a GPU too
     draw = random.Random(1)
     federation = federate(load("digits"), "dirichlet:0.3", clients=6, seed=1)
     base = Trial(federation, "logistic", budget=BUDGET, device="cpu", workers=2)
@@ -171,7 +171,7 @@ def main(number: int) -> int:
 
 
 def cost() -> None:
-    """Print what a round of clients takes, and what looking for faults in it takes."""
+    """Print the time that a round of clients takes, and the time of checking its results."""
     torch.set_num_threads(1)
     federation = federate(load("digits"), "dirichlet:0.1", clients=10, seed=1)
     for model in ("mlp-small", "mlp", "resnet8"):

@@ -1,9 +1,9 @@
-"""What Flower adds to a round: the same work on a real SuperLink with two SuperNodes, with Flower's own
-FedAvg and a plain training loop there, and in a simulation.
+"""The time that Flower adds to a round: the same work on a real SuperLink with two SuperNodes, there with
+Flower's own FedAvg and a plain training loop, and in a simulation.
 
-`python -m benchmarks.flower [--rounds 5]` wants the environment of `make test-flower` and a quiet machine.
-Each figure is the median over the rounds but the first, in seconds; "whole" is from the command to its end.
-All is on this machine: a network adds to it.
+`python -m benchmarks.flower [--rounds 5]` needs the environment of `make test-flower` and a quiet machine.
+Each number is the median in seconds over the rounds after the first; "whole" is the time of the command. All
+processes run on this machine: a network takes time in addition.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def train(message, context):
 def main(grid, context):
     times = []
 
-    def told(round, arrays):
+    def note_time(round, arrays):
         times.append(time.time())
 
     strategy = FedAvg(fraction_evaluate=0.0)
     rounds = context.run_config["budget.rounds"]
-    strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=rounds, evaluate_fn=told)
+    strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=rounds, evaluate_fn=note_time)
     with open(context.run_config["federation.out"], "w") as file:
         json.dump([after - before for before, after in zip(times, times[1:])], file)
 '''

@@ -1,5 +1,7 @@
-"""The weights of short runs, as hashes: one line a method, so that two commits, engines or processes can be
-compared line by line. `python -m benchmarks.hashes > before.txt`, `--engine pool --workers 4`
+"""Hashes of the weights after short runs, a line for each method.
+
+Two commits, engines or processes can be compared line by line:
+`python -m benchmarks.hashes > before.txt`, `--engine pool --workers 4`
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ TRIALS: dict[str, Callable[[], Trial]] = {
     "mlp": partial(on_digits, "mlp"),
     "resnet8": partial(on_digits, "resnet8"),
 }
-"""What is trained, by name."""
+"""The trials, by name."""
 
 
 def hash_of(trial: Trial, method: Method | Program) -> str:
-    """The weights after training; without BatchNorm statistics where the method refuses to average them."""
+    """Return a hash of the weights after training.
+
+    If the method refuses to average BatchNorm statistics, they are those of the batch.
+    """
     try:
         result = train(trial, method)
     except UserError:

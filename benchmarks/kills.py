@@ -1,9 +1,9 @@
-"""Runs that are killed again and again, at random moments and at the worst ones, and resumed.
+"""Kills runs again and again, at random moments and at the worst ones, and resumes them.
 
 `python -m benchmarks.kills --kills 100` trains every method in turn: once undisturbed, and once with kill -9
-at several moments, each time resumed by an engine and a number of workers of its own. In the end both
-folders have to hold the same: model, records and summary, times aside. Each run is a process of its own,
-forked from one that has imported everything.
+at several moments, each time resumed with a random engine and number of workers. In the end both folders must
+have the same model, records and summary, except for times. Each run is a process that is forked from one that
+has imported all modules.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SETTINGS = (
 )  # fmt: skip
 KEPT = ("--set", "budget.optimizer_state=kept")
 TIMES = {"seconds", "probe_seconds", "time", "run_dir"}
-"""What may differ between two runs of the same experiment."""
+"""Values that may differ between two runs of the same experiment."""
 STAGES = "pkd:warmup=2,expert_rounds=2,groups=1/2;3/5/8"
 
 
 def fingerprint(folder: Path) -> str:
-    """SHA-256 of what a run has come to: its model, records and summary, times aside."""
+    """Return a SHA-256 of a run's model, records and summary without times."""
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes())
     for name in ("rounds.jsonl", "probes.jsonl", "summary.json"):
         text = (folder / name).read_text() if (folder / name).exists() else ""
@@ -47,6 +47,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def _timeless(value: Any) -> Any:
+    """Return a record without times, at every level."""
     if isinstance(value, dict):
         return {key: _timeless(each) for key, each in value.items() if key not in TIMES}
     return [_timeless(each) for each in value] if isinstance(value, list) else value
@@ -60,7 +61,7 @@ def _die() -> None:
 
 
 def _at(owner: Any, name: str, count: int, *, before: bool = True) -> None:
-    """Let a function kill the process at its call of this number."""
+    """Let a function kill the process before or after its call number `count`."""
     whole, calls = getattr(owner, name), 0
 
     def killing(*arguments: Any, **named: Any) -> Any:
@@ -95,14 +96,14 @@ def _in_stage(count: int) -> None:
 
 
 def _around_rename(count: int) -> None:
-    """Every file is synchronised twice: itself before it is renamed, and its folder after that."""
+    """Kill before a rename or after it: fsync is called for the file before, and for its folder after it."""
     from unskew import files
 
     _at(files.os, "fsync", count)
 
 
 def _in_write(count: int) -> None:
-    """Half of a checkpoint."""
+    """Kill when half of a checkpoint is written."""
     from unskew.checkpoints import stages
 
     whole, calls = stages.write_file, 0
@@ -119,7 +120,7 @@ def _in_write(count: int) -> None:
 
 
 def _in_record(count: int) -> None:
-    """Half of a line."""
+    """Kill when half of a line of a record is written."""
     from unskew import runs
 
     whole, calls = runs.RunFolder._add_line, 0
@@ -151,12 +152,12 @@ POINTS: dict[str, tuple[Callable[[int], None], int]] = {
     "in a record's write": (_in_record, 6),
     "between files": (_at_end, 4),
 }
-"""How to kill a process at a moment, and the highest number of the call that is tried."""
+"""By moment, the function that lets a process be killed then, and the highest number of the call to draw."""
 ANYWHERE = "at any time"
 
 
 def fork(arguments: Sequence[str], log: Path, point: Callable[[], None] | None = None) -> int:
-    """Run the command line in a process of its own; return its number."""
+    """Run the command line in a forked process, and return its id."""
     sys.stdout.flush()
     child = os.fork()
     if child:
@@ -183,14 +184,14 @@ def fork(arguments: Sequence[str], log: Path, point: Callable[[], None] | None =
 @dataclass
 class Tally:
     kills: Counter[str] = field(default_factory=Counter)
-    """Processes that were killed, by the moment."""
+    """The number of killed processes, by moment."""
     runs: int = 0
-    """Runs that were resumed to their end."""
+    """The number of runs that were resumed to their end."""
     unequal: list[str] = field(default_factory=list)
 
 
 def try_method(method: str, kills: int, rng: random.Random, folder: Path, tally: Tally) -> dict[str, Any]:
-    """Run a method undisturbed, and with so many kills."""
+    """Run a method undisturbed and with a number of kills, and return a line about the comparison."""
     more = list(KEPT) if rng.random() < 0.3 and method not in WITHOUT_KEPT else []
     ask = ["--method", method, "--seed", str(rng.randrange(1000)), *SETTINGS, *more]
     log = folder / "log"
@@ -209,7 +210,7 @@ def try_method(method: str, kills: int, rng: random.Random, folder: Path, tally:
         if done < kills and moment != ANYWHERE:
             install, most = POINTS[moment]
             point = partial(install, rng.randint(1, most))
-            if install is _in_step:  # in a worker it would be a fault of that client's, which is left out
+            if install is _in_step:  # in a worker it would be a fault of a client, which would be left out
                 engine = ["--engine", "loop"]
         child = fork([*command, *engine], log, point)
         if done < kills and moment == ANYWHERE:
@@ -233,7 +234,7 @@ def try_method(method: str, kills: int, rng: random.Random, folder: Path, tally:
 
 
 def difference(one: Path, other: Path) -> str:
-    """The first record in which two runs differ."""
+    """Return the first difference between the records of two runs."""
     for name in ("rounds.jsonl", "probes.jsonl", "summary.json"):
         texts = [(folder / name).read_text() for folder in (one, other)]
         each = [text.splitlines() if name.endswith("l") else [text] for text in texts]
@@ -286,7 +287,7 @@ def main() -> None:
 
 
 def prepare() -> None:
-    """Import what every run needs, so that none has to."""
+    """Import the modules that every run needs, so that forked processes have them."""
     import unskew.cli.resume  # noqa: F401
     import unskew.cli.run  # noqa: F401
     import unskew.engines.cpu.pool  # noqa: F401

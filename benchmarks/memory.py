@@ -1,10 +1,10 @@
 """Peak memory against the number of clients: `python -m benchmarks.memory`, 15 minutes on two cores.
 
-Every row is a process of its own. Its peak is the largest resident memory of that process and of its workers,
-added up: what they share counts for each. Clients hold 16 samples each: scikit-learn's digits, repeated as
-often as it takes. SCAFFOLD and MOON keep one model at every client that ever took part, FedCurv two: the
-perceptron has 55,210 parameters, 0.22 MB, and the CNN 188,810, 0.76 MB. Clients of Synthetic(1, 1) are drawn
-when they are needed.
+Every row is a process of its own. Its peak is the sum of the largest resident memory of that process and of
+each worker; shared memory counts for each of them. Clients hold 16 samples each: scikit-learn's digits,
+repeated as often as needed. SCAFFOLD and MOON keep one model at every client that ever took part, FedCurv
+two: the perceptron has 55,210 parameters, 0.22 MB, and the CNN 188,810, 0.76 MB. Clients of Synthetic(1, 1)
+are drawn when they are needed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from unskew.result import Round
 from unskew.train import train
 
 SAMPLES = 16
-"""Of each client."""
+"""Samples of each client."""
 LITTLE = 0.1
-"""GB of what clients keep that stay in memory, where the peak is to show what else grows."""
+"""GB that clients may keep in memory, where the peak shall show everything else that grows."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run."""
+    """The settings of one run."""
 
     method: str
     clients: int
@@ -40,25 +40,25 @@ class Cell:
     rounds: int
     model: str = "mlp"
     client_memory: float | None = None
-    """GB of what clients keep that may stay in memory; None: the default."""
+    """GB that clients may keep in memory; None: the default."""
     drawn: bool = False
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run took."""
+    """The memory and time of a run."""
 
     peak: float
     """GB."""
     kept: float
-    """GB that clients keep at the end, wherever it is."""
+    """GB that clients keep at the end, in memory or on disk."""
     keep: int
-    """How many clients keep something."""
+    """The number of clients that keep tensors."""
     seconds: float
 
 
 def digits(clients: int) -> Dataset:
-    """The digits, so often that every client has its samples."""
+    """Return the digits, repeated so that every client has its samples."""
     once = load("digits")
     rows = torch.arange(SAMPLES * clients) % len(once.train)
     train = Split(*once.train.take(rows))
@@ -100,7 +100,7 @@ def in_a_process(cell: Cell) -> Measured:
 
 
 def cells(rounds: int, largest: int) -> list[Cell]:
-    """The rows of the table."""
+    """Return the runs of the table, one for each row."""
     grow = [n for n in (100, 1_000, 10_000) if n <= largest]
     most, cohort, methods = grow[-1], min(100, grow[0]), ("fedavg", "scaffold", "moon", "fedcurv")
     by_clients = [Cell(name, n, cohort, rounds, client_memory=LITTLE) for name in methods for n in grow]
@@ -120,7 +120,7 @@ HEAD = (
 
 
 def row(cell: Cell, found: Measured) -> list[str]:
-    """A row of the table."""
+    """Return a run's row of the table."""
     limit = "auto" if cell.client_memory is None else f"{cell.client_memory:g}"
     return [
         cell.method,

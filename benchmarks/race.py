@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 MODULES = {"torch": "torch_loop"}
 PATIENCE = 900
-"""Seconds after which a competitor is given up."""
+"""Seconds after which a competitor is stopped."""
 
 
 class FailureError(Exception):
@@ -31,8 +31,11 @@ class FailureError(Exception):
 
 
 def field(cores: int) -> list[Competitor]:
-    """Who races. Libraries with one process race with one thread and with as many as there are cores, because
-    which is faster depends on the size of the model; those that can use several processes do so too."""
+    """Return the competitors.
+
+    Libraries with one process race with one thread and with one per core, because the size of the model
+    decides which is faster. Those that can use several processes race with these too.
+    """
     alone = [(threads(1), "1")] if cores == 1 else [(threads(1), "1"), (threads(cores), str(cores))]
     settings: dict[str, list[tuple[str, str]]] = {
         "unskew": [("pool", "pool"), ("loop", "loop")],
@@ -57,7 +60,7 @@ def field(cores: int) -> list[Competitor]:
 
 
 def run(competitor: Competitor, repetition: int, folder: Path, cores: int) -> Run:
-    """One competitor, in a process of its own, alone on the machine."""
+    """Run a competitor in a process of its own, alone on the machine."""
     report, log = folder / "report.json", folder / "log.txt"
     report.unlink(missing_ok=True)
     library = competitor.library
@@ -94,7 +97,7 @@ def run(competitor: Competitor, repetition: int, folder: Path, cores: int) -> Ru
 
 
 def prepare(competitors: list[Competitor], folder: Path) -> None:
-    """Have the libraries that read files of their own write them, before any time is taken."""
+    """Let the libraries that read files in their own format write them, before times are measured."""
     for library in {each.library for each in competitors} & environments.CHECKOUTS.keys():
         module = f"benchmarks.peers.{library}"
         subprocess.run(
@@ -113,12 +116,13 @@ def prepare(competitors: list[Competitor], folder: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of a competitor: what the user's shell says about threads and clusters is not meant for the race."""
+    """Return the environment variables of competitors, without the user's settings of threads and
+    clusters."""
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     inherited.pop("RAY_ADDRESS", None)
     return inherited | {
         "PYTHONPATH": str(ROOT),
-        # Flower and Ray: no message to their makers, and nothing left in the home folder.
+        # Flower and Ray: no telemetry, and no files in the home folder.
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_HOME": str(folder / "flower"),
@@ -130,7 +134,10 @@ def environment(folder: Path) -> dict[str, str]:
 def compete(
     competitors: list[Competitor], prepared: work.Work, repetitions: int
 ) -> tuple[list[Run], dict[str, str]]:
-    """Every competitor in turn, and again, each time from another one on; and why some did not finish."""
+    """Run all competitors in turn, repeatedly, each time starting with another one.
+
+    Return the runs, and by name why competitors did not finish.
+    """
     runs: list[Run] = []
     failures: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="race-") as scratch:
@@ -158,7 +165,7 @@ def compete(
 
 
 def race(name: str, competitors: list[Competitor], options: argparse.Namespace) -> None:
-    """One workload, from its data to its files."""
+    """Race on a workload, and write its results to files."""
     workload = workloads.WORKLOADS[name]
     try:
         prepared = workloads.make(
@@ -215,7 +222,7 @@ def layout(channels_last: bool) -> str:
 
 
 def versions(runs: list[Run]) -> list[str]:
-    """Of every package that was raced; two of one package where competitors differ."""
+    """Return the versions of all packages in the race, two of one package if competitors differ."""
     return sorted({f"{name} {value}" for run in runs for name, value in run.versions.items()})
 
 
@@ -262,7 +269,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="instead of the workload's own number")
     parser.add_argument("--cores", type=int, default=2, help="that the race may use, the others stay idle")
     parser.add_argument(
-        "--only", metavar="LIBRARY,...", type=names_in, help="race these alone, beside unskew's pool"
+        "--only", metavar="LIBRARY,...", type=names_in, help="race only these, and unskew's pool"
     )
     parser.add_argument(
         "--channels-last", action="store_true", help="give every competitor its model in that memory format"

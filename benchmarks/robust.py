@@ -37,8 +37,8 @@ RULES = (
 
 
 def measured(rule: str, skew: str, attack: str, seed: int) -> list[float | None]:
-    """Accuracy after the last round: of all classes, of the worst one, and of those that are the clients'
-    minority or vacant, where there are such."""
+    """Return the accuracy after the last round: over all classes, of the worst class, and of the clients'
+    minority and vacant classes, None if there are none."""
     name, _, option = rule.partition(" ")
     options = {"m": int(option.removeprefix("m="))} if option else {}
     method, _ = assemble(MethodSpec(name=name, **options).parts())
@@ -57,7 +57,7 @@ def measured(rule: str, skew: str, attack: str, seed: int) -> list[float | None]
 
 
 def shown(values: Iterable[float | None]) -> str:
-    """The mean over seeds in percent."""
+    """Return the mean over seeds in percent, as text."""
     known = [value for value in values if value is not None]
     return f"{100 * mean(known):.1f}" if known else "-"
 
@@ -81,7 +81,7 @@ def main(skews: Iterable[str]) -> None:
         print(
             table(["rule", *attacks], ([rule, *(seen[each, rule][0] for each in ATTACKS)] for rule in RULES))
         )
-        print(f"\n{skew}, nobody attacks, by class:\n")
+        print(f"\n{skew}, without an attack, by class:\n")
         classes = ["all", "worst", "minority", "vacant"]
         print(table(["rule", *classes], ([rule, *seen["none", rule]] for rule in RULES)), flush=True)
 

@@ -1,4 +1,4 @@
-"""From the times of single runs to rows, ratios and bars. Pure: no clock, no files, no processes."""
+"""Makes rows, ratios and verdicts from the times of single runs. Pure: no clock, no files, no processes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Competitor:
 
     library: str
     setting: str
-    """As its table row says it."""
+    """The setting as the table shows it."""
     argument: str
-    """As its process is told it."""
+    """The setting as its process receives it."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Spread:
     most: float
 
     def show(self, digits: int, scale: float = 1) -> tuple[str, str]:
-        """The median, and the extremes."""
+        """Return the median and the extremes as text."""
         middle, least, most = (
             f"{value * scale:.{digits}f}" for value in (self.middle, self.least, self.most)
         )
@@ -66,9 +66,9 @@ class Row:
     whole: Spread
     """Seconds of the whole command, over the repetitions."""
     whole_ratio: Spread | None
-    """Its whole time over ours in the same repetition; None where ours did not finish beside it."""
+    """Its whole time relative to ours in the same repetition; None if ours did not finish in any of these."""
     seconds: Spread
-    """Of a round."""
+    """Seconds of a round."""
     ratio: Spread | None
     accuracy: float
 
@@ -81,9 +81,9 @@ class Bar:
     factor: float
     rivals: tuple[str, ...]
     setting: str | None = None
-    """The rivals in this setting alone; None: each in its best."""
+    """The setting in which rivals count; None: each in its best one."""
     whole: bool = False
-    """Whether it is about the whole command; else about a round."""
+    """Whether it is about the whole command, not about a round."""
 
     def ratio(self, row: Row) -> Spread | None:
         return row.whole_ratio if self.whole else row.ratio
@@ -93,7 +93,7 @@ class Bar:
 class Verdict:
     bar: Bar
     closest: Row | None
-    """The rival that came nearest; None where none of them was raced."""
+    """The rival with the lowest ratio; None if no rival took part."""
 
     @property
     def holds(self) -> bool | None:
@@ -127,8 +127,11 @@ def threads(count: int) -> str:
 
 
 def timed(laps: Sequence[float]) -> list[float]:
-    """Seconds of the rounds that count, from when each round ended. The first does not count, because it
-    makes what the others reuse; nor the last, in which some test the model."""
+    """Return the seconds of the rounds that count, from the times at which rounds ended.
+
+    The first round does not count, because it prepares what the others reuse, nor does the last one, in which
+    some libraries test the model.
+    """
     if len(laps) < 3:
         raise ValueError("a race needs at least 3 rounds: the first and the last do not count.")
     return [after - before for before, after in pairwise(laps)][:-1]
@@ -140,14 +143,14 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """One row for each competitor that finished a run, the shortest whole command first."""
+    """Return a row for each competitor that finished a run, with the shortest whole command first."""
     ours = {run.repetition: run for run in runs if run.competitor.name == OURS}
     by_competitor: dict[Competitor, list[Run]] = {}
     for run in runs:
         by_competitor.setdefault(run.competitor, []).append(run)
     table = []
     for competitor, mine in by_competitor.items():
-        # Within a repetition, because runs that are minutes apart may have met another machine.
+        # Within a repetition, because the machine's speed may change from minute to minute.
         pairs = [(run, ours[run.repetition]) for run in mine if run.repetition in ours]
         table.append(
             Row(

@@ -1,6 +1,6 @@
-"""The work every competitor is given, and what it hands back.
+"""The work that every competitor receives, and the report that it returns.
 
-Needs PyTorch and NumPy alone, because it runs in every competitor's own environment.
+Needs only PyTorch and NumPy, because it runs in every competitor's own environment.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is trained: FedAvg by plain SGD, no momentum, no weight decay."""
+    """The amount of training: FedAvg by plain SGD without momentum and weight decay."""
 
     model: str
     clients: int
     samples: int
-    """Of every client: all have as many, so that any cohort is the same work."""
+    """The samples of each client: all have equally many, so that every cohort is the same work."""
     cohort: int
     rounds: int
     epochs: int
@@ -47,14 +47,14 @@ class Work:
     mean: float
     std: float
     holdings: list[Tensor]
-    """Which samples each client holds."""
+    """The rows of the samples that each client holds."""
     initial: dict[str, Tensor]
     cores: int
     channels_last: bool
-    """Whether every competitor is given its model in that memory format."""
+    """Whether every competitor receives its model in that memory format."""
 
     def build(self) -> nn.Module:
-        """The model, with its initial weights."""
+        """Build the model with its initial weights."""
         model = MODELS[self.budget.model]()
         model.load_state_dict(self.initial)
         return model.to(memory_format=torch.channels_last) if self.channels_last else model
@@ -63,20 +63,20 @@ class Work:
         return (pixels.float() / 255 - self.mean) / self.std
 
     def client_data(self) -> list[tuple[Tensor, Tensor]]:
-        """Every client's inputs, ready for the model, and labels: made once, before the first round."""
+        """Return each client's normalised inputs and its labels; call it once, before the first round."""
         x = self.normalised(self.pixels)
         return [(x[mine], self.labels[mine]) for mine in self.holdings]
 
     @torch.no_grad()
     def accuracy(self, model: nn.Module) -> float:
-        """On the test set."""
+        """Return the accuracy on the test set."""
         model.eval()
         guesses = [model(self.normalised(x)).argmax(dim=1) for x in torch.split(self.test_pixels, 500)]
         return float((torch.cat(guesses) == self.test_labels).float().mean())
 
 
 def cnn() -> nn.Module:
-    """Two 5×5 convolutions without padding, fc 512: 582,026 parameters at 28×28."""
+    """Build two 5×5 convolutions without padding and a hidden layer of 512: 582,026 parameters at 28×28."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 5),
         nn.ReLU(),
@@ -92,12 +92,12 @@ def cnn() -> nn.Module:
 
 
 def mlp() -> nn.Module:
-    """One hidden layer of 64 for 8×8 digits: 4,810 parameters."""
+    """Build a perceptron with a hidden layer of 64 for 8×8 digits: 4,810 parameters."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
 def lenet5() -> nn.Module:
-    """61,706 parameters at 28×28."""
+    """Build LeNet-5: 61,706 parameters at 28×28."""
     return nn.Sequential(
         nn.Conv2d(1, 6, 5, padding=2),
         nn.ReLU(),
@@ -162,15 +162,18 @@ def load(folder: Path) -> Work:
 
 @dataclass
 class Laps:
-    """A competitor calls this at the end of every round, and `finish` once it is through."""
+    """The times at which rounds end. A competitor calls it at the end of every round, and `finish` at its
+    end."""
 
     at: list[float] = field(default_factory=list)
 
     def __call__(self) -> None:
-        # Its zero is the machine's, not the process's, so that the race can subtract when it started us.
+        # This clock is the same in all processes, so that the race can subtract the time of the start.
         self.at.append(time.monotonic())
 
     def finish(self, report: Path, accuracy: float, *packages: str, **checkouts: Path) -> None:
+        """Write the report, with the versions of packages and the commits of libraries that run from a
+        clone."""
         versions = {name: version(name) for name in ("torch", *packages)}
         versions |= {name: commit(folder) for name, folder in checkouts.items()}
         report.write_text(
@@ -179,20 +182,20 @@ class Laps:
 
 
 def commit(checkout: Path) -> str:
-    """The commit of a library that has no version."""
+    """Return the commit of a library that runs from a clone."""
     git = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
     return subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def arguments() -> tuple[Work, Path, str]:
-    """Of a competitor's process: the work, where to report, and the setting it races in."""
+    """Return the arguments of a competitor's process: the work, the path of its report, and its setting."""
     folder, report, setting = sys.argv[1:]
     return load(Path(folder)), Path(report), setting
 
 
 class Batches:
-    """Shuffled batches of a client's tensors, for libraries that iterate over whatever they are given: much
-    faster than a DataLoader, which takes samples one by one."""
+    """Shuffled batches of a client's tensors, for libraries that accept any iterable: much faster than a
+    DataLoader, which takes samples one by one."""
 
     def __init__(self, data: tuple[Tensor, Tensor], size: int) -> None:
         self.x, self.y = data

@@ -1,4 +1,4 @@
-"""The three workloads of the race, made once and written where every competitor reads them."""
+"""The three workloads of the race. Each is made once, and all competitors read it from the same files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Workload:
     title: str
     budget: Budget
     dataset: str | None
-    """A name that `unskew.load` knows; None: made here."""
+    """A name that `unskew.load` knows; None: made by `prototypes`."""
 
 
 WORKLOADS: dict[str, Workload] = {
@@ -42,7 +42,7 @@ WORKLOADS: dict[str, Workload] = {
 
 
 def make(workload: Workload, *, rounds: int | None, cores: int, channels_last: bool) -> Work:
-    """Raises unskew's UserError where the data are not on this machine."""
+    """Make the work of a workload; raise UserError if its data are not on this machine."""
     budget = workload.budget if rounds is None else replace(workload.budget, rounds=rounds)
     dataset = prototypes() if workload.dataset is None else unskew.load(workload.dataset)
     order = np.random.default_rng(SEED).permutation(len(dataset.train))
@@ -64,7 +64,7 @@ def make(workload: Workload, *, rounds: int | None, cores: int, channels_last: b
 
 
 def prototypes(train: int = 10_000, test: int = 2_000) -> unskew.Dataset:
-    """Ten random pictures under noise half as strong again as they are."""
+    """Make a dataset of ten random pictures with noise of 1.5 times their standard deviation."""
     random = np.random.default_rng(SEED)
     centres = random.normal(size=(10, 1, 28, 28))
 

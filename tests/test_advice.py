@@ -27,12 +27,13 @@ RESULTS = Path(__file__).parents[1] / "docs/results"
 
 def script(name):
     spec = importlib.util.spec_from_file_location(name, RESULTS / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # published imports build
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # they import one another
     spec.loader.exec_module(module)
     return module
 
 
-collect, build, steady, published, grids = map(script, ("collect", "build", "steady", "published", "study"))
+SCRIPTS = ("collect", "grouping", "build", "steady", "published", "study")  # in the order of their imports
+collect, grouping, build, steady, published, grids = map(script, SCRIPTS)
 
 COUNTS = np.array([[50, 50, 0, 0], [0, 50, 50, 0], [0, 0, 50, 50], [50, 0, 0, 50]])
 
@@ -94,7 +95,7 @@ def advised(known=MEASURED, counts=COUNTS, **more):
 
 
 def test_the_evidence_and_the_page_are_those_of_the_raw_lines():
-    settings = build.settings_of(build.raw_lines())
+    settings = grouping.settings_of(grouping.raw_lines())
     hint = "run make results"
     assert build.EVIDENCE.read_text() == evidence.write(settings), hint
     assert build.PAGE.read_text() == build.page(settings), hint
@@ -105,7 +106,7 @@ def test_the_evidence_and_the_page_are_those_of_the_raw_lines():
 
 
 def test_published_numbers_stand_beside_all_runs_of_their_cells():
-    lines = build.raw_lines()
+    lines = grouping.raw_lines()
     page = published.PAGE.read_text()
     assert page == published.page(lines), "run make results"
     # FedAvg under Dirichlet 0.1, by hand.
@@ -126,7 +127,9 @@ def test_published_numbers_stand_beside_all_runs_of_their_cells():
 
 
 def test_every_run_has_one_line():
-    lines = [json.loads(text) for path in build.RAW.glob("*.jsonl") for text in path.read_text().splitlines()]
+    lines = [
+        json.loads(text) for path in grouping.RAW.glob("*.jsonl") for text in path.read_text().splitlines()
+    ]
     assert len({line["identity"] for line in lines}) == len(lines)
 
 
@@ -198,7 +201,7 @@ def test_a_run_that_others_cannot_repeat_has_no_line(study, capsys, tmp_path):
 
 def test_lines_become_settings_with_networks_methods_and_seeds(study, capsys):
     lines, _ = lines_of(capsys, study)
-    (found,) = build.settings_of(lines[:-1])  # not every method has every seed
+    (found,) = grouping.settings_of(lines[:-1])  # not every method has every seed
     assert found.title == "digits, shards:2, 10 clients, 3 per round"
     published, standardised = found.networks
     assert published.changed == {}
@@ -217,11 +220,11 @@ def test_settings_of_one_title_are_told_apart_by_what_differs(study, capsys):
     lines, _ = lines_of(capsys, study)
     other = json.loads(json.dumps(lines[0])) | {"identity": "another"}
     other["experiment"]["budget"]["rounds"] = 7
-    titles = [each.title for each in build.settings_of([*lines, other])]
+    titles = [each.title for each in grouping.settings_of([*lines, other])]
     assert sorted(title.rpartition(", ")[2] for title in titles) == ["rounds 2", "rounds 7"]
     other["experiment"]["budget"]["rounds"] = 2
     other["experiment"]["validation"] = "0.1"
-    titles = [each.title for each in build.settings_of([*lines, other])]
+    titles = [each.title for each in grouping.settings_of([*lines, other])]
     assert sorted(title.rpartition(", ")[2] for title in titles) == ["3 per round", "validation 0.1"]
 
 
@@ -230,19 +233,19 @@ def test_what_is_tuned_for_a_method_alone_leaves_it_in_its_setting(study, capsys
     for line in lines:
         if line["experiment"]["method"]["name"] != "fedavg":
             line["experiment"]["budget"]["lr"] = 0.5
-    (found,) = build.settings_of(lines)
+    (found,) = grouping.settings_of(lines)
     plain, tuned = found.networks[0].methods
     assert plain.tuned == {}
     assert tuned.tuned == {"budget.lr": 0.5}
     lines[0]["experiment"]["budget"]["lr"] = 0.7  # FedAvg has two now, which are two settings
-    assert len(build.settings_of(lines)) == 3
+    assert len(grouping.settings_of(lines)) == 3
 
 
 def test_of_a_seed_that_ran_twice_the_first_counts(study, capsys):
     lines, _ = lines_of(capsys, study)
     later = json.loads(json.dumps(lines[0])) | {"identity": "another", "started": "2999"}
     later["last_rounds"]["accuracy"] = 0.123
-    (found,), (first,) = build.settings_of([later, *lines]), build.settings_of(lines)
+    (found,), (first,) = grouping.settings_of([later, *lines]), grouping.settings_of(lines)
     assert found.networks == first.networks
 
 
@@ -263,7 +266,7 @@ def test_of_a_seed_that_ran_twice_the_first_counts(study, capsys):
     ],
 )
 def test_a_method_is_split_by_what_it_changes(parts, told):
-    assert build.split(parts) == told
+    assert grouping.split(parts) == told
 
 
 # What is backed

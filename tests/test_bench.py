@@ -1,4 +1,4 @@
-"""`unskew bench`: what it measures and writes. How fast it is, no test asks."""
+"""`unskew bench`: what it measures and writes. No test of speed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from unskew.train import train
 
 @pytest.fixture(autouse=True)
 def no_time_for_the_dense_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three steps are enough where nobody reads the number."""
+    """Measure only three steps, since no test uses the number."""
     monkeypatch.setattr("unskew.bench.bare.ENOUGH", 0.0)
 
 
 @pytest.fixture
 def whole_command() -> None:
-    """Asked for where the whole command of the loop is measured, in a process of its own."""
+    """Let a test measure the whole command with the loop engine, in a process of its own."""
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +153,7 @@ def test_a_long_round_is_profiled_by_a_part_of_it(tmp_path: Path, monkeypatch: p
 
 
 def test_the_bare_steps_are_those_of_the_engine() -> None:
-    """One client, plain SGD by hand: the weights that a round of FedAvg ends with."""
+    """Train one client by plain SGD by hand, and get the weights of a round of FedAvg."""
     federation = federate(made("images", (1, 8, 8), 35, 10), "iid", clients=1, seed=1)
     (entry,) = enter(CELLS["digits"], federation, Settings(rounds=2, engines=("loop",)))
     trial = replace(entry.trial, budget=entry.trial.budget.model_copy(update={"rounds": 1}))

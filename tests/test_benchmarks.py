@@ -25,7 +25,7 @@ ONE, TWO = Competitor("pfl", "1 thread", "1"), Competitor("pfl", "2 threads", "2
 
 
 def run(competitor: Competitor, repetition: int, seconds: float) -> Run:
-    """A run whose start and end take a second together."""
+    """Make a run whose start and end take a second together."""
     rounds = [seconds] * 3
     return Run(competitor, repetition, 1.0 + sum(rounds), rounds, accuracy=0.9, versions={})
 
@@ -40,7 +40,7 @@ def test_a_race_of_two_rounds_times_nothing():
 
 
 def test_ratios_are_taken_within_a_repetition():
-    """The machine was half as fast in the second repetition, for everyone: the ratio does not see it."""
+    """Halve the machine's speed in the second repetition: the ratio stays the same."""
     table = rows([run(OURS, 0, 1.0), run(FLOWER, 0, 3.0), run(FLOWER, 1, 6.0), run(OURS, 1, 2.0)])
     assert [row.competitor for row in table] == [OURS, FLOWER]
     ratio = table[1].ratio
@@ -104,7 +104,7 @@ def test_unskew_takes_part(tmp_path):
 
 
 def test_an_ablation_compares_the_same_rounds():
-    """The second run of each was on a machine twice as slow."""
+    """Halve the machine's speed in the second run of each variant."""
     runs = [
         Timed("cell", ALL, 30.0, [1.0, 2.0, 4.0]),
         Timed("cell", "stem", 40.0, [1.1, 2.2, 4.4]),

@@ -29,7 +29,7 @@ HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def ask(unskew, *arguments: str):
-    """What a command prints with --json."""
+    """Run a command with --json, and return what it prints."""
     answer = unskew(*arguments, "--json")
     assert answer.code == 0, answer.err
     return json.loads(answer.out.splitlines()[-1])
@@ -269,8 +269,10 @@ def test_names_with_brackets_are_shown_as_they_are(unskew):
 
 
 def start_endless(log: Path) -> int:
-    """A run that does not end by itself, in a process of its own and in this folder, once it has finished
-    three rounds; its number."""
+    """Start a run that does not end by itself in a process of its own, in this folder.
+
+    Wait until it has finished three rounds, and return its process id.
+    """
     child = kills.fork(ENDLESS, log)
     rounds = Path("stopped/rounds.jsonl")
     deadline = time.monotonic() + 120  # only so that a broken command does not hang the tests
@@ -284,7 +286,7 @@ def start_endless(log: Path) -> int:
 
 
 def check_stopped_run(folder: Path) -> None:
-    """Every file of a run that was stopped is whole."""
+    """Check that each file of a stopped run is whole."""
     kept = {"checkpoints", "clients", ".lock"}
     assert {path.name for path in folder.iterdir()} - kept == {
         "experiment.toml",
@@ -343,13 +345,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
 def test_output_that_goes_nowhere_is_no_crash():
-    """A shell closes it with `>&-`; a disk may be full."""
+    """Close standard output as a shell does with `>&-`, and write to a full disk."""
     ask = f"{shlex.quote(sys.executable)} -m unskew methods"
     closed = subprocess.run(f"{ask} >&-", shell=True, stderr=subprocess.PIPE, text=True)
     assert (closed.returncode, closed.stderr) == (0, "")
     full = subprocess.run(f"{ask} > /dev/full", shell=True, stderr=subprocess.PIPE, text=True)
     assert full.returncode == 2
-    assert re.fullmatch(r"unskew: what there is to say cannot be written \(.*\): .*\.\n", full.stderr)
+    assert re.fullmatch(r"unskew: the output cannot be written \(.*\): .*\.\n", full.stderr)
 
 
 def test_python_m_unskew_is_the_same_command(unskew, tmp_path):

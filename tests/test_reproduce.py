@@ -1,4 +1,4 @@
-"""The papers' tables: what is printed, the experiments behind it, and runs beside it."""
+"""The papers' tables: the printed numbers, the experiments behind them, and runs next to them."""
 
 import json
 import math
@@ -22,19 +22,22 @@ from unskew.data.join import join
 from unskew.data.partitions import parse_skew
 from unskew.data.sources import SOURCES
 from unskew.experiment import Experiment, prepare, read
+from unskew.methods import METHODS
 from unskew.methods.assemble import assemble
 from unskew.notation import joined
 from unskew.report.read import read_run
 from unskew.reproduce import PAPERS, cells, experiment, find_table, papers, tables
 from unskew.reproduce.identity import difference
-from unskew.reproduce.outcome import Pace, Version, duration, measure, run_stem
+from unskew.reproduce.measures import measure
+from unskew.reproduce.pace import Pace, duration
+from unskew.reproduce.version import Version, run_stem
 
 SMALL = ("--rounds", "1", "--fraction", "0.02")
 
 
 @pytest.fixture(autouse=True)
 def _no_data(monkeypatch, tmp_path) -> None:
-    """Only what comes with the install is here, wherever the tests run."""
+    """Hide all data but what is installed with unskew."""
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "no-data"))
 
 
@@ -508,7 +511,7 @@ def test_a_run_of_other_data_or_settings_is_refused_under_a_cells_name(unskew, t
 
 
 def like(name: str) -> Dataset:
-    """A dataset with that name's shapes and classes, and noise for images."""
+    """Return a dataset with the shapes and classes of a named one, and noise for images."""
     if name not in ("mnist", "usps", "svhn", "syn_digits", "cifar10", "cifar100"):
         return load(name)
     shape = {"mnist": (1, 28, 28), "usps": (1, 16, 16)}.get(name, (3, 32, 32))
@@ -575,6 +578,18 @@ def test_costs_count_experts_as_pkd_does(unskew, tmp_path, no_workers) -> None:
     other = run.experiment | {"method": {"name": "fedavg"}}
     assert pace.estimate([other]) == pytest.approx(run.summary.seconds)  # by what is most alike
     assert pace.estimate([run.experiment | {"model": {"name": "cnn"}}]) is None
+
+
+def test_the_cost_of_each_round_of_pkd_by_hand() -> None:
+    options = {"groups": "0/1", "warmup": 2, "expert_rounds": 4}
+    given = {"rounds": 5, "epochs": 2, "class_sizes": [30, 20, 50], "shares": {"activated": [0.3, None, 0.6]}}
+    count = METHODS["pkd"].round_costs
+    # The experts train 4 rounds on half of the samples after the warm-up.
+    assert count(options, **given) == pytest.approx({1: 1, 2: 1, 3: 1 + 4 / 2 + 0.1, 4: 1, 5: 1.2})
+    assert count(options | {"groups": ""}, **given) is None
+    assert count(options | {"warmup": "auto"}, **given) is None
+    assert count(options, **given | {"epochs": None}) is None
+    assert count(options, **given | {"shares": {}}) is None
 
 
 def test_words() -> None:

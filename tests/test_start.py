@@ -1,4 +1,4 @@
-"""What is imported when: a command that needs no PyTorch does not wait for it."""
+"""Which modules are imported: a command that needs no PyTorch does not wait for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def answered(folder: Path, *arguments: str) -> tuple[int, set[str]]:
-    """The exit code of the command in a process of its own, and the modules it has loaded."""
+    """Run a command in a process of its own; return its exit code and the modules it has loaded."""
     program = (
         "import sys; from unskew.cli import main\n"
         f"sys.argv = {['unskew', *arguments]!r}\n"

@@ -1,4 +1,4 @@
-"""What a person sees: in a terminal of some width, in a pipe, with and without colours."""
+"""What commands show: in terminals of several widths, in a pipe, with and without colours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from unskew.cli import main
-from unskew.cli.show import Grid
+from unskew.cli.terminal import Grid
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 
@@ -38,13 +38,13 @@ GROUPS = ("majority", "minority", "vacant")
 @dataclass
 class Seen:
     raw: str
-    """All that the terminal was sent."""
+    """All output to the terminal."""
     out: str
-    """Standard output, where it was a pipe."""
+    """Standard output, if it was a pipe."""
 
     @property
     def lines(self) -> list[str]:
-        """Everything that was ever on a line, in order, without what moves the cursor or colours."""
+        """All lines ever shown, in order, without control sequences."""
         plain = STYLE.sub("", self.raw)
         return [line.rstrip() for line in re.split(rf"{ESCAPE.pattern}|[\r\n]+", plain) if line.strip()]
 
@@ -54,7 +54,7 @@ class Seen:
 
 
 def watch(folder: Path, *arguments: str, width: int, pipe: bool = False, **environment: str) -> Seen:
-    """A command in a pseudo-terminal; with `pipe` only standard error is one."""
+    """Run a command in a pseudo-terminal; with `pipe` only its standard error is one."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     plain = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
@@ -77,8 +77,7 @@ def watch(folder: Path, *arguments: str, width: int, pipe: bool = False, **envir
 def be_unskew(
     arguments: Sequence[str], folder: Path, environment: dict[str, str], streams: Sequence[int]
 ) -> NoReturn:
-    """Go on as a process of the command line, with these as its standard streams: forking takes less than
-    starting Python."""
+    """Become a process of the command line with these standard streams: faster than starting Python."""
     status: object = 1
     try:
         os.chdir(folder)
@@ -119,7 +118,7 @@ def percent(value: float | None) -> str:
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, Path]:
-    """A run in 60 columns, with everything that can be shown."""
+    """Show a run in 60 columns, with everything that can be shown."""
     folder = tmp_path_factory.mktemp("narrow")
     flags = ["--rounds", "4", "--probe", "every=2", "--table", "--out", "[b]run"]
     return watch(folder, "run", *BRIEF, *flags, width=60), folder / "[b]run"
@@ -171,7 +170,7 @@ def test_a_narrow_terminal_still_shows_every_number_of_the_end(narrow):
 
 
 def check_table(lines: list[str], folder: Path) -> None:
-    """A header and a row for every tested round, each column as wide from top to bottom."""
+    """Check that there are a header and a row for each tested round, all of one width."""
     start = next(i for i, line in enumerate(lines) if re.match(r" *r(ou)?nd +lr +loss", line))
     tested = [row for row in rows_of(folder) if "accuracy" in row]
     table = lines[start : start + 1 + len(tested)]
@@ -249,7 +248,7 @@ PART = r"[a-z0-9 -]+ (\d+\.\d)"
 
 
 def check_time(line: str) -> None:
-    """That what a line says of the time adds up."""
+    """Check that the parts of a line about the time add up."""
     total, inside, later = re.fullmatch(r"time: (\S+) s = start \S+ \((.*?)\) \+ (.*)", line).groups()
     parts = [float(re.fullmatch(PART, part)[1]) for part in inside.split(", ")]
     parts += [float(re.match(PART, part)[1]) for part in later.split(" + ")]

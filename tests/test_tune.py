@@ -109,7 +109,7 @@ def test_a_killed_search_goes_on_as_if_it_had_not_been(unskew, tmp_path):
 def test_a_search_that_goes_on_where_another_precision_is_the_default_keeps_its_own(
     older, unskew, tmp_path, monkeypatch
 ):
-    """Also an older search, which did not write it down."""
+    """Resume a search, also an older one whose file has no precision."""
     command = ["tune", "fedprox", "--over", "mu=0.001..1:log", "--trials", "2", "--at-once", "1", *BRIEF]
     assert unskew(*command, "--out", "here").code == 0
     search = json.loads((tmp_path / "here/search.json").read_text())
@@ -317,3 +317,9 @@ def test_mistakes_are_known_before_anything_is_written(unskew, tmp_path, words, 
     assert said in answer.err
     assert answer.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_what_stands_behind_two_dashes_is_a_method(unskew):
+    answer = unskew("tune", "fedprox", "--over", "mu=1|2", "--", "--over")
+    assert answer.code == 2
+    assert "--over has nothing to search" in answer.err

@@ -23,8 +23,8 @@ DATA = WORK.client_data()
 
 
 class Data:
-    """The clients' samples. They stand in the module, so that the pool's forked processes have them without
-    receiving them with every client's task."""
+    """The clients' samples. They are a variable of the module, so that the pool's forked processes have them
+    without receiving them with every client's task."""
 
     def get_dataloader(self, type_: object, cid: int, batch_size: int, generator: object) -> Batches:
         batches = Batches(DATA[cid], batch_size)

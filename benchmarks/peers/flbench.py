@@ -1,4 +1,4 @@
-# ruff: noqa: E402 (what is imported late needs the checkout on the path)
+# ruff: noqa: E402 (late imports need the checkout on the path)
 """FL-bench: its own server and clients, in one process or on Ray, from a checkout of its repository."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DATASET = "mnist"
 
 
 def prepare(work: Work, folder: Path) -> None:
-    """Write who holds what, as FL-bench's generate_data.py does."""
+    """Write the partition, as FL-bench's generate_data.py does."""
     target = folder / "data" / DATASET
     target.mkdir(parents=True)
     clients = list(range(work.budget.clients))
@@ -77,7 +77,7 @@ class Server(fedavg.FedAvgServer):
 
 
 def settings(work: Work, folder: Path, setting: str) -> DictConfig:
-    """FL-bench's own configuration with this work's budget, and without tests of clients."""
+    """Return FL-bench's own configuration with the budget of this work, and without tests of clients."""
     budget = work.budget
     overrides = {
         "method": "fedavg",
@@ -109,7 +109,7 @@ def settings(work: Work, folder: Path, setting: str) -> DictConfig:
 
 
 def set_up_worker() -> None:
-    """In a worker of Ray, before it imports torchvision."""
+    """Prepare a worker of Ray before it imports torchvision."""
     import_module("benchmarks.peers.vision")
 
 

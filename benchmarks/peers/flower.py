@@ -24,7 +24,7 @@ client_app = ClientApp()
 
 @cache
 def prepared() -> tuple[Work, list[tuple[Tensor, Tensor]], nn.Module]:
-    """Work, data and model of an actor: made once in each."""
+    """Make the work, the data and the model of an actor, once in each."""
     torch.set_num_threads(1)
     work = load(Path(os.environ[FOLDER]))
     return work, work.client_data(), work.build()
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # By its name: Ray would pickle what is defined in __main__ by value with every message, caches and all.
+    # Imported by name: Ray would pickle the definitions of __main__ by value with every message, with caches.
     from benchmarks.peers.flower import main as named
 
     named()

@@ -16,7 +16,7 @@ from benchmarks.work import Laps, Work, arguments
 
 
 class Splitter:
-    """Hands out the race's own shares."""
+    """Gives clients the samples of the race's own partition."""
 
     def __init__(self, work: Work) -> None:
         self.work = work

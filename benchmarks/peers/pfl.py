@@ -55,7 +55,7 @@ def main() -> None:
     def make_dataset(client: int) -> Any:
         return PyTorchTensorDataset(data[client])
 
-    # Without reuse before every client had its turn: where all take part, all do so in every round.
+    # It reuses no client before all others took part: with full participation all do so in every round.
     sampler = get_user_sampler("minimize_reuse", list(range(budget.clients)))
     net = work.build()
     classifier = Classifier(net)

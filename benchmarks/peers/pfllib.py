@@ -21,8 +21,11 @@ DATASET = "race"
 
 
 def prepare(work: Work, folder: Path) -> None:
-    """Write a file for each client, as PFLlib's scripts for datasets do. It wants a test set of every client;
-    one sample each, since the race tests the model once, at the end."""
+    """Write a file for each client, as PFLlib's scripts for datasets do.
+
+    It requires a test set of every client. Each has one sample, since the race tests the model only once, at
+    the end.
+    """
     for split in ("train", "test"):
         (folder / "dataset" / DATASET / split).mkdir(parents=True)
     for client, (x, y) in enumerate(work.client_data()):
@@ -32,7 +35,7 @@ def prepare(work: Work, folder: Path) -> None:
 
 
 class Server(FedAvg):
-    """PFLlib's FedAvg with a clock in the place of its tests of every client's model."""
+    """PFLlib's FedAvg, which notes the time instead of testing every client's model."""
 
     laps: Laps
 
@@ -45,7 +48,8 @@ class Server(FedAvg):
 
 
 def settings(work: Work) -> Namespace:
-    """What PFLlib's command line would give for this work, its defaults for the rest."""
+    """Return the settings that PFLlib's command line would make for this work, with its defaults for the
+    rest."""
     budget = work.budget
     return Namespace(
         model=work.build(),
@@ -89,7 +93,7 @@ def main() -> None:
         return
     torch.set_num_threads(int(setting))
     (folder / "system").mkdir(exist_ok=True)
-    os.chdir(folder / "system")  # its paths begin here
+    os.chdir(folder / "system")  # its paths are relative to this folder
     server = Server(settings(work), 0)
     server.laps = Laps()
     server.train()

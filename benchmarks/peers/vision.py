@@ -1,7 +1,7 @@
-"""Lets `import torchvision` work beside a CPU build of PyTorch.
+"""Lets `import torchvision` work with a CPU build of PyTorch.
 
-PyPI has torchvision for CUDA only. Without CUDA it cannot load its binary part, and then fails over operators
-that nobody here calls: they are declared first.
+PyPI has torchvision for CUDA only. Without CUDA it cannot load its binary part, and then fails because
+operators are missing that no code here calls. They are declared first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What raw results come to: docs/which-method.md, and what `unskew advise` goes by.
+"""Makes docs/which-method.md, and the file that `unskew advise` reads, from the raw results.
 
 python docs/results/build.py
 
@@ -7,237 +7,25 @@ Every number on the page is computed from the lines in docs/results/raw.
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from unskew import metrics, models
+from grouping import RAW, raw_lines, settings_of
+
+from unskew import metrics
 from unskew.advice import evidence, verdict
-from unskew.advice.evidence import MethodResult, NetworkResult, SeedResult, Setting
-from unskew.advice.facts import SkewFacts, mean_of
+from unskew.advice.evidence import MethodResult, NetworkResult, Setting
 from unskew.advice.verdict import Candidate, ChosenCandidate, Equal, Verdict
-from unskew.experiment import Experiment, MethodSpec, brief_skew
-from unskew.method import Method, plain_loss
-from unskew.methods.assemble import assemble
 from unskew.metrics import Difference
-from unskew.notation import flatten, write_parts
-from unskew.record import is_tunable
 from unskew.report.differences import points, signed
-from unskew.report.grouping import conditions_of
 from unskew.report.sentences import claims, join
 from unskew.report.standings import REFERENCE, TITLES
-from unskew.types import Server
 
 ROOT = Path(__file__).parents[2]
-RAW = ROOT / "docs/results/raw"
 PAGE = ROOT / "docs/which-method.md"
 EVIDENCE = ROOT / "src/unskew/advice/evidence.jsonl"
-
-Line = dict[str, Any]
-TITLE = ("data.name", "skew.recipe", "skew.clients", "skew.seed", "budget.cohort")
-"""Settings that the title of a setting tells."""
-
-
-# From lines to settings
-
-
-def raw_lines() -> list[Line]:
-    """The lines of all files, each run once."""
-    lines = [
-        json.loads(text) for path in sorted(RAW.glob("*.jsonl")) for text in path.read_text().splitlines()
-    ]
-    return list({each["identity"]: each for each in lines}.values())
-
-
-def settings_of(lines: Iterable[Line]) -> list[Setting]:
-    """Runs by setting, network, method and seed, whatever of these was measured."""
-    resolved = [(line, resolve(line["experiment"])) for line in lines]
-    groups: dict[str, list[tuple[Line, Line]]] = {}
-    for line, told in resolved:
-        groups.setdefault(text_of({k: v for k, v in shared(told).items() if not is_tunable(k)}), []).append(
-            (line, told)
-        )
-    parts = [part for group in groups.values() for part in _by_tuned(group)]
-    found = [_setting(part) for part in parts]
-    return sorted(_told_apart(found), key=_order)
-
-
-def _told_apart(settings: Sequence[Setting]) -> list[Setting]:
-    """With what differs behind the titles that are the same."""
-    found = []
-    for each in settings:
-        alike = [other.settings for other in settings if other.title == each.title]
-        differs = {
-            key: value
-            for key, value in each.settings.items()
-            if any(other.get(key) != value for other in alike)
-        }
-        found.append(replace(each, title=", ".join(filter(None, (each.title, evidence.in_words(differs))))))
-    return found
-
-
-def _order(setting: Setting) -> tuple[bool, str, float, str]:
-    """Those that back claims first, then by dataset, the most skewed first."""
-    return setting.seeds < metrics.FEWEST, setting.data, -setting.facts.vacant, setting.title
-
-
-def resolve(experiment: Mapping[str, Any]) -> Line:
-    """The tables of an experiment with the defaults of settings that came after it was run."""
-    without = {**experiment, "seed": 1, "skew": {**experiment["skew"], "seed": 1}}
-    told: Line = json.loads(_resolved(text_of(without)))
-    return told | {"seed": experiment["seed"], "skew": told["skew"] | {"seed": experiment["skew"]["seed"]}}
-
-
-@cache
-def _resolved(text: str) -> str:
-    """The same for all seeds, as texts."""
-    told = Experiment(**json.loads(text)).model_dump(mode="json", exclude_none=True)
-    told["model"] = models.MODELS[told["model"]["name"]].defaults | told["model"]
-    return json.dumps(told)
-
-
-def shared(told: Line) -> dict[str, Any]:
-    """What runs of all methods and networks have in common, by path."""
-    seed = told["skew"].get("seed", told["seed"])
-    conditions = {key: value for key, value in conditions_of(told).items() if not key.startswith("model.")}
-    # A partition that stays the same from seed to seed is another thing than one that follows the seed.
-    return conditions | ({} if seed == told["seed"] else {"skew.seed": seed})
-
-
-def _by_tuned(group: Sequence[tuple[Line, Line]]) -> list[list[tuple[Line, Line]]]:
-    """Runs that may differ in what is tuned for each method alone; where a method has several values, these
-    are settings of their own."""
-    values: dict[str, set[str]] = {}
-    for _, told in group:
-        values.setdefault(text_of([told["method"], told["model"]]), set()).add(text_of(_tuned(told)))
-    if all(len(each) == 1 for each in values.values()):
-        return [list(group)]
-    apart: dict[str, list[tuple[Line, Line]]] = {}
-    for line, told in group:
-        apart.setdefault(text_of(_tuned(told)), []).append((line, told))
-    return list(apart.values())
-
-
-def _tuned(told: Line) -> dict[str, Any]:
-    return {key: value for key, value in shared(told).items() if is_tunable(key)}
-
-
-def text_of(value: object) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
-    common = Counter(text_of(_tuned(told)) for _, told in group).most_common(1)[0][0]
-    conditions = shared(group[0][1]) | json.loads(common)
-    defaults = dict(flatten(Experiment(precision="fp32").model_dump(mode="json", exclude_none=True)))
-    settings = {key: value for key, value in conditions.items() if value != defaults.get(key)}
-    settings["skew.recipe"] = brief_skew(conditions["skew.recipe"])
-    settings |= {key: conditions[key] for key in ("data.name", "skew.clients", "budget.cohort")}
-    cohort = (
-        "all in every round"
-        if settings["budget.cohort"] == "all"
-        else f"{settings['budget.cohort']} per round"
-    )
-    fixed = f", one partition (seed {settings['skew.seed']})" if "skew.seed" in settings else ""
-    facts = [SkewFacts(**line["skew"]) for line, _ in group]
-    networks: dict[str, list[tuple[Line, Line]]] = {}
-    for line, told in group:
-        networks.setdefault(text_of(told["model"]), []).append((line, told))
-    return Setting(
-        title=f"{settings['data.name']}, {settings['skew.recipe']}, {settings['skew.clients']} clients, "
-        f"{cohort}{fixed}",
-        budget=_budget(conditions, settings),
-        settings=settings,
-        data=settings["data.name"],
-        skew=settings["skew.recipe"],
-        facts=mean_of(facts),
-        devices=sorted({line["device"] for line, _ in group}),
-        commits=sorted({line["commit"] for line, _ in group}),
-        networks=sorted(
-            (_network(part, conditions) for part in networks.values()),
-            key=lambda each: (len(each.changed), each.title),
-        ),
-    )
-
-
-def _budget(conditions: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """How much every method trains, and all that is unusual beside it."""
-    usual = ("rounds", "epochs", "steps", "batch_size", "lr")
-    each = {
-        f"budget.{name}": conditions[f"budget.{name}"] for name in usual if f"budget.{name}" in conditions
-    }
-    return evidence.in_words(each | {key: value for key, value in settings.items() if key not in TITLE})
-
-
-def _network(group: Sequence[tuple[Line, Line]], conditions: Mapping[str, Any]) -> NetworkResult:
-    model = group[0][1]["model"]
-    known = models.MODELS[model["name"]]
-    defaults = Experiment().model.model_dump(mode="json") | known.defaults | {"norm": known.norms[0]}
-    changed = {
-        f"model.{key}": value for key, value in model.items() if key != "name" and value != defaults.get(key)
-    }
-    methods: dict[str, dict[int, tuple[Line, Line]]] = {}
-    # Of a seed that ran twice the first counts: what has been reported does not change by chance.
-    for line, told in sorted(group, key=lambda each: each[0]["started"]):
-        methods.setdefault(text_of(told["method"]), {}).setdefault(told["seed"], (line, told))
-    found = [_method(seeds, conditions) for seeds in methods.values()]
-    return NetworkResult(
-        title=", ".join(filter(None, (model["name"], evidence.in_words(changed)))),
-        name=model["name"],
-        changed=changed,
-        methods=sorted(found, key=lambda each: (each.client != "fedavg", each.client, each.server)),
-    )
-
-
-def _method(seeds: Mapping[int, tuple[Line, Line]], conditions: Mapping[str, Any]) -> MethodResult:
-    _, told = next(iter(seeds.values()))
-    spec = Experiment(**told).method
-    client, server, own = split(spec.parts())
-    return MethodResult(
-        name=spec.brief(),
-        client=client,
-        server=server,
-        own_server=own,
-        tuned={key: value for key, value in _tuned(told).items() if value != conditions.get(key)},
-        seeds={seed: _seed(line) for seed, (line, _) in sorted(seeds.items())},
-    )
-
-
-def _seed(line: Line) -> SeedResult:
-    measured = {name: line["last_rounds"][name] for name in evidence.GOALS}
-    return SeedResult(
-        **measured,
-        last=line["accuracy"].get("best_by_validation", line["accuracy"]["last"]),
-        traffic=line["traffic"]["up"] + line["traffic"]["down"],
-        work=line["work"],
-        seconds=line["seconds"] and round(line["seconds"]["total"], 1),
-    )
-
-
-def split(parts: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, bool]:
-    """What a method changes at the clients, the parts of it that change the server, and whether a loss and a
-    server are one part of it, which FedAvg cannot be given."""
-    at_client, at_server, own = {}, {}, False
-    for name, options in parts.items():
-        made, _ = assemble({name: options})
-        changed = MethodSpec(name=name, **options).changed()
-        if not isinstance(made, Method) or (made.loss is not plain_loss and made.server != Server()):
-            own = True
-            at_client |= changed
-        elif made.server != Server():
-            at_server |= changed
-        elif made != Method():
-            at_client |= changed
-    return write_parts(at_client) or "fedavg", write_parts(dict(sorted(at_server.items()))), own
-
-
-# From settings to the page
 
 INTRODUCTION = """# Which method, under which skew
 
@@ -343,10 +131,10 @@ NONE = "No setting has three seeds of several methods yet."
 
 
 def page(settings: Sequence[Setting]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     judged = [(each, verdict.in_setting(each)) for each in settings]
-    backed = [(setting, told) for setting, told in judged if told.answer is not None]
-    others = [setting for setting, told in judged if told.answer is None]
+    backed = [(setting, result) for setting, result in judged if result.answer is not None]
+    others = [setting for setting, result in judged if result.answer is None]
     parts = [INTRODUCTION, READING if backed else "", DEFINITIONS, *_by_kind(backed)]
     parts += ["## The highest in each setting", *_short(backed), *_overall(backed)]
     equal = {setting.title: verdict.under_equal_conditions(setting) for setting, _ in backed}
@@ -365,18 +153,18 @@ def page(settings: Sequence[Setting]) -> str:
 
 
 def _short(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
-    """A line for each setting: what to take by each goal."""
+    """Return a table with a line for each setting: the best method by each goal."""
     if not judged:
         return [NONE]
     rows = []
-    for setting, told in judged:
-        cells = [_chosen(told.choose(goal)) for goal in evidence.GOALS]
+    for setting, result in judged:
+        cells = [_chosen(result.choose(goal)) for goal in evidence.GOALS]
         rows.append([f"[{setting.title}](#{anchor(setting.title)})", *cells])
     return [SHORT, table(["setting", *(TITLES[goal] for goal in evidence.GOALS)], rows)]
 
 
 MOST = 20
-"""Rows of this table."""
+"""The most rows of the table over all settings."""
 OVERALL = """### Over all settings
 
 All methods that were compared with FedAvg in several settings. *Above* and *below* count the settings in
@@ -386,20 +174,20 @@ look, and support no claim."""
 
 
 def _by_kind(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
-    """How methods as published fare under each kind of skew."""
+    """Return tables of the mean gains of methods as published, by kind of skew."""
     found: dict[str, dict[str, dict[str, list[Difference]]]] = {}
     work: dict[str, str] = {}
-    for setting, told in judged:
-        for name, one in told.candidates.items() if told.reference.plain else ():
+    for setting, result in judged:
+        for name, one in result.candidates.items() if result.reference.plain else ():
             method, network = one.method.name, evidence.in_words(one.network.changed)
             if set("+:") & set(method) or (network and method != "steady"):
                 continue
             row = f"`{method}`, {network}" if network else f"`{method}`"
             for goal in evidence.GOALS:
-                if (difference := told.difference(name, goal)) is not None:
+                if (difference := result.difference(name, goal)) is not None:
                     kinds = found.setdefault(goal, {}).setdefault(row, {})
                     kinds.setdefault(_kind(setting), []).append(difference)
-            if (costs := times(one, told.reference, "work")) != "-":
+            if (costs := times(one, result.reference, "work")) != "-":
                 work[row] = costs
     parts = [VERDICT]
     for goal, rows in found.items():
@@ -414,7 +202,7 @@ def _by_kind(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
 
 
 def _kind(setting: Setting) -> str:
-    """Which of KINDS it is."""
+    """Return the kind of a setting's skew, one of KINDS."""
     some, every, sites, none = KINDS
     if setting.skew.startswith("natural"):
         return sites
@@ -424,7 +212,7 @@ def _kind(setting: Setting) -> str:
 
 
 def _fared(differences: Sequence[Difference]) -> str:
-    """The mean of a method's differences to FedAvg, and how many of them are significant."""
+    """Return the mean of a method's differences to FedAvg as text, with the number of significant ones."""
     if not differences:
         return "-"
     claimed = [each.difference > 0 for each in differences if each.settled]
@@ -433,12 +221,12 @@ def _fared(differences: Sequence[Difference]) -> str:
 
 
 def _overall(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
-    """How methods fare from setting to setting."""
+    """Return a table of the gains of methods that were measured in several settings."""
     found: dict[tuple[str, str], dict[str, list[Difference]]] = {}
-    for told in (told for _, told in judged if told.reference.plain):
-        for name, one in told.candidates.items():
+    for result in (result for _, result in judged if result.reference.plain):
+        for name, one in result.candidates.items():
             for goal in evidence.GOALS:
-                if (difference := told.difference(name, goal)) is not None:
+                if (difference := result.difference(name, goal)) is not None:
                     network = evidence.in_words(one.network.changed) or "as published"
                     mine = found.setdefault((one.method.name, network), {})
                     mine.setdefault(goal, []).append(difference)
@@ -467,7 +255,7 @@ def _overall(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
 
 
 def _mean(differences: Sequence[Difference]) -> float:
-    """Below all others where there are none."""
+    """Return the mean difference; minus infinity without any, which sorts last."""
     return fmean(each.difference for each in differences) if differences else -math.inf
 
 
@@ -488,13 +276,14 @@ def _chosen(choice: ChosenCandidate | None) -> str:
 
 
 def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
-    """What is left of each method's gain where FedAvg has the network and server that suit it best."""
+    """Return a table of each method's gain over FedAvg as published and over the strongest FedAvg, and
+    words."""
     clients = dict.fromkeys(client for _, found in several for each in found for client in each.gains)
     rows, words = [], []
     for client in clients:
         cells, pairs = [], []
         for _, found in several:
-            pair = (_as_published(found).get(client), _beside_the_strongest(client, found))
+            pair = (_as_published(found).get(client), _over_the_strongest(client, found))
             cells.append(" → ".join(map(_brief, pair)) if any(pair) else "-")
             if all(pair):
                 pairs.append(pair)
@@ -529,14 +318,17 @@ def _vanished(several: Sequence[tuple[Setting, Sequence[Equal]]]) -> list[str]:
 
 
 def _as_published(found: Sequence[Equal]) -> dict[str, Difference]:
-    """The gains on the network as it was published, with a plain server."""
+    """Return the gains on the network as published with a plain server."""
     plain = (each.gains for each in found if not each.server and not each.network.changed)
     return next(plain, {})
 
 
-def _beside_the_strongest(client: str, found: Sequence[Equal]) -> Difference | None:
-    """A method's gain where FedAvg is strongest, of what it was measured with beside plain averaging on the
-    network as published; None where FedAvg is nowhere stronger than with that."""
+def _over_the_strongest(client: str, found: Sequence[Equal]) -> Difference | None:
+    """Return a method's gain on the network and with the server with which FedAvg is strongest.
+
+    Only networks and servers with which the method was measured count. None if FedAvg is strongest with plain
+    averaging on the network as published.
+    """
     measured = [each for each in found if client in each.gains]
     strongest = max(measured, key=lambda each: _accuracy(each.verdict.reference.method), default=None)
     if strongest is None or not (strongest.server or strongest.network.changed):
@@ -549,8 +341,7 @@ def _accuracy(method: MethodResult) -> float:
 
 
 def _strongest_fedavg(setting: Setting) -> tuple[NetworkResult, MethodResult]:
-    """The network and server with which FedAvg has the highest accuracy, other methods measured there or
-    not."""
+    """Return the network and server with which FedAvg has the highest accuracy of all."""
     return max(
         (
             (network, method)
@@ -563,7 +354,7 @@ def _strongest_fedavg(setting: Setting) -> tuple[NetworkResult, MethodResult]:
 
 
 def _plain(equal: Equal) -> str:
-    """FedAvg's accuracy there."""
+    """Return FedAvg's accuracy under equal conditions, as text."""
     return _percent(equal.verdict.reference.method, "accuracy")
 
 
@@ -573,7 +364,7 @@ def _percent(method: MethodResult, measure: str) -> str:
 
 
 def _gains(found: Difference) -> bool:
-    """Whether a gain can be claimed."""
+    """Say whether a difference is a significant gain."""
     return found.settled and found.difference > 0
 
 
@@ -582,7 +373,7 @@ def _brief(found: Difference | None) -> str:
 
 
 def _equal(found: Sequence[Equal]) -> list[str]:
-    """What the clients' part of each method adds on each network with each server."""
+    """Return a table of the gains of each method's client part, on each network with each server."""
     clients = dict.fromkeys(client for each in found for client in each.gains)
     rows = [
         [f"`{client}`", *(_gain(each.gains.get(client)) for each in found)]
@@ -610,7 +401,7 @@ def _gain(found: Difference | None) -> str:
 
 
 def _section(setting: Setting) -> list[str]:
-    """All that was measured in a setting."""
+    """Return the section of a setting, with all that was measured in it."""
     words = setting.facts.words
     where = f"{join(setting.devices)}; commit{'s' * (len(setting.commits) > 1)} {', '.join(setting.commits)}"
     parts = [
@@ -620,50 +411,52 @@ def _section(setting: Setting) -> list[str]:
     first, several = setting.networks[0], len(setting.networks) > 1
     gains = verdict.of_networks(setting)
     for network in setting.networks:
-        told = verdict.on_network(network)
+        result = verdict.on_network(network)
         parts += [f"**On {network.title}**"] * several
-        parts.append(_methods(told, f"against {first.title}", gains.get(network.title, {})))
-        if told.answer is not None:
-            sentence, notes = claims(told.answer)
+        parts.append(_methods(result, f"against {first.title}", gains.get(network.title, {})))
+        if result.answer is not None:
+            sentence, notes = claims(result.answer)
             parts.append("\n".join(f"- {each}" for each in (f"Accuracy: {sentence}.", *notes)))
     if len(equal := verdict.under_equal_conditions(setting)) > 1:
         parts += _equal(equal)
     return parts
 
 
-def _methods(told: Verdict, other: str, gains: Mapping[str, Difference]) -> str:
-    """The methods on one network, the highest first, those that are not compared at the end; with what they
-    gain by the network, where there is another."""
+def _methods(result: Verdict, other: str, gains: Mapping[str, Difference]) -> str:
+    """Return a table of the methods on one network, the highest first and those not compared last.
+
+    If there are other networks, `gains` has the differences from the first one, and `other` is their title.
+    """
     heads = [
         "method",
         "seeds",
         "accuracy",
-        f"against {told.reference.method.name}",
+        f"against {result.reference.method.name}",
         "worst class",
         "vacant classes",
     ]
     heads += ["last round", "work", "traffic", "seconds"]
-    names = told.ranked("accuracy") if told.answer else []
+    names = result.ranked("accuracy") if result.answer else []
     rest = sorted(
-        (name for name in told.candidates if name not in names),
-        key=lambda name: -(told.candidates[name].method.mean("accuracy") or 0.0),
+        (name for name in result.candidates if name not in names),
+        key=lambda name: -(result.candidates[name].method.mean("accuracy") or 0.0),
     )
-    rows = [_row(told, told.candidates[name]) for name in [*names, *rest]]
+    rows = [_row(result, result.candidates[name]) for name in [*names, *rest]]
     if gains:
         heads.insert(4, other)
         for row, name in zip(rows, [*names, *rest], strict=True):
             row.insert(4, _gain(gains.get(name)))
-    if told.answer is None:
+    if result.answer is None:
         for row in (heads, *rows):
             row.pop(3)
     return table(heads, rows)
 
 
-def _row(told: Verdict, one: Candidate) -> list[str]:
+def _row(result: Verdict, one: Candidate) -> list[str]:
     tuned = f" ({evidence.in_words(one.method.tuned)})" if one.method.tuned else ""
-    found = told.difference(one.name, "accuracy")
-    against = _gain(found) if found else "" if one.name == told.reference.name else "not compared"
-    cells = [_value(told, one, measure) for measure in evidence.GOALS]
+    found = result.difference(one.name, "accuracy")
+    against = _gain(found) if found else "" if one.name == result.reference.name else "not compared"
+    cells = [_value(result, one, measure) for measure in evidence.GOALS]
     last = metrics.over_seeds(seed.last for seed in one.method.seeds.values())
     return [
         f"`{one.method.name}`{tuned}",
@@ -672,21 +465,21 @@ def _row(told: Verdict, one: Candidate) -> list[str]:
         against,
         *cells[1:],
         "-" if last is None else metrics.plus_minus(last, scale=100),
-        times(one, told.reference, "work"),
-        times(one, told.reference, "traffic"),
+        times(one, result.reference, "work"),
+        times(one, result.reference, "traffic"),
         "-" if (seconds := one.method.mean("seconds")) is None else f"{seconds:.0f}",
     ]
 
 
-def _value(told: Verdict, one: Candidate, measure: str) -> str:
-    """Bold where it is the best beyond chance; a star where it differs from the reference, which for accuracy
-    stands at the difference."""
-    value = told.value(one.name, measure)
+def _value(result: Verdict, one: Candidate, measure: str) -> str:
+    """Return a value as text: bold if it is significantly the best, with a star if it differs significantly
+    from the reference. For accuracy the star is at the difference instead."""
+    value = result.value(one.name, measure)
     if value is None:
         return "-"
     text = metrics.plus_minus(value, scale=100)
-    bold = "**" * (told.answer is not None and told.answer.best.get(measure) == one.name)
-    found = None if measure == "accuracy" else told.difference(one.name, measure)
+    bold = "**" * (result.answer is not None and result.answer.best.get(measure) == one.name)
+    found = None if measure == "accuracy" else result.difference(one.name, measure)
     return f"{bold}{text}{bold}{star(found)}"
 
 
@@ -695,7 +488,7 @@ def star(found: Difference | None) -> str:
 
 
 def times(one: Candidate, reference: Candidate, what: str) -> str:
-    """How many times FedAvg's, where that is the reference."""
+    """Return a method's value as a multiple of FedAvg's; a dash if FedAvg is not the reference."""
     mine, theirs = one.method.mean(what), reference.method.mean(what)
     return f"{mine / theirs:.2f}" if mine is not None and theirs and reference.plain else "-"
 
@@ -707,7 +500,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def anchor(title: str) -> str:
-    """How a link on the page names a heading."""
+    """Return the name of a heading in links on the page."""
     kept = "".join(each for each in title.lower() if each.isalnum() or each in " -_")
     return kept.replace(" ", "-")
 

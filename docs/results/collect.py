@@ -1,13 +1,13 @@
-"""Raw results of runs, a line for each: what docs/which-method.md and `unskew advise` go by.
+"""Prints raw results of runs, a line for each: docs/which-method.md and `unskew advise` are made of them.
 
 python docs/results/collect.py [--shared] RUNS... >> docs/results/raw/NAME.jsonl
 
 Runs that validate settings, which no page compares with others, go to docs/results/validation.
 
-With --shared no seconds are kept: the device did other work beside the runs. RUNS are run folders, or folders
-with run folders somewhere in them; of a run folder all is needed but the model. Runs that have not ended,
-those whose lines are in docs/results/raw already, and those of methods, networks or data that do not come
-with unskew are left out: stderr says how many.
+With --shared no seconds are kept, since the device did other work during the runs. RUNS are run folders, or
+folders with run folders somewhere in them; the models are not needed. Runs that have not ended, runs whose
+lines are in docs/results/raw already, and runs of methods, networks or data that are not part of unskew are
+left out: stderr says how many.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from unskew.notation import joined, named
 from unskew.record import TestedRound, plain
 from unskew.report.measures import MEASURES
 from unskew.report.read import SavedRun, read_run
-from unskew.reproduce.outcome import costs_by_round
+from unskew.reproduce.measures import costs_by_round, own_round_costs
 
 RAW = Path(__file__).parent / "raw"
 MEASURED = ("accuracy", "worst", "majority", "minority", "vacant")
 MOST_CLASSES = 20
-"""Up to so many classes a line has the confusion matrix."""
+"""The most classes with which a line has the confusion matrix."""
 DIGITS = 6
-"""That numbers are rounded to: accuracies are shares of at most some 10,000 samples."""
+"""The digits of rounded numbers: accuracies are shares of at most about 10,000 samples."""
 
 
 def line(run: SavedRun, *, shared: bool = False) -> dict[str, Any]:
-    """What is kept of a finished run; no seconds where it shared its device."""
+    """Return the line of a finished run; without seconds if it shared its device."""
     summary, where = run.summary, run.environment
     assert summary is not None
     experiment = dict(run.experiment)
@@ -68,7 +68,7 @@ def line(run: SavedRun, *, shared: bool = False) -> dict[str, Any]:
         "notes": summary.notes,
         "curve": [each.accuracy for each in run.tested],
         "worst_curve": [each.min_class for each in run.tested],
-        **({"costs": costs and list(costs.values())} if run.experiment["method"]["name"] == "pkd" else {}),
+        **({} if own_round_costs(run) is None else {"costs": costs and list(costs.values())}),
         **({} if summary.validation is None else {"validation_curve": validated(run)}),
         "weights_sha256": summary.weights_sha256,
     }
@@ -76,12 +76,12 @@ def line(run: SavedRun, *, shared: bool = False) -> dict[str, Any]:
 
 
 def _short(commit: str) -> str:
-    """With the sign that there were changes."""
+    """Return the first digits of a commit, with a + if there were changes."""
     return commit[:7] + "+" * commit.endswith("+")
 
 
 def facts(run: SavedRun) -> SkewFacts:
-    """The skew of the run's clients, and how many take part."""
+    """Measure the skew of the run's clients."""
     cohort = run.experiment["budget"]["cohort"]
     return measure(
         run.counts,
@@ -92,14 +92,16 @@ def facts(run: SavedRun) -> SkewFacts:
 
 
 def validated(run: SavedRun) -> list[float]:
-    """The accuracy on validation data, by round."""
+    """Return the accuracy on validation data of each round that has one."""
     return [each.validation.accuracy for each in run.tested if each.validation is not None]
 
 
 def last_rounds(run: SavedRun) -> dict[str, float | None]:
-    """The mean of the last ten tested rounds, of fewer than a hundred of the last tenth: a run's model swings
-    from round to round, and this is what to expect of it. Where validation chose the model, or CCVR changes
-    it at the end, of that alone."""
+    """Return the means over the last ten tested rounds, or over the last tenth of fewer than a hundred.
+
+    The model of a run swings from round to round, and this is what to expect of it. If validation chose the
+    model, or CCVR changes it at the end, the values are those of that model.
+    """
     assert run.summary is not None
     assert run.final is not None
     one = run.summary.validation is not None or "ccvr" in run.experiment["method"]["name"].split("+")
@@ -113,7 +115,8 @@ def _mean(name: str, lines: Iterable[TestedRound]) -> float | None:
 
 
 def is_own(run: SavedRun) -> bool:
-    """Whether the method, the network or the data do not come with unskew, so that others cannot run it."""
+    """Say whether the method, the network or the data are not part of unskew, so that others cannot run
+    it."""
     method, data = run.experiment["method"]["name"], run.experiment["data"]["name"]
     return (
         not set(method.split("+")) <= METHODS.keys()
@@ -123,14 +126,14 @@ def is_own(run: SavedRun) -> bool:
 
 
 def written() -> set[str]:
-    """The identities of all runs that have a line."""
+    """Return the identities of all runs that have a line."""
     return {
         json.loads(text)["identity"] for path in RAW.glob("*.jsonl") for text in path.read_text().splitlines()
     }
 
 
 def rounded(value: Any) -> Any:
-    """The same with fewer digits."""
+    """Return a value with all its numbers rounded."""
     if isinstance(value, float):
         return round(value, DIGITS)
     if isinstance(value, list):
@@ -139,7 +142,7 @@ def rounded(value: Any) -> Any:
 
 
 def runs_in(folder: Path) -> Iterable[SavedRun]:
-    """All that have begun."""
+    """Read all runs in a folder that have begun."""
     found = sorted(path.parent for path in folder.rglob("rounds.jsonl"))
     if not found:
         raise UserError(f"there is no run in {folder}: check the path.")
@@ -148,19 +151,19 @@ def runs_in(folder: Path) -> Iterable[SavedRun]:
 
 def main(arguments: list[str]) -> None:
     shared, folders = "--shared" in arguments, [each for each in arguments if each != "--shared"]
-    known, told = written(), dict.fromkeys(("written", "there already", "not ended", "of one's own"), 0)
+    known, counts = written(), dict.fromkeys(("written", "there already", "not ended", "of one's own"), 0)
     for run in (run for folder in folders for run in runs_in(Path(folder))):
         if not run.finished:
-            told["not ended"] += 1
+            counts["not ended"] += 1
         elif is_own(run):
-            told["of one's own"] += 1
+            counts["of one's own"] += 1
         elif run.summary.identity in known:
-            told["there already"] += 1
+            counts["there already"] += 1
         else:
             known.add(run.summary.identity)
-            told["written"] += 1
+            counts["written"] += 1
             print(json.dumps(line(run, shared=shared), allow_nan=False, separators=(",", ":")))
-    print(", ".join(f"{number} {what}" for what, number in told.items()), file=sys.stderr)
+    print(", ".join(f"{number} {what}" for what, number in counts.items()), file=sys.stderr)
 
 
 if __name__ == "__main__":

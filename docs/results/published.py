@@ -1,9 +1,9 @@
-"""docs/results/published.md: every published number for which there are runs, beside what they came to.
+"""Makes docs/results/published.md: every published number with the numbers of our runs.
 
 python docs/results/published.py
 
-The runs are the lines in docs/results/raw. A run belongs to a cell of a table if it is the same experiment as
-`unskew reproduce` would run for it, but for the precision and the engine.
+The runs are the lines in docs/results/raw. A run belongs to a cell of a table if `unskew reproduce` would run
+the same experiment for it, except for the precision and the engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from build import anchor, raw_lines, resolve, table, text_of
+from build import anchor, table
+from grouping import raw_lines, resolve, text_of
 from scipy.stats import spearmanr
 
 from unskew import metrics, models
@@ -34,9 +35,9 @@ COMPUTED = ("seed", "skew.seed", "precision", "fast", "probe.every")
 NAMES = {"max_class": "best class", "min_class": "worst class", "speed_up": "speed-up"}
 brief = cache(brief_skew)  # thousands of runs have a few dozen skews
 CLOSE = 2.0
-"""Percentage points."""
+"""Percentage points within which a number counts as close."""
 FEWEST_METHODS = 5
-"""So many methods have an order worth telling."""
+"""The fewest methods whose order is compared."""
 INTRODUCTION = """\
 # Published numbers and ours
 
@@ -67,21 +68,21 @@ class Row:
     """The runs of FedAvg in the same column."""
 
     def values(self, measure: str, statistic: str) -> list[float]:
-        """By seed, in the published unit."""
+        """Return the known values of a measure, by seed, in the published unit."""
         each = (
             value_of(measure, statistic, line, self.baseline.get(seed)) for seed, line in self.runs.items()
         )
         return [value for value in each if value is not None]
 
     def difference(self, statistic: str) -> float | None:
-        """Our accuracy less the published one; None where none is."""
+        """Return our accuracy minus the published one; None if none is published."""
         published, ours = self.cell.published.get("accuracy"), self.values("accuracy", statistic)
         return None if published is None or published.value is None else fmean(ours) - published.value
 
 
 def value_of(measure: str, statistic: str, line: Line, baseline: Line | None) -> float | None:
-    """A measure of a run; None where its line does not tell, and infinite where what was to be reached never
-    was."""
+    """Return a measure of a run; None if its line does not have it, infinite if a target was never
+    reached."""
     kind, _, target = measure.partition(":")
     found: float | None
     if kind == "accuracy":
@@ -91,7 +92,7 @@ def value_of(measure: str, statistic: str, line: Line, baseline: Line | None) ->
     if kind == "speed_up" and baseline is not None:
         found = metrics.speed_up(*(_by_round(each["curve"]) for each in (line, baseline)))
     elif kind == "cost" and "worst_curve" in line:
-        costs = line.get("costs", [1.0] * len(line["worst_curve"]))  # PKD's alone are others
+        costs = line.get("costs", [1.0] * len(line["worst_curve"]))  # as a rule
         if costs is None:
             return None
         found = metrics.cost_to(float(target) / 100, _by_round(line["worst_curve"]), _by_round(costs))
@@ -105,31 +106,31 @@ def _by_round(values: Sequence[float]) -> dict[int, float]:
 
 
 def key_of(settings: Mapping[str, Any]) -> str:
-    """What two settings have in common if and only if they are one experiment, whatever its seeds."""
-    told = resolve({**settings, "skew": {"seed": 1, **settings["skew"]}})
-    conditions = conditions_of(told) | {"skew.recipe": brief(told["skew"]["recipe"])}
+    """Return a key that two settings share if and only if they are the same experiment except for seeds."""
+    resolved = resolve({**settings, "skew": {"seed": 1, **settings["skew"]}})
+    conditions = conditions_of(resolved) | {"skew.recipe": brief(resolved["skew"]["recipe"])}
     if conditions["model.norm"] == "auto":
-        conditions["model.norm"] = models.MODELS[told["model"]["name"]].norms[0]
+        conditions["model.norm"] = models.MODELS[resolved["model"]["name"]].norms[0]
     kept = {key: value for key, value in conditions.items() if key not in COMPUTED}
-    return text_of([kept, MethodSpec(**told["method"]).brief()])
+    return text_of([kept, MethodSpec(**resolved["method"]).brief()])
 
 
 class Runs:
-    """All lines, to be found by experiment."""
+    """All lines, which can be found by experiment."""
 
     def __init__(self, lines: Iterable[Line]) -> None:
         self._found: dict[str, dict[tuple[int, int], Line]] = {}
-        # Of a seed that ran twice the first counts: what has been reported does not change by chance.
+        # If a seed ran twice the first run counts, so that reported numbers do not change by chance.
         for line in sorted(lines, key=lambda each: each["started"]):
-            told = line["experiment"]
-            seeds = told["seed"], told["skew"]["seed"]
-            self._found.setdefault(key_of(told), {}).setdefault(seeds, line)
+            resolved = line["experiment"]
+            seeds = resolved["seed"], resolved["skew"]["seed"]
+            self._found.setdefault(key_of(resolved), {}).setdefault(seeds, line)
 
     def of(self, settings: Mapping[str, Any]) -> dict[int, Line]:
-        """The runs of an experiment, by seed. Its partition has a seed of its own, or follows the seed."""
+        """Return the runs of an experiment by seed. Its partition has a fixed seed, or follows the seed."""
         fixed = settings["skew"].get("seed")
-        told = Experiment(**settings).model_dump(mode="json", exclude_none=True)
-        found = self._found.get(key_of(told), {})
+        resolved = Experiment(**settings).model_dump(mode="json", exclude_none=True)
+        found = self._found.get(key_of(resolved), {})
         return {
             seed: line
             for (seed, skew), line in sorted(found.items())
@@ -138,8 +139,7 @@ class Runs:
 
 
 def rows_of(paper_table: PublishedTable, runs: Runs) -> Iterator[Row]:
-    """The cells with a published accuracy and at least one run. Readings that are one experiment share a
-    row."""
+    """Yield the cells with a published accuracy and at least one run; equal readings share a row."""
     places = {(cell.column, cell.row): cell for cell in paper_table.cells}
     for cell in paper_table.cells:
         if cell.not_runnable or "accuracy" not in cell.published:
@@ -154,7 +154,7 @@ def rows_of(paper_table: PublishedTable, runs: Runs) -> Iterator[Row]:
 
 
 def page(lines: Sequence[Line]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     runs = Runs(lines)
     run, parts = [], []
     for paper in papers().values():
@@ -173,7 +173,8 @@ def heading(each: PublishedTable) -> str:
 
 
 def overview(found: Sequence[tuple[PublishedTable, Sequence[Row]]]) -> str:
-    """How many cells of each table were run, and how far they are from what is published."""
+    """Return a table of how many cells of each table were run, and how close they are to the published
+    numbers."""
     lines = []
     for each, rows in found:
         published = [cell for cell in each.cells if "accuracy" in cell.published]
@@ -199,8 +200,8 @@ def _closeness(differences: Sequence[float | None]) -> list[str]:
 
 
 def by_column(each: PublishedTable, rows: Sequence[Row]) -> list[str]:
-    """How far the methods of a column are from what is published, and whether they come in the same order;
-    nothing where too few of every column were run."""
+    """Return a table by column: the methods' median difference from the published numbers, and whether they
+    have the same order; empty if too few methods of every column were run."""
     columns: dict[str, list[Row]] = {}
     for row in {row.cell.id: row for row in reversed(rows)}.values():  # of several readings the first
         if row.cell.published["accuracy"].value is not None:
@@ -223,8 +224,8 @@ def by_column(each: PublishedTable, rows: Sequence[Row]) -> list[str]:
 
 
 def detail(each: PublishedTable, rows: Sequence[Row]) -> str:
-    """The table itself, with the readings of a cell below each other."""
-    beside = [
+    """Return the table of all rows, with the readings of a cell below each other."""
+    others = [
         name
         for name in each.measures
         if name != "accuracy" and any(row.values(name, each.statistic) for row in rows)
@@ -232,7 +233,7 @@ def detail(each: PublishedTable, rows: Sequence[Row]) -> str:
     heads = ["cell", "published", "ours", "difference"]
     if last := each.statistic != "mean_last_10":
         heads.append("mean of last 10")
-    heads += [f"{_head(name)}{what}" for name in beside for what in (", published", "")]
+    heads += [f"{_head(name)}{what}" for name in others for what in (", published", "")]
     readings = {row.reading for row in rows}
     heads += ["seeds", *["reading"] * (len(readings) > 1)]
     lines = []
@@ -246,7 +247,7 @@ def detail(each: PublishedTable, rows: Sequence[Row]) -> str:
         ]
         if last:
             line.append(_mean(row.values("accuracy", "mean_last_10")))
-        for name in beside:
+        for name in others:
             line += [str(row.cell.published.get(name, "-")), _mean(row.values(name, each.statistic))]
         lines.append([*line, str(len(row.runs)), *[row.reading] * (len(readings) > 1)])
     words = f"Reading: {row.reading}.\n\n" if len(readings) == 1 else ""
@@ -254,7 +255,7 @@ def detail(each: PublishedTable, rows: Sequence[Row]) -> str:
 
 
 def _mean(values: Sequence[float]) -> str:
-    """Of the runs that reached what was to be reached."""
+    """Return the mean over the runs that reached the target, as text."""
     found = metrics.over_seeds([value for value in values if math.isfinite(value)])
     if found is None:
         return "never" if values else "-"
@@ -262,7 +263,7 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def _head(measure: str) -> str:
-    """A measure as a column's head."""
+    """Return the head of a measure's column."""
     kind, _, target = measure.partition(":")
     return f"cost to {target} %" if kind == "cost" else NAMES[kind]
 

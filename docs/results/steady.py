@@ -1,8 +1,8 @@
-"""The tables of docs/steady.md: all settings in which steady was measured with three seeds.
+"""Makes the tables of docs/steady.md: all settings in which steady was measured with three seeds.
 
 python docs/results/steady.py
 
-They stand there between two comments, with the numbers that docs/results/build.py made of the raw lines.
+They are there between two comments, with the numbers that docs/results/build.py made of the raw lines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unskew.report.differences import between, signed
 PAGE = Path(__file__).parents[1] / "steady.md"
 LOSSES = {"fedlc": "FedLC", "fedntd": "FedNTD", "fedlmd": "FedLMD", "fedvls": "FedVLS"}
 SERVER = "+uniform+fedacg:beta=0+ema:decay=auto"
-"""steady's server, for another loss."""
+"""The server of steady, to be added to another loss."""
 MEAN = "fedavg+ema:decay=auto"
 NORMALISED = {"model.norm": "group+ws"}
 DATA = {
@@ -38,19 +38,19 @@ Methods = Mapping[str, MethodResult]
 
 
 def measured(setting: Setting, changed: Mapping[str, str]) -> Methods:
-    """The methods on the network with these settings changed, those with too few seeds left out."""
+    """Return the methods with enough seeds on the network with these changed settings."""
     found = [method for each in setting.networks if each.changed == changed for method in each.methods]
     return {each.name: each for each in found if len(each.seeds) >= metrics.FEWEST}
 
 
 def losses(methods: Methods, server: str = "") -> list[MethodResult]:
-    """The losses of the papers with this server, the one with the highest accuracy first."""
+    """Return the losses of the papers with a server, the one with the highest accuracy first."""
     found = [methods[f"{loss}{server}"] for loss in LOSSES if f"{loss}{server}" in methods]
     return sorted(found, key=lambda each: -(each.mean("accuracy") or 0.0))
 
 
 def tables(settings: Sequence[Setting]) -> str:
-    """Both tables: accuracies, then what steady gains."""
+    """Return both tables: accuracies, then the gains of steady."""
     rows, gains = [], []
     for setting in settings:
         published, normalised = measured(setting, {}), measured(setting, NORMALISED)
@@ -81,7 +81,7 @@ def tables(settings: Sequence[Setting]) -> str:
 
 
 def title(setting: Setting) -> str:
-    """Such as "CIFAR-10, dirichlet:0.05, 10 of 100 clients"."""
+    """Return a title such as "CIFAR-10, dirichlet:0.05, 10 of 100 clients"."""
     clients, cohort = setting.settings["skew.clients"], setting.settings["budget.cohort"]
     skew = SKEWS.get(setting.skew, setting.skew.split(",")[0])
     part = f"all {clients} clients" if cohort == "all" else f"{cohort} of {clients} clients"
@@ -142,7 +142,7 @@ def _gain(
 
 
 def renewed(page: str) -> str:
-    """The page with its tables made anew."""
+    """Return the page with new tables."""
     text = f"{BEGIN}\n\n{tables(evidence())}\n\n{END}"
     return re.sub(f"{BEGIN}.*{END}", lambda _: text, page, flags=re.DOTALL)
 

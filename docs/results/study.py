@@ -1,12 +1,12 @@
-"""The tables of losses and servers in docs/results/*-study.md.
+"""Makes the tables of losses and servers in docs/results/*-study.md.
 
 python docs/results/study.py
 
 A table stands between two comments. The first names a setting and a network of docs/which-method.md, such as
-`<!-- grid: digits, dirichlet:0.05, 10 clients, 3 per round | mlp-small -->`. With `| worst` behind the
-network it shows the worst class in the place of the accuracy. `servers` in the place of `grid` shows what
-each server adds to the plain one, and `losses` how far apart two losses are, as paired differences. The
-numbers are those that docs/results/build.py made of the raw lines.
+`<!-- grid: digits, dirichlet:0.05, 10 clients, 3 per round | mlp-small -->`. With `| worst` after the network
+it shows the worst class instead of the accuracy. With `servers` instead of `grid` it shows the gain of each
+server over the plain one, and with `losses` the paired differences between two losses. The numbers are those
+that docs/results/build.py made of the raw lines.
 """
 
 from __future__ import annotations
@@ -54,18 +54,17 @@ Values = dict[str, dict[int, float | None]]
 
 
 def values(setting: str, network: str, measure: str) -> Values:
-    """A measure of every method, by seed."""
+    """Return a measure of every method in a setting on a network, by seed."""
     (found,) = [
         each for one in evidence() if one.title == setting for each in one.networks if each.title == network
     ]
     return {
-        each.name: {seed: getattr(told, measure) for seed, told in each.seeds.items()}
-        for each in found.methods
+        each.name: {seed: getattr(run, measure) for seed, run in each.seeds.items()} for each in found.methods
     }
 
 
 def grid(of: Values) -> str:
-    """Every loss with every server: mean ± standard deviation over seeds."""
+    """Return a table of each loss with each server: mean ± standard deviation over seeds."""
     servers = [each for each in SERVERS if any(loss + each in of for loss in LOSSES)]
 
     def number(name: str) -> str:
@@ -78,7 +77,7 @@ def grid(of: Values) -> str:
 
 
 def gains_of_servers(of: Values) -> str:
-    """What each server adds to the plain one."""
+    """Return a table of the gains of each server over the plain one."""
     others = [each for each in SERVERS if each]
     return differences(
         of,
@@ -88,7 +87,7 @@ def gains_of_servers(of: Values) -> str:
 
 
 def gaps_between_losses(of: Values) -> str:
-    """How far apart two losses are with each server."""
+    """Return a table of the differences between two losses with each server."""
     return differences(
         of,
         ["losses", *SERVERS.values()],
@@ -100,8 +99,11 @@ def gaps_between_losses(of: Values) -> str:
 
 
 def differences(of: Values, heads: list[str], rows: Mapping[str, list[tuple[str, str]]]) -> str:
-    """A table of paired differences in points, with their intervals, and a star where the sign holds after
-    Holm's correction for all differences of the table. A row without any is left out."""
+    """Return a table of paired differences in points, with their intervals.
+
+    A star marks a sign that is significant after Holm's correction for all differences of the table. Rows
+    without a difference are left out.
+    """
     compared = {
         pair: one
         for pairs in rows.values()
@@ -120,10 +122,10 @@ KINDS = {"grid": grid, "servers": gains_of_servers, "losses": gaps_between_losse
 
 
 def renewed(page: str) -> str:
-    """The page with its tables made anew."""
+    """Return the page with new tables."""
 
-    def made(told: re.Match[str]) -> str:
-        head, kind, setting, network, measure, end = told.groups()
+    def made(match: re.Match[str]) -> str:
+        head, kind, setting, network, measure, end = match.groups()
         return f"{head}\n\n{KINDS[kind](values(setting, network, measure or 'accuracy'))}\n\n{end}"
 
     return TABLE.sub(made, page)

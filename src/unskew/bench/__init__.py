@@ -1,4 +1,4 @@
-"""How fast this machine trains, on workloads with names."""
+"""Measures how fast this machine trains, on named workloads."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ NAMES = (*OTHERS, *CELLS)
 
 
 def suited() -> list[str]:
-    """The cells whose times mean something on this machine."""
+    """Return the cells whose times are meaningful on this machine."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return [*OTHERS, *(name for name, cell in CELLS.items() if cell.device == device)]
 
 
 def measure(names: Sequence[str], settings: Settings, tell: Tell = lambda _: None) -> Report:
-    """Measure these cells, one after the other. `tell` hears what is being done."""
+    """Measure cells, one after the other; `tell` receives a line for each step."""
     for name in names:
         if name not in NAMES:
             raise unknown("cell", name, NAMES)
@@ -50,7 +50,7 @@ def measure(names: Sequence[str], settings: Settings, tell: Tell = lambda _: Non
         if engine not in ("auto", *ENGINES):
             raise unknown("engine", engine, ["auto", *ENGINES])
     for method in settings.methods:
-        find(method)  # now, not after the minutes that come first
+        find(method)  # refuse it now, not after minutes of other cells
     sections, raced = list[Section](), dict[str, list[Entry]]()
     for name in names:
         if name in CELLS:
@@ -59,8 +59,8 @@ def measure(names: Sequence[str], settings: Settings, tell: Tell = lambda _: Non
             section = OTHERS[name](name, settings, tell)
         sections.append(section)
         if not settings.profile:
-            raced.clear()  # a cell's data would count in the memory of the next
-    if settings.profile:  # when all is measured: a profiler leaves its hooks in the process
+            raced.clear()  # or a cell's data would count in the memory of the next
+    if settings.profile:  # at the end, since a profiler leaves its hooks in the process
         for name, entries in raced.items():
             for entry in entries:
                 title = f"{name}: {entry.what}"
@@ -70,7 +70,7 @@ def measure(names: Sequence[str], settings: Settings, tell: Tell = lambda _: Non
 
 
 def conditions() -> dict[str, Json]:
-    """Where the times were taken."""
+    """Return the machine, the versions and the command of a measurement."""
     cpu = machine(torch.device("cpu"))
     found: dict[str, Json] = {"date": cpu.started, "cpu": cpu.device_name, "cores": cpu.cores}
     if torch.cuda.is_available():

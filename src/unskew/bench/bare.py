@@ -1,4 +1,5 @@
-"""Plain PyTorch on the same work: what no federated simulator can do without, and what one model could do."""
+"""Plain PyTorch on the same work: the steps that every federated simulator needs, and the rate of one
+model."""
 
 from __future__ import annotations
 
@@ -7,31 +8,34 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from multiprocessing.connection import Connection
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from unskew.bench.report import Line, median_and_quartiles
+from unskew.engines.cpu.pool import cores
 from unskew.engines.loop import Loop
 from unskew.engines.numerics import kernels
 from unskew.rounds import sample_cohort
 from unskew.trial import Budget, Trial
 
 Batches = list[tuple[Tensor, Tensor]]
-"""Of one client in one round."""
+"""The batches of one client in one round."""
 
 ENOUGH = 0.5
 """Seconds over which the dense limit is measured, after a warm-up."""
 
 
 def round_batches(loop: Loop, t: int) -> list[Batches]:
-    """Every client's batches of a round, ready for the model."""
+    """Return each client's batches of round t, ready for the model."""
     return [list(loop.local.samples.batches(task)) for task in sample_cohort(loop.trial, t)]
 
 
 def train_bare(model: nn.Module, budget: Budget, clients: Sequence[Batches], *, threads: int) -> float:
-    """Seconds to train the model on each client's batches, from the same weights."""
+    """Train the model on each client's batches, always from the same weights, and return the seconds."""
     start = {name: value.clone() for name, value in model.state_dict().items()}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -51,64 +55,132 @@ def train_bare(model: nn.Module, budget: Budget, clients: Sequence[Batches], *, 
 
 
 class Processes:
-    """Processes of one thread each that share a round's clients, largest first."""
+    """Processes of one thread each, over which a round's clients are distributed, largest first."""
 
     def __init__(self, model: nn.Module, budget: Budget, workers: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self.lines: list[Connection] = []
-        self.members = []
+        self.connections: list[Connection] = []
+        self.workers = []
         for _ in range(workers):
             mine, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, model, budget), daemon=True)
             process.start()
             theirs.close()
-            self.lines.append(mine)
-            self.members.append(process)
+            self.connections.append(mine)
+            self.workers.append(process)
 
     def train(self, clients: Sequence[Batches]) -> float:
-        """Seconds from the word to begin until the last has ended."""
-        shares: list[list[Batches]] = [[] for _ in self.lines]
+        """Train clients, and return the seconds from the common start until the last process is done."""
+        shares: list[list[Batches]] = [[] for _ in self.connections]
         for batches in sorted(clients, key=len, reverse=True):
             min(shares, key=lambda share: sum(map(len, share))).append(batches)
-        for line, share in zip(self.lines, shares, strict=True):
+        for connection, share in zip(self.connections, shares, strict=True):
             # As arrays: tensors would travel through shared memory, of which a container may have little.
-            line.send([[(x.numpy(), y.numpy()) for x, y in batches] for batches in share])
-        for line in self.lines:
-            line.recv()
+            connection.send([[(x.numpy(), y.numpy()) for x, y in batches] for batches in share])
+        for connection in self.connections:
+            connection.recv()
         began = time.perf_counter()
-        for line in self.lines:
-            line.send("begin")
-        for line in self.lines:
-            line.recv()
+        for connection in self.connections:
+            connection.send("begin")
+        for connection in self.connections:
+            connection.recv()
         return time.perf_counter() - began
 
     @property
     def processes(self) -> list[int]:
-        return [member.pid for member in self.members if member.pid is not None]
+        return [worker.pid for worker in self.workers if worker.pid is not None]
 
     def close(self) -> None:
-        for line in self.lines:
-            line.close()
-        for member in self.members:
-            member.join()
+        for connection in self.connections:
+            connection.close()
+        for worker in self.workers:
+            worker.join()
 
 
-def _work(line: Connection, model: nn.Module, budget: Budget) -> None:
+def _work(connection: Connection, model: nn.Module, budget: Budget) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError):  # the other end is closed: the work is done
         while True:
             share = [
-                [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in batches] for batches in line.recv()
+                [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in batches]
+                for batches in connection.recv()
             ]
-            line.send("ready")
-            line.recv()
+            connection.send("ready")
+            connection.recv()
             train_bare(model, budget, share, threads=1)
-            line.send("done")
+            connection.send("done")
+
+
+class Bare:
+    """Measures the training steps of rounds and nothing else: with one thread, with PyTorch's own number of
+    threads, and in parallel processes like those of the pool engine."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.loop = trial, Loop(trial)
+        self.model = trial.build().train()
+        self.threads = torch.get_num_threads()
+        # PyTorch loads parts of itself in a process's first steps, so some are taken before any is timed.
+        self.first = [batches[:2] for batches in round_batches(self.loop, 0)]
+        train_bare(self.model, trial.budget, self.first[:1], threads=1)
+        self.measured: dict[str, list[tuple[int, float]]] = {}
+
+    def train(self, engine: str, t: int) -> float:
+        """Train a round on as many cores as an engine uses, and return the seconds."""
+        batches = round_batches(self.loop, t)
+        samples = sum(len(y) for client in batches for _, y in client)
+
+        def note(what: str, seconds: float) -> float:
+            self.measured.setdefault(f"bare steps, {what}", []).append((samples, seconds))
+            return seconds
+
+        if engine == "pool":
+            processes = self.pool.processes
+            return note(f"{len(processes)} processes", self.pool.train(batches))
+        alone = note("1 thread", train_bare(self.model, self.trial.budget, batches, threads=1))
+        if self.threads > 1:
+            many = train_bare(self.model, self.trial.budget, batches, threads=self.threads)
+            note(f"{self.threads} threads", many)
+        return alone
+
+    def lines(self, dense: float | None) -> list[Line]:
+        """Return a line for each number of threads or processes; `dense` is the rate of the dense limit."""
+        lines = []
+        for what, pairs in sorted(self.measured.items()):
+            middle, spread = median_and_quartiles([seconds for _, seconds in pairs])
+            rate = sum(samples for samples, _ in pairs) / sum(seconds for _, seconds in pairs)
+            lines.append(
+                Line(
+                    what,
+                    precision="fp32",
+                    round_seconds=middle,
+                    round_quartiles=spread,
+                    samples_per_second=rate,
+                    dense_share=dense and rate / dense,
+                )
+            )
+        return lines
+
+    @cached_property
+    def pool(self) -> Processes:
+        pool = Processes(self.model, self.trial.budget, self.trial.workers or cores())
+        pool.train(self.first)
+        return pool
+
+    @property
+    def processes(self) -> list[int]:
+        return self.pool.processes if "pool" in vars(self) else []
+
+    def close(self) -> None:
+        if self.processes:
+            self.pool.close()
 
 
 def dense_rate(trial: Trial, batch_size: int) -> float:
-    """Samples per second of one model that is trained plainly on random batches of this size: on a GPU as a
-    CUDA graph, on a CPU with PyTorch's own number of threads; the faster of PyTorch's two memory layouts."""
+    """Return the samples per second of plain training of one model on random batches of this size.
+
+    It uses a CUDA graph on a GPU and PyTorch's own number of threads on a CPU, and the faster of PyTorch's
+    two memory layouts.
+    """
     device, dataset = trial.pick_device(), trial.federation.dataset
     x = torch.randn(batch_size, *dataset.inputs.shape, device=device)
     y = torch.randint(len(dataset.classes), (batch_size,), device=device)
@@ -145,7 +217,7 @@ def _sgd(model: nn.Module, budget: Budget) -> torch.optim.SGD:
 
 
 def _repeated(step: Callable[[], None]) -> float:
-    """Median seconds of a step on the CPU."""
+    """Return the median seconds of a step on the CPU."""
     step()
     times: list[float] = []
     while len(times) < 3 or sum(times) < ENOUGH:
@@ -156,7 +228,7 @@ def _repeated(step: Callable[[], None]) -> float:
 
 
 def _replayed(step: Callable[[], None]) -> float:
-    """Mean seconds of a step as a CUDA graph, replayed back to back."""
+    """Return the mean seconds of a step as a CUDA graph, replayed without pauses."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -1,4 +1,4 @@
-"""What is measured, by name: the workloads that are published with times, and those our bars are set on."""
+"""The named workloads that are measured: those with published times, and those with targets of ours."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from unskew.trial import Budget, Precision
 
 @dataclass(frozen=True)
 class BenchCell:
-    """Training under fixed conditions, to be timed."""
+    """A workload: training under fixed conditions, to be timed."""
 
     title: str
     data: str
-    """A dataset of `unskew data`, or `images`: 10,000 made ones of 28×28."""
+    """A dataset of `unskew data`, or `images`: 10,000 random images of 28×28."""
     skew: str
     clients: int
     model: str | Callable[[], nn.Module]
     budget: Budget
-    """Its rounds are those of the published run, or as many as give a steady median."""
+    """Its number of rounds is that of the published run, or enough for a steady median."""
     dense_batch: int
-    """Of the one model that shows how fast plain training is."""
+    """The batch size of the one model that shows how fast plain training is."""
     device: Literal["cpu", "cuda"]
-    """Where its times mean something; another can be named."""
+    """The device on which its times are meaningful; another can be chosen."""
     skew_seed: int = 1
     augment: str = "none"
     every: int | None = 1
-    """Test after so many rounds; None: not in any round that is timed."""
+    """The model is tested every so many rounds; None: in no round that is timed."""
     methods: Mapping[str, Target | None] = field(default_factory=lambda: {"fedavg": None})
     precisions: tuple[Precision, ...] = ("fp32",)
     repeats: int = 1
 
 
 def cnn_28() -> nn.Module:
-    """Two 5×5 convolutions without padding, 32 and 64 maps, fc 512: 582,026 parameters at 28×28."""
+    """Build a CNN for 28×28 images with 582,026 parameters: two 5×5 convolutions without padding, 32 and 64
+    maps, then 512 hidden units."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 5),
         nn.ReLU(),
@@ -56,7 +57,7 @@ def cnn_28() -> nn.Module:
 def _plain(
     rounds: int, cohort: Literal["all"] | int, batch_size: int, lr: float, *, epochs: int = 1
 ) -> Budget:
-    """SGD without momentum and weight decay."""
+    """Return a budget of SGD without momentum and weight decay."""
     return Budget(
         rounds=rounds,
         cohort=cohort,

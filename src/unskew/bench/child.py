@@ -1,4 +1,4 @@
-"""Python in a process of its own."""
+"""Runs Python in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unskew.errors import UserError
 
 
 def child(*arguments: str) -> str:
-    """What Python with these arguments prints."""
+    """Run Python with these arguments, and return what it prints."""
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=os.environ)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:]

@@ -1,4 +1,4 @@
-"""The data of a cell: the publisher's files where they are, else made of the same shape."""
+"""The data of a cell: the publisher's files if they are here, otherwise random data of the same shape."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from unskew.data.sources import SOURCES, data_folder, load
 
 
 def dataset(name: str, folder: Path | None) -> tuple[Dataset, tuple[str, ...]]:
-    """A dataset of `unskew data`, and a note where it had to be made. Its speed is that of the real one: the
-    work does not depend on the pixels, and the classes have as many samples."""
+    """Load a dataset of `unskew data`; if it is not here, make one of its shape, and return a note too.
+
+    Training on the made one is as fast: the work does not depend on the pixels, and its classes have equally
+    many samples.
+    """
     source = SOURCES[name]
     if source.bundled or source.find(data_folder(folder)):
         return load(name, folder), ()
@@ -24,7 +27,7 @@ def dataset(name: str, folder: Path | None) -> tuple[Dataset, tuple[str, ...]]:
 
 @cache
 def made(name: str, shape: tuple[int, ...], train: int, test: int, classes: int = 10) -> Dataset:
-    """Random images, equally many of each class."""
+    """Make random images, equally many of each class."""
     generator = torch.Generator().manual_seed(0)
 
     def split(samples: int) -> Split:

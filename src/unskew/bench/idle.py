@@ -1,4 +1,4 @@
-"""What clients cost that do not take part."""
+"""Measures the cost of clients that do not take part in a round."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from unskew.bench.data import made
 from unskew.bench.memory import forget, peak
-from unskew.bench.race import Settings, middle_of
-from unskew.bench.report import Line, Section
+from unskew.bench.race import Settings
+from unskew.bench.report import Line, Section, median_and_quartiles
 from unskew.data import federate
 from unskew.experiment import Experiment, MethodSpec, ModelSpec, Prepared, SkewSpec, prepare
 from unskew.result import Round
@@ -21,14 +21,14 @@ from unskew.trial import Budget
 
 CLIENTS = (100, 1_000, 10_000)
 EACH = 40
-"""Samples of a client."""
+"""Samples of each client."""
 METHODS = ("fedavg", "scaffold")
-"""The second keeps something for every client that ever took part."""
+"""The second one keeps tensors for each client that ever took part."""
 ROUNDS, REPEATS = 20, 3
 
 
 def idle(name: str, settings: Settings, tell: Callable[[str], None]) -> Section:
-    """Rounds as `unskew run` does them, tested and written to a run folder, 10 of many clients in each."""
+    """Measure rounds of 10 among many clients, tested and written to a run folder as by `unskew run`."""
     rounds, repeats = settings.rounds or ROUNDS, settings.repeats or REPEATS
     entries = [
         (clients, method, _prepare(clients, method, rounds, settings))
@@ -47,7 +47,7 @@ def idle(name: str, settings: Settings, tell: Callable[[str], None]) -> Section:
             memory[place] = max(memory[place], used)
     lines = []
     for place, (clients, method, prepared) in enumerate(entries):
-        middle, spread = middle_of(times[place])
+        middle, spread = median_and_quartiles(times[place])
         lines.append(
             Line(
                 f"{clients:,} clients, {method}",
@@ -56,7 +56,7 @@ def idle(name: str, settings: Settings, tell: Callable[[str], None]) -> Section:
                 precision="fp32",
                 rounds=rounds,
                 repeats=repeats,
-                first_round_seconds=middle_of(firsts[place])[0],
+                first_round_seconds=median_and_quartiles(firsts[place])[0],
                 round_seconds=middle,
                 round_quartiles=spread,
                 samples_per_second=10 * EACH / middle,
@@ -82,7 +82,7 @@ def _prepare(clients: int, method: str, rounds: int, settings: Settings) -> Prep
 
 
 def _run(prepared: Prepared) -> tuple[float, list[float], int]:
-    """Seconds of the first round and of the others, and the memory of the process."""
+    """Train; return the seconds of the first round and of each other one, and the memory of the process."""
     device = prepared.trial.pick_device()
     forget(device)
     with tempfile.TemporaryDirectory() as scratch:

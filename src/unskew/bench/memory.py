@@ -1,4 +1,4 @@
-"""The most memory a piece of work took."""
+"""Measures the peak memory of a piece of work."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ class Peak:
 
 
 def forget(device: torch.device) -> None:
-    """Free what is not needed any more, and begin a new peak."""
+    """Free unused memory, and start a new peak."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     else:
-        with contextlib.suppress(OSError):  # where the system has no such file, a peak is never begun anew
+        with contextlib.suppress(OSError):  # without such a file the old peak stays
             Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def peak(device: torch.device, *, without: Collection[int] = ()) -> Peak:
-    """Since `forget`: on a GPU as PyTorch counts it, else the resident memory of this process and of those it
-    started, but for some, each with its own peak. None where the system does not tell."""
+    """Return the peak memory since `forget`; None if the system does not report it.
+
+    On a GPU it is the memory that PyTorch counts. On a CPU it is the sum of the peak resident memory of this
+    process and of those it started, except the processes in `without`.
+    """
     if device.type == "cuda":
         used = torch.cuda.max_memory_allocated(device)
         return Peak(used, torch.cuda.max_memory_reserved(device))
@@ -53,7 +56,7 @@ def _resident(process: int) -> int:
 
 
 def _family(process: int) -> list[int]:
-    """A process and all it started."""
+    """Return a process and all its descendants."""
     members = [process]
     for task in Path(f"/proc/{process}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):

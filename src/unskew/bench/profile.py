@@ -1,4 +1,4 @@
-"""Where one round's time goes."""
+"""Profiles where the time of rounds goes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from unskew.runs import writing
 from unskew.train import train
 from unskew.trial import Trial
 
-WARM_UP, LOOKED_AT = 2, 3
-"""Rounds. Several are looked at, because an engine may begin one before the last has ended."""
+WARM_UP, PROFILED = 2, 3
+"""Numbers of rounds. Several are profiled, since an engine may begin one before the previous one has
+ended."""
 MOST = 25
 """Rows of the table."""
 STEPS = 1000
-"""In a round that is looked at, about: a profiler keeps every kernel of each."""
+"""About the number of steps in a profiled round: a profiler keeps every kernel of each."""
 
 
 def profile(trial: Trial, method: Method | Program, title: str, path: Path) -> None:
-    """Append a table of what ran in some rounds after the warm-up: kernels on a GPU, on a CPU the operators
-    of this process."""
+    """Append a table of the rounds after the warm-up to a file: kernels on a GPU, on a CPU the operators of
+    this process."""
     device = trial.pick_device()
     cuda = [ProfilerActivity.CUDA] if device.type == "cuda" else []
     profiler = Profiler(activities=[ProfilerActivity.CPU, *cuda])
@@ -38,7 +39,7 @@ def profile(trial: Trial, method: Method | Program, title: str, path: Path) -> N
             profiler.start()
 
     epochs, every = shortened(trial)
-    budget = trial.budget.model_copy(update={"rounds": WARM_UP + LOOKED_AT, "epochs": epochs, "steps": None})
+    budget = trial.budget.model_copy(update={"rounds": WARM_UP + PROFILED, "epochs": epochs, "steps": None})
     evaluation = trial.evaluation.model_copy(update={"every": every})
     train(replace(trial, budget=budget, evaluation=evaluation), method, on_round=on_round)
     if cuda:
@@ -46,12 +47,12 @@ def profile(trial: Trial, method: Method | Program, title: str, path: Path) -> N
     profiler.stop()
     text = _kernels(profiler) if cuda else _operators(profiler)
     with writing(path), path.open("a", encoding="utf-8") as file:
-        file.write(f"## {title}, {LOOKED_AT} rounds of {epochs} epoch{'s' * (epochs > 1)}\n\n{text}\n")
+        file.write(f"## {title}, {PROFILED} rounds of {epochs} epoch{'s' * (epochs > 1)}\n\n{text}\n")
 
 
 def shortened(trial: Trial) -> tuple[int, int]:
-    """Epochs of a round that is not too long to look at, and after how many such a model is tested: tests
-    keep their part in the work."""
+    """Return the epochs of a round that is short enough to profile, and the number of such rounds between two
+    tests, so that tests keep their share of the work."""
     batches = (trial.federation.sizes / trial.budget.batch_size).ceil()
     steps = max(1.0, trial.cohort * float(batches.mean()))
     epochs = max(1, min(int(trial.epochs), int(STEPS / steps)))
@@ -76,7 +77,7 @@ def _kernels(profiler: Profiler) -> str:
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
-    """How long at least one of these spans, sorted by their start, lasts."""
+    """Return the total time that is covered by spans, which are sorted by their start."""
     covered, until = 0.0, float("-inf")
     for start, end in spans:
         covered += max(0.0, end - max(start, until))
@@ -92,7 +93,7 @@ def _operators(profiler: Profiler) -> str:
 
 
 def _table(kind: str, times: dict[str, list[float]]) -> str:
-    """Microseconds by name, the largest total first."""
+    """Return a Markdown table of microseconds by name, the largest total first."""
     total = sum(map(sum, times.values()))
     rows = sorted(times.items(), key=lambda row: -sum(row[1]))[:MOST]
     lines = [f"\n| {kind} | count | total us | mean us | share |", "|---|---|---|---|---|"]

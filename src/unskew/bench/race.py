@@ -1,4 +1,4 @@
-"""A cell on several engines: run after run in turn, so that what else the machine does meets all alike."""
+"""Measures a cell on several engines, whose runs alternate, so that other load affects all of them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import tomli_w
 import torch
 
-from unskew.bench.bare import Processes, dense_rate, round_batches, train_bare
+from unskew.bench.bare import Bare, dense_rate
 from unskew.bench.cells import BenchCell
 from unskew.bench.child import child
 from unskew.bench.data import dataset, made
 from unskew.bench.memory import Peak, forget, peak
-from unskew.bench.report import Line, Section
+from unskew.bench.report import Line, Section, median_and_quartiles
 from unskew.data import Augment, Federation, federate
 from unskew.engines import choose, compiles
-from unskew.engines.cpu.pool import cores
-from unskew.engines.loop import Loop
 from unskew.method import Method
 from unskew.methods.assemble import assemble
 from unskew.program import Program
@@ -32,16 +29,17 @@ from unskew.train import train
 from unskew.trial import Evaluation, Precision, Trial
 
 COMPARED = {"cpu": ("loop", "auto"), "cuda": ("auto",)}
-"""Engines, where none is asked for. On a GPU, `loop` can take minutes."""
+"""The default engines. On a GPU, `loop` can take minutes."""
 NEVER = 1_000_000
-"""Rounds, more than are run."""
+"""A number of rounds that no run has."""
 MOST_ON_CPU = 500
-"""Samples in a batch of the dense limit: of 5,000, the first layers of `cnn-pfl` alone would keep 3 GB."""
+"""The most samples in a batch of the dense limit: with 5,000 the first layers of `cnn-pfl` alone would keep 3
+GB."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be asked of every cell."""
+    """The options that apply to every cell."""
 
     rounds: int | None = None
     repeats: int | None = None
@@ -57,7 +55,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Entry:
-    """One competitor."""
+    """A method on an engine that takes part in the measurement."""
 
     name: str
     method: Method | Program
@@ -75,17 +73,17 @@ class TimedRun:
 
     whole: float
     rounds: list[float]
-    """The first with all that lies before and between them."""
+    """Seconds of each round; the first one includes all time outside of rounds."""
     samples: list[int]
     memory: Peak
     bare: list[float]
-    """Each round after the first as bare training steps, right after it, where that was asked for."""
+    """Seconds of the bare training steps of each round after the first, if they were measured."""
 
 
 def race(
     name: str, cell: BenchCell, settings: Settings, tell: Callable[[str], None]
 ) -> tuple[Section, list[Entry]]:
-    """What it took, and who took part."""
+    """Measure a cell; return its section of the report, and the entries that took part."""
     data, notes = (
         (made("images", (1, 28, 28), 10_000, 2_000), ())
         if cell.data == "images"
@@ -102,11 +100,11 @@ def race(
         for entry, done in zip(entries, runs, strict=True):
             tell(f"{name}: {entry.what}, run {turn + 1} of {repeats}")
             done.append(last := run(entry, rounds, bare))
-            middle, _ = middle_of(last.rounds[1:])
+            middle, _ = median_and_quartiles(last.rounds[1:])
             tell(f"{name}: {entry.what}: {last.whole:.2f} s, {1000 * middle:.1f} ms a round")
+    runnable = isinstance(cell.model, str) and cell.data != "images" and not notes
     commands: list[tuple[float, dict[str, float]] | None] = []
     for entry in entries:
-        runnable = isinstance(cell.model, str) and cell.data != "images" and not notes
         if runnable:
             tell(f"{name}: {entry.what}, the whole command")
         commands.append(command(cell, entry, rounds, settings) if runnable else None)
@@ -118,7 +116,7 @@ def race(
             tell(f"{name}: the dense limit in {precision}")
             dense[precision] = dense_rate(entry.trial, batch_size)
     lines = [
-        _line(entry, done, cell, rounds, dense[entry.trial.pick_precision()], whole)
+        _line_of(entry, done, cell, rounds, dense[entry.trial.pick_precision()], whole)
         for entry, done, whole in zip(entries, runs, commands, strict=True)
     ]
     if bare:
@@ -131,9 +129,10 @@ def race(
 
 
 def enter(cell: BenchCell, federation: Federation, settings: Settings) -> list[Entry]:
+    """Return the methods and engines to measure, each with its trial."""
     device = settings.device or ("auto" if cell.device == "cuda" else "cpu")
     rounds = settings.rounds or cell.budget.rounds
-    # The last round is always tested. Where no test is to be timed, one more is trained and not counted.
+    # The last round is always tested. If no test is to be timed, one more round is trained and not counted.
     more = 1 if cell.every is None else 0
     first = Trial(
         federation,
@@ -157,16 +156,18 @@ def enter(cell: BenchCell, federation: Federation, settings: Settings) -> list[E
 
 
 def find(name: str) -> Method | Program:
-    """The method, or parts joined by +, of this name."""
+    """Return the method of a name, or of several names joined by +."""
     return assemble({part: {} for part in name.split("+")})[0]
 
 
 def run(entry: Entry, rounds: int, bare: Bare | None) -> TimedRun:
-    """Train, and time every round. The bare steps of a round follow it at once: what else the machine does
-    then meets both."""
+    """Train, and time every round.
+
+    The bare steps of a round are measured right after it, so that other load on the machine affects both.
+    """
     trial, device = entry.trial, entry.trial.pick_device()
     engine = choose(trial)
-    times, samples, memory, beside = [], [], [], []
+    times, samples, memory, bare_times = [], [], [], []
     forget(device)
     whole, mark = 0.0, time.perf_counter()
 
@@ -178,7 +179,7 @@ def run(entry: Entry, rounds: int, bare: Bare | None) -> TimedRun:
         if round.number == trial.budget.rounds:
             memory.append(peak(device, without=bare.processes if bare else ()))
         if bare and 1 < round.number <= rounds:
-            beside.append(bare.train(engine, round.number - 1))
+            bare_times.append(bare.train(engine, round.number - 1))
         mark = time.perf_counter()
 
     train(trial, entry.method, on_round=on_round)
@@ -186,12 +187,12 @@ def run(entry: Entry, rounds: int, bare: Bare | None) -> TimedRun:
         torch.cuda.synchronize(device)
     whole += time.perf_counter() - mark
     times[0] = whole - sum(times[1:])
-    return TimedRun(whole, times[:rounds], samples[:rounds], memory[0], beside)
+    return TimedRun(whole, times[:rounds], samples[:rounds], memory[0], bare_times)
 
 
 def command(cell: BenchCell, entry: Entry, rounds: int, settings: Settings) -> tuple[float, dict[str, float]]:
-    """`unskew run` of the same in a process of its own: seconds from its start to its end, and where they
-    went."""
+    """Run `unskew run` on the same work in a process of its own; return its seconds, and the seconds of its
+    parts."""
     trial = entry.trial
     experiment = {
         "engine": trial.engine,
@@ -222,7 +223,7 @@ def command(cell: BenchCell, entry: Entry, rounds: int, settings: Settings) -> t
     return seconds, parts
 
 
-def _line(
+def _line_of(
     entry: Entry,
     runs: Sequence[TimedRun],
     cell: BenchCell,
@@ -230,6 +231,7 @@ def _line(
     dense: float,
     command: tuple[float, dict[str, float]] | None,
 ) -> Line:
+    """Return the line of an entry; `dense` is the rate of the dense limit in samples per second."""
     steady = [time for run in runs for time in run.rounds[1:]]
     rate = sum(n for run in runs for n in run.samples[1:]) / sum(steady)
     first = statistics.median(run.rounds[0] for run in runs)
@@ -240,7 +242,7 @@ def _line(
         else run.whole
         for run in runs
     )
-    middle, spread = middle_of(steady)
+    middle, spread = median_and_quartiles(steady)
     beyond = [
         time / bare - 1 for run in runs for time, bare in zip(run.rounds[1:], run.bare, strict=bool(run.bare))
     ]
@@ -266,74 +268,3 @@ def _line(
         reserved_bytes=max(run.memory.reserved or 0 for run in runs) or None,
         target=cell.methods.get(entry.name),
     )
-
-
-def middle_of(times: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Median and quartiles."""
-    if len(times) == 1:
-        return times[0], (times[0], times[0])
-    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
-    return middle, (low, high)
-
-
-class Bare:
-    """The training steps of a round and nothing else: with one thread, with as many as PyTorch takes by
-    itself, and in processes side by side as the pool engine has them."""
-
-    def __init__(self, trial: Trial) -> None:
-        self.trial, self.loop = trial, Loop(trial)
-        self.model = trial.build().train()
-        self.threads = torch.get_num_threads()
-        # PyTorch loads parts of itself in a process's first steps: they are taken before any is timed.
-        self.first = [batches[:2] for batches in round_batches(self.loop, 0)]
-        train_bare(self.model, trial.budget, self.first[:1], threads=1)
-        self.measured: dict[str, list[tuple[int, float]]] = {}
-
-    def train(self, engine: str, t: int) -> float:
-        """Seconds of round t on the cores that this engine has."""
-        batches = round_batches(self.loop, t)
-        samples = sum(len(y) for client in batches for _, y in client)
-
-        def note(what: str, seconds: float) -> float:
-            self.measured.setdefault(f"bare steps, {what}", []).append((samples, seconds))
-            return seconds
-
-        if engine == "pool":
-            processes = self.crew.processes
-            return note(f"{len(processes)} processes", self.crew.train(batches))
-        alone = note("1 thread", train_bare(self.model, self.trial.budget, batches, threads=1))
-        if self.threads > 1:
-            many = train_bare(self.model, self.trial.budget, batches, threads=self.threads)
-            note(f"{self.threads} threads", many)
-        return alone
-
-    def lines(self, dense: float | None) -> list[Line]:
-        lines = []
-        for what, pairs in sorted(self.measured.items()):
-            middle, spread = middle_of([seconds for _, seconds in pairs])
-            rate = sum(samples for samples, _ in pairs) / sum(seconds for _, seconds in pairs)
-            lines.append(
-                Line(
-                    what,
-                    precision="fp32",
-                    round_seconds=middle,
-                    round_quartiles=spread,
-                    samples_per_second=rate,
-                    dense_share=dense and rate / dense,
-                )
-            )
-        return lines
-
-    @cached_property
-    def crew(self) -> Processes:
-        crew = Processes(self.model, self.trial.budget, self.trial.workers or cores())
-        crew.train(self.first)
-        return crew
-
-    @property
-    def processes(self) -> list[int]:
-        return self.crew.processes if "crew" in vars(self) else []
-
-    def close(self) -> None:
-        if self.processes:
-            self.crew.close()

@@ -1,7 +1,8 @@
-"""What was measured, under which conditions, as a value and as two files."""
+"""The report of a measurement with its conditions, as a value and as two files."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -27,13 +28,13 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Target:
-    """A bar: so many seconds at most, or so many samples per second at least."""
+    """A target: at most so many seconds, or at least so many samples per second."""
 
     value: float
     unit: Literal["s", "samples/s"] = "s"
 
     def met(self, line: Line) -> bool | None:
-        """None where the line does not tell."""
+        """Say whether a line meets the target; None if it does not have the number."""
         if self.unit == "s":
             return None if line.steady_seconds is None else line.steady_seconds <= self.value
         return None if line.samples_per_second is None else line.samples_per_second >= self.value
@@ -44,48 +45,49 @@ class Target:
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that was timed. What does not apply to it is None."""
+    """The times of one entry or limit; values that do not apply are None."""
 
     what: str
     method: str | None = None
     engine: str | None = None
     precision: str | None = None
     rounds: int | None = None
-    """Measured in one run, the first included."""
+    """Rounds measured in one run, including the first."""
     repeats: int | None = None
     seconds: float | None = None
-    """A whole run of the cell's rounds, from the start of the engine to the last test; elsewhere the one time
-    that was taken. The median over the repeats."""
+    """A whole run of the cell's rounds, from the start of the engine to the last test; for other cells the
+    only time that was taken. The median over the repeats."""
     projected: bool = False
-    """Whether fewer rounds were run than the cell has, and `seconds` goes on from them."""
+    """Whether fewer rounds were run than the cell has, so that `seconds` is extrapolated from them."""
     first_round_seconds: float | None = None
-    """With the start of the engine and all that is done once."""
+    """The first round, with the start of the engine and all work that is done once."""
     once_seconds: float | None = None
-    """Of these, what they take beyond a round where steps are compiled: targets are held against the rest."""
+    """The part of the first round beyond a later one, if steps are compiled; targets do not count it."""
     command_seconds: float | None = None
-    """The whole command in a process of its own, from Enter to its end, as many rounds as the cell has: once,
-    after the other runs, so that what they have compiled is in its cache."""
+    """The whole command with all rounds of the cell in a process of its own, from its start to its end. It
+    runs once, after the other runs, so that what they compiled is in its cache."""
     command_parts: dict[str, float] | None = None
-    """Where that went, as the command tells it."""
+    """The parts of this time, as the command reports them."""
     round_seconds: float | None = None
     """The median of the rounds after the first, over all repeats."""
     round_quartiles: tuple[float, float] | None = None
     samples_per_second: float | None = None
-    """Training samples, over all rounds after the first."""
+    """Training samples per second, over all rounds after the first."""
     overhead: float | None = None
-    """Time of a round beyond its bare training steps on as many cores, as a part of these; the median."""
+    """The median time of a round beyond its bare training steps on as many cores, as a share of their
+    time."""
     dense_share: float | None = None
-    """samples_per_second as a part of one model's, trained plainly in large batches."""
+    """samples_per_second as a share of the rate of one model, trained plainly in large batches."""
     memory_bytes: int | None = None
-    """The most that was in use: on a GPU as PyTorch allocated it, else the resident memory of the process and
-    of those it started, what they share counted in each."""
+    """The largest memory in use: on a GPU as allocated by PyTorch, on a CPU the resident memory of the
+    process and of those it started, with memory that they share counted for each."""
     reserved_bytes: int | None = None
-    """The most that PyTorch held of a GPU."""
+    """The largest memory that PyTorch reserved on a GPU."""
     target: Target | None = None
 
     @property
     def steady_seconds(self) -> float | None:
-        """The whole run without what is done once."""
+        """The whole run without the work that is done once."""
         return None if self.seconds is None else self.seconds - (self.once_seconds or 0.0)
 
     @property
@@ -96,7 +98,7 @@ class Line:
         return {**asdict(self), "target": self.target and str(self.target), "met": self.met}
 
     def cells(self) -> list[str]:
-        """As a row of the table with `COLUMNS`."""
+        """Return the line as a row of the table, with `COLUMNS`."""
         reached = {None: "", True: ": met", False: ": missed"}[self.met]
         rest = ""
         if self.target and self.target.unit == "s" and self.once_seconds is not None:
@@ -117,7 +119,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """One cell, measured."""
+    """The measurements of one cell."""
 
     name: str
     title: str
@@ -153,7 +155,7 @@ class Report:
         return f"# unskew bench\n\n{conditions}\n\n{body}\n{LEGEND}\n"
 
     def save(self, folder: Path) -> list[Path]:
-        """As .json and .md, named after the time and the cells; what is there already stays."""
+        """Write the report as .json and .md, named after the time and the cells; return both paths."""
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         names = "-".join(section.name for section in self.sections)
@@ -162,6 +164,14 @@ class Report:
         write_whole(paths[0], to_json(self.json()) + "\n")
         write_whole(paths[1], self.markdown())
         return paths
+
+
+def median_and_quartiles(times: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Return the median of times, and the quartiles."""
+    if len(times) == 1:
+        return times[0], (times[0], times[0])
+    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+    return middle, (low, high)
 
 
 LEGEND = (

@@ -1,4 +1,4 @@
-"""What a user waits for before anything is trained: the program, and the data."""
+"""Measures what a user waits for before training begins: the start of the program, and loading data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOAD = (
 
 
 def startup(name: str, settings: Settings, tell: Callable[[str], None]) -> Section:
-    """A whole command in a process of its own, in turn with one that imports PyTorch and ends."""
+    """Time a whole command in a process of its own, alternating with one that only imports PyTorch."""
     begun, ended, torch = [], [], []
     repeats = settings.repeats or REPEATS
     for turn in range(repeats):
@@ -39,7 +39,7 @@ def startup(name: str, settings: Settings, tell: Callable[[str], None]) -> Secti
             child(*RUN, "--out", str(out))
             ended.append(time.time() - began)
             rounds = out / "rounds.jsonl"
-            # The round's line is written as it ends, and says how long it took.
+            # The round's line is written when the round ends, and has its duration.
             written, lasted = (
                 rounds.stat().st_mtime,
                 json.loads(rounds.read_text(encoding="utf-8"))["seconds"],
@@ -60,7 +60,7 @@ def startup(name: str, settings: Settings, tell: Callable[[str], None]) -> Secti
 
 
 def loading(name: str, settings: Settings, tell: Callable[[str], None]) -> Section:
-    """In a process of its own each time, so that no memory is there already."""
+    """Time the loading of CIFAR-10, each time in a process of its own, so that no memory is allocated yet."""
     root, repeats = data_folder(settings.data), settings.repeats or REPEATS
     notes: tuple[str, ...] = ()
     with tempfile.TemporaryDirectory() as scratch:

@@ -49,14 +49,17 @@ TOO_LITTLE_MEMORY = "there is not enough memory for this: choose less data, a sm
 
 
 def command() -> None:
-    """Run the command line and leave. Where a GPU was used the process ends at once, when all is written:
-    taking down what it and a compiler have in memory takes up to three seconds."""
+    """Run the command line and end the process.
+
+    If a GPU was used the process ends at once when all output is written: freeing the memory of the GPU and
+    of a compiler takes up to three seconds.
+    """
     try:
         main()
     except SystemExit as end:
-        gc.freeze()  # Python need not look for garbage in PyTorch once more, which takes 0.4 s
+        gc.freeze()  # or Python looks for garbage in PyTorch once more, which takes 0.4 s
         torch = sys.modules.get("torch")
-        others = {"mlflow", "ray", "wandb"} & sys.modules.keys()  # they have something to do at the end
+        others = {"mlflow", "ray", "wandb"} & sys.modules.keys()  # they have work to do when Python ends
         if torch is None or others or not torch.cuda.is_initialized() or not isinstance(end.code, int):
             raise
         sys.stdout.flush()
@@ -65,8 +68,11 @@ def command() -> None:
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 when all went well, 2 and one sentence for bad input, 130 for
-    Ctrl-C, 1 when the reader of the output has gone away."""
+    """Run the command line.
+
+    Exit codes: 0 for success, 2 with one sentence for bad input, 130 for Ctrl-C, 1 if the reader of the
+    output has closed it.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell: no other file may take its number
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
@@ -91,10 +97,10 @@ def main() -> None:
         if not any(words in str(error) for words in ("can't allocate memory", "out of memory")):
             raise
         _say(TOO_LITTLE_MEMORY, 2)
-    except OSError as error:  # of a path that is too long, not ours, or on a full disk
+    except OSError as error:  # the path is too long or not permitted, or the disk is full
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
             _drop_output()
-            _say(f"what there is to say cannot be written ({error.strerror}): write it elsewhere.", 2)
+            _say(f"the output cannot be written ({error.strerror}): write it elsewhere.", 2)
         if error.filename is None:
             raise
         _say(f"{error.filename} cannot be used ({error.strerror}): check the path.", 2)
@@ -102,19 +108,19 @@ def main() -> None:
 
 
 def _invoke() -> None:
-    """Typer's own way to run a command would swallow what an interruption has to say."""
+    """Run the command without Typer's handling of errors, which would lose the message of an interruption."""
     command = typer.main.get_command(app)
     with contextlib.suppress(typer.Exit), command.make_context("unskew", sys.argv[1:]) as context:
         command.invoke(context)
 
 
 def _drop_output() -> None:
-    """Let what is still buffered for stdout go nowhere."""
+    """Discard what is still buffered for stdout."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(sentence: object, code: int) -> None:
     words = " ".join(str(sentence).split())
-    # What a file says must not reach the terminal as a command to it.
+    # Text from a file must not reach the terminal as a control sequence.
     print("unskew:", "".join(each if each.isprintable() else "?" for each in words), file=sys.stderr)
     sys.exit(code)

@@ -14,7 +14,8 @@ from unskew.advice.counts import notes_on, read_counts
 from unskew.advice.evidence import evidence
 from unskew.advice.recommendation import Advice
 from unskew.cli import options
-from unskew.cli.show import console
+from unskew.cli.flags import experiment_settings, given_flags
+from unskew.cli.terminal import console
 from unskew.data import Dataset
 from unskew.data.dataset import Split
 from unskew.data.partitions import Natural, innermost, parse_skew
@@ -26,6 +27,7 @@ from unskew.record import to_json
 
 
 def advise(
+    context: typer.Context,
     counts: Annotated[
         Path | None,
         typer.Argument(
@@ -57,17 +59,7 @@ def advise(
     it rests on, the difference to FedAvg with its interval, what it costs, and the command to try it; or it
     says that nothing similar was measured. docs/which-method.md has all measurements.
     """
-    given = options.settings(
-        None,
-        set_,
-        dataset=dataset,
-        skew=skew,
-        clients=clients,
-        cohort=cohort,
-        model=model,
-        seed=seed,
-        data=data,
-    )
+    given = experiment_settings(None, set_, **given_flags(context))
     spec = Experiment(**given)
     check_names(model=spec.model.name)
     kept = {key: value for key, value in flatten(given) if key not in ("seed", "data.folder", "skew.seed")}
@@ -84,7 +76,7 @@ def advise(
 
 
 def _wrapped(line: str, width: int) -> str:
-    """With what does not fit into a line below it, a little further in."""
+    """Wrap a line to a width, with the continuation lines indented a little further."""
     start = len(line) - len(line.lstrip())
     return textwrap.fill(line, max(width, 40), subsequent_indent=" " * (start + 2) if start else "")
 
@@ -135,8 +127,11 @@ def _cohort(spec: Experiment, clients: int) -> int | None:
 
 
 def _load(spec: Experiment) -> tuple[Dataset, str, list[str]]:
-    """The data, what its samples are called, and notes. Of a dataset that was measured and is not here, the
-    labels alone: it takes no more to draw who holds what."""
+    """Load the dataset; return it with the word for its samples, and notes.
+
+    If a dataset with measurements is not on this machine, its labels alone are made from its class sizes: a
+    partition needs no more.
+    """
     name = spelled(spec.data.name)
     measured = [setting.facts for setting in evidence() if setting.data == name]
     folder = Path(spec.data.folder) if spec.data.folder else None

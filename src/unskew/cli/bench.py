@@ -13,7 +13,7 @@ from rich.table import Table
 
 from unskew.bench import COLUMNS, LEGEND, Section, Settings, measure, suited
 from unskew.cli import options
-from unskew.cli.show import console
+from unskew.cli.terminal import console
 from unskew.errors import UserError, unknown
 from unskew.record import to_json
 from unskew.runs import writing
@@ -95,7 +95,9 @@ def bench(
     with writing(out), contextlib.suppress(FileNotFoundError):  # it is made when there is something to write
         out.stat()
     settings = Settings(
-        rounds=None if rounds is None else _number("rounds", rounds, 2),  # the first is measured apart
+        rounds=None
+        if rounds is None
+        else _number("rounds", rounds, 2),  # the first one is measured separately
         repeats=None if repeats is None else _number("repeats", repeats, 1),
         methods=_names(method),
         engines=_names(engine),

@@ -5,29 +5,27 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from unskew import metrics
 from unskew.cli import options
+from unskew.cli.closing import report_command, say_next, sweep_time_line, table_command
+from unskew.cli.flags import experiment_settings, given_flags, refuse_unshared
 from unskew.cli.progress import ProgressDisplay
-from unskew.cli.setup import Cells, Loaded, set_up
-from unskew.cli.show import (
+from unskew.cli.result_tables import (
     compared_sites,
-    console,
     cost_grid,
     difference_grid,
     forest_grid,
-    report_command,
     result_grid,
-    say,
-    say_next,
     score_grid,
-    sweep_time_line,
-    table_command,
 )
+from unskew.cli.setup import Cells, Loaded, set_up
 from unskew.cli.table import show_table
+from unskew.cli.terminal import console, say
+from unskew.cli.vary import refuse_given, varied
 from unskew.clock import Clock, process_age
 from unskew.comparison.statistics import summary_of
 from unskew.comparison.study import (
@@ -53,6 +51,7 @@ from unskew.sweep import SweepRun, at_once, how_to_resume, is_finished, resume_c
 
 
 def compare(
+    context: typer.Context,
     methods: Annotated[
         list[str],
         typer.Argument(
@@ -128,50 +127,24 @@ def compare(
     --vary also under each of several settings."""
     clock = Clock(process_age())
     clock.mark("imports")
-    options.refuse_unshared(set_, seeds)
+    refuse_unshared(set_, seeds)
     if experiment is not None and any(method.endswith(".toml") for method in methods):
         raise UserError("--experiment and experiment files in the place of methods are both given: keep one.")
-    flags: dict[str, Any] = {
-        "dataset": dataset,
-        "augment": augment,
-        "attack": attack,
-        "validation": validation,
-        "stop": stop,
-        "skew": skew,
-        "clients": clients,
-        "model": model,
-        "init": init,
-        "rounds": rounds,
-        "cohort": cohort,
-        "epochs": epochs,
-        "steps": steps,
-        "batch_size": batch_size,
-        "lr": lr,
-        "schedule": schedule,
-        "optimizer": optimizer,
-        "engine": engine,
-        "device": device,
-        "workers": workers,
-        "precision": precision,
-        "data": data,
-        "probe": options.probe_period(probe),
-        "checkpoint": checkpoint,
-        "on_fault": on_fault,
-    }
+    flags = given_flags(context)
     loggers = options.loggers(log)
     numbers = None if seeds is None else options.seed_list(seeds)
     cells: list[StudyCell] = []
     known: dict[str, str] = {}
     loaded = Loaded()
-    variations = options.varied(vary or [])
-    options.refuse_given(variations, flags, set_ or [])
+    variations = varied(vary or [])
+    refuse_given(variations, flags, set_ or [])
     for choice in combinations(variations):
         given = flags | {key: value for key, value in choice.items() if key in flags}
         others = [f"{key}={value}" for key, value in choice.items() if key not in flags]
         assigned = [*(set_ or []), *others]
-        shared = options.settings(experiment, assigned, **given)
+        shared = experiment_settings(experiment, assigned, **given)
         base = [
-            options.settings(Path(method), assigned, trusted=trusted or [], method=None, **given)
+            experiment_settings(Path(method), assigned, trusted=trusted or [], method=None, **given)
             if method.endswith(".toml")
             else shared | {"method": method_table(method)}
             for method in methods
@@ -224,7 +197,7 @@ def _refuse_other_conditions(cells: Cells) -> None:
 
 
 def _conditions(experiment: Experiment) -> dict[str, object]:
-    """What has to be the same for methods that are compared, by the names of settings."""
+    """Return the settings that must be the same for all compared methods, by their names."""
     return {
         key: value
         for key, value in flatten(experiment.result_settings())
@@ -242,7 +215,7 @@ def finish(
     quiet: bool,
     table: bool,
 ) -> None:
-    """Run in a folder what of a study is not finished there, and show all of it."""
+    """Run the runs of a study that are not finished in a folder, and show all of them."""
     found = claim(folder)
     planned = study.planned(folder)
     experiments = [cell.experiment for cell in study.cells]
@@ -332,7 +305,7 @@ def _time(clock: Clock) -> SweepTime:
 
 
 def _failure(failed: list[FailedRun], runs: int, again: str) -> str:
-    """Say that runs have failed, in one sentence: the first in full, where the others stand."""
+    """Return a sentence that says how many runs failed, why the first did, and how to run them again."""
     first = failed[0]
     there = Path(first.run_dir, "error.json").exists()
     seen = f"see error.json in {first.run_dir}, and " if there else ""
@@ -345,10 +318,10 @@ def _failure(failed: list[FailedRun], runs: int, again: str) -> str:
 
 
 def _find_label(text: str, labels: Mapping[str, str]) -> str:
-    """What a method is called that is named here; `labels` are those there are, by what was typed."""
+    """Return the label of the method that --reference names; `labels` has all labels by what was typed."""
     if text in labels:
         return labels[text]
-    with contextlib.suppress(UserError):  # no method at all
+    with contextlib.suppress(UserError):  # the text is no method
         spec = MethodSpec(**method_table(text))
         text = spec.brief() if spec.parts().keys() <= METHODS.keys() else text
     if text not in labels.values():

@@ -1,4 +1,4 @@
-"""`unskew data`: what there is to train on, and how to get it."""
+"""`unskew data`: the datasets, and how to get them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unskew.cli import options
-from unskew.cli.show import console
+from unskew.cli.terminal import console
 from unskew.cli.usage import Commands
 from unskew.data.fetch import fetch, progress_bar
 from unskew.data.sources import available, data_folder

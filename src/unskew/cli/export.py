@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor
 
 from unskew.cli import options
-from unskew.cli.show import say
+from unskew.cli.terminal import say
 from unskew.errors import UserError
 from unskew.experiment import DataSpec, Experiment, load_data, read
 from unskew.export import WRITERS
@@ -20,7 +20,7 @@ from unskew.sample_files import read_samples
 from unskew.trained_model import TrainedModel
 
 CHECKED = 256
-"""Samples that what was written is checked on."""
+"""The number of samples that the exported model is checked on."""
 
 
 def export(
@@ -72,7 +72,7 @@ def export(
 
 
 def _own_samples(model: TrainedModel, run: Path, data: Path | None) -> Tensor:
-    """Test samples of the data that the model was trained on."""
+    """Load the test samples of the data that the model was trained on."""
     how = "give samples to check it on, with --check"
     try:
         settings = read((run if run.is_dir() else run.parent) / "experiment.toml")

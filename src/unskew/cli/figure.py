@@ -1,4 +1,4 @@
-"""`unskew figure`: the papers' pictures, of one's own runs."""
+"""`unskew figure`: the figures of papers, drawn from the user's runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from unskew.cli import options
-from unskew.cli.show import console
+from unskew.cli.terminal import console
 from unskew.errors import UserError, unknown
 from unskew.labelled_runs import read_tested
 from unskew.model_features import draw_tsne
@@ -27,7 +27,7 @@ WIDTHS = {"column": figures.COLUMN, "page": figures.PAGE}
 
 @dataclass(frozen=True)
 class Wish:
-    """What the options ask for; None and () where they are not given."""
+    """The values of the options; None and () for those not given."""
 
     width: float | None = None
     title: str | None = None
@@ -51,7 +51,7 @@ class FigureType:
     line: str
     draw: DrawFigure
     options: tuple[FigureOption, ...] = ()
-    """Those it takes beside --width and --title."""
+    """The options that it takes in addition to --width and --title."""
 
 
 def _plain(draw: Callable[..., Figure]) -> DrawFigure:
@@ -223,8 +223,7 @@ def figure(
     if width is not None and width not in WIDTHS:
         raise unknown("width", width, WIDTHS)
     figures.check_format(path)
-    if path.exists() and not overwrite:
-        raise UserError(f"{path} is there already: choose another file with --out, or give --overwrite.")
+    options.check_output(path, overwrite)
     if not runs:
         raise UserError(f"no run is given: write unskew figure {name} RUN, with the folder of a run.")
     wish = Wish(

@@ -11,9 +11,12 @@ import typer
 from rich.table import Table
 
 from unskew.cli import options
-from unskew.cli.show import console, say, say_next
+from unskew.cli.closing import say_next
+from unskew.cli.flags import experiment_settings, given_flags
+from unskew.cli.terminal import console, say
 from unskew.cli.usage import Commands
 from unskew.errors import UserError
+from unskew.experiment import Experiment
 from unskew.notation import flatten
 from unskew.record import to_json
 
@@ -39,6 +42,7 @@ def flower(context: typer.Context) -> None:
 
 @app.command("init")
 def init(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to create for the app.")],
     method: Annotated[
         str, options.option("--method", "NAME", "A method of `unskew methods`, such as fedvls or scaffold.")
@@ -75,28 +79,13 @@ def init(
     number = _number("nodes", nodes, 1000)
     if like is not None and (dataset is not None or skew is not None):
         raise UserError("--like is for sites with data of their own: leave --dataset and --skew out.")
-    from unskew.experiment import Experiment
     from unskew.flower import need_flower
 
     need_flower()
     from unskew.flower.new_app import write_app
 
-    given = options.settings(
-        None,
-        set_,
-        dataset=dataset,
-        skew=skew,
-        clients=None if like else str(number),
-        model=model,
-        rounds=rounds,
-        cohort=cohort,
-        epochs=epochs,
-        steps=steps,
-        batch_size=batch_size,
-        lr=lr,
-        schedule=schedule,
-        seed=seed,
-    )
+    clients = None if like else str(number)
+    given = experiment_settings(None, set_, clients=clients, **given_flags(context))
     values = dict(flatten(Experiment(**given).model_dump(mode="json", exclude_none=True)))
     shown = ("seed", "data.name", "skew.recipe", "skew.clients", "model.name")
     chosen = [*shown, *(key for key in values if key.startswith("budget.")), *dict(flatten(given))]

@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are imported, which leaves them half-made, each with a traceback of its own."""
+"""Ctrl-C during imports, which would otherwise show a traceback of a half-imported module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process with one word. Nothing has begun that could be lost."""
+    """Let Ctrl-C end the process at once with one word: no work has begun that could be lost."""
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not ours or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""`unskew methods`: what can be trained."""
+"""`unskew methods`: the methods that can be trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from unskew.cli.show import console
+from unskew.cli.terminal import console
 from unskew.methods import METHODS
 from unskew.methods.assemble import assemble, find
 from unskew.methods.card import NOT_STATED, Card
@@ -41,6 +41,7 @@ def methods(
 
 
 def show(name: str, screen: Console) -> None:
+    """Print a method's page, its hyperparameters and its costs."""
     card = find(name)
     costs, known = (card, "") if card.stated else _observe(card)
     screen.print(Text(card.page or card.idea))
@@ -63,7 +64,7 @@ def show(name: str, screen: Console) -> None:
 
 
 def _observe(card: Card) -> tuple[Card | Observed, str]:
-    """What a method does where nobody has stated it, and how that is known."""
+    """Observe the costs of a method without a @card in a trial run; return them with how they are known."""
     from unskew.method_costs import observe
 
     made, _ = assemble({card.name: {}})

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unskew.checkpoints import Period
-from unskew.engines import ENGINES, FLOWER, ON_FLOWER
-from unskew.errors import UserError, unknown
-from unskew.experiment import Experiment, assign, read, refuse_code
+from unskew.engines import ENGINES
+from unskew.errors import UserError
+from unskew.experiment import Experiment
 from unskew.loggers import find
-from unskew.notation import named
-from unskew.report.grouping import FREE_AMONG_SEEDS
 
 DEFAULT = Experiment()
 
 
 def option(flag: str, metavar: str, text: str, default: object = None) -> Any:
-    """A flag that changes a setting; `default` is what the setting is without it."""
+    """Declare a flag that changes a setting; the help text shows `default`, its value without the flag."""
     more = "" if default is None else f" [default: {default}]"
     return typer.Option(flag, metavar=metavar, help=text + more, show_default=default is None)
 
@@ -246,201 +242,26 @@ OwnModel = Annotated[
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Refuse to write over a file, unless that is asked for."""
+    """Refuse to overwrite a file without --overwrite."""
     if path.is_dir():
         raise UserError(f"{path} is a folder: name a file with --out.")
     if path.exists() and not overwrite:
         raise UserError(f"{path} is there already: choose another file with --out, or give --overwrite.")
 
 
-PATHS = {
-    "method": "method",
-    "dataset": "data.name",
-    "augment": "data.augment",
-    "attack": "attack",
-    "validation": "validation",
-    "stop": "stop",
-    "skew": "skew.recipe",
-    "clients": "skew.clients",
-    "model": "model.name",
-    "init": "model.init",
-    "rounds": "budget.rounds",
-    "cohort": "budget.cohort",
-    "epochs": "budget.epochs",
-    "steps": "budget.steps",
-    "batch_size": "budget.batch_size",
-    "lr": "budget.lr",
-    "schedule": "budget.schedule",
-    "optimizer": "budget.optimizer",
-    "seed": "seed",
-    "engine": "engine",
-    "device": "device",
-    "workers": "workers",
-    "precision": "precision",
-    "data": "data.folder",
-    "probe": "probe.every",
-    "checkpoint": "checkpoint",
-    "on_fault": "faults.on_fault",
-}
-"""Where each flag stands in an experiment file."""
-HASHES = {"model": "sha256", "skew": "sha256", "init": "init_sha256"}
-"""What stands there beside a flag's file: its hash."""
-
-REPLACES = {
-    "steps": "epochs",
-    "epochs": "steps",
-    "schedule": "lr_decay",
-    "lr_decay": "schedule",
-    "optimizer": "momentum",
-}
-"""Settings of the budget that exclude each other: one of the command line takes the place of a file's."""
-
-
-def refuse_unshared(assignments: list[str] | None, seeds: str | None) -> None:
-    """Refuse what --set says of one method where there are several, and of the seed where --seeds does."""
-    for assignment in assignments or []:
-        setting = assignment.partition("=")[0].partition(".")[0].strip()
-        if setting == "method":
-            raise UserError(
-                f"'{assignment}' does not say for which method: write hyperparameters after a method's name, "
-                "such as fedprox:mu=0.1."
-            )
-        if setting == "seed" and seeds is not None:
-            raise UserError(f"'{assignment}' and --seeds are both given: keep one.")
-
-
-NOT_VARIED = {
-    "method": "name several methods",
-    "seed": "give --seeds",
-    "skew.seed": "give --seeds",
-    "engine": "results do not depend on it",
-    "device": "run it once for each",
-    "workers": "results do not depend on it",
-    "data": "give --data",
-    "checkpoint": "results do not depend on it",
-    "probe": "give --probe",
-}
-"""Flags that no condition can differ in, and what to do instead."""
-
-
-def varied(assignments: Iterable[str]) -> dict[str, list[str]]:
-    """The values of each flag or setting that --vary names, in order."""
-    found: dict[str, list[str]] = {}
-    for assignment in assignments:
-        name, sign, value = (part.strip() for part in assignment.partition("="))
-        if not (name and sign and value):
-            raise UserError(
-                f"--vary '{assignment}' is not a setting: write name=value, such as skew=shards:2."
-            )
-        name = name.replace("-", "_") if name.replace("-", "_") in PATHS else name
-        name = next((flag for flag, path in PATHS.items() if path == name), name)
-        why = NOT_VARIED.get("method" if name.startswith("method.") else name)
-        if PATHS.get(name, name) in FREE_AMONG_SEEDS:
-            why = why or "runs that differ in it count as one condition"
-        if why is not None:
-            raise UserError(f"--vary '{assignment}' makes no other condition: {why}.")
-        if value in found.get(name, []):
-            raise UserError(f"--vary '{assignment}' is given twice: give each value once.")
-        found.setdefault(name, []).append(value)
-    return found
-
-
 def listed(text: str) -> list[str]:
-    """The names in a list, which commas separate; one that holds a comma is written in double quotes."""
+    """Split a list of names at its commas; a name that contains a comma is in double quotes."""
     (names,) = csv.reader([" ".join(text.splitlines())], skipinitialspace=True)
     return [name.strip() for name in names] or [""]
 
 
-def refuse_given(
-    varied: Mapping[str, object], flags: Mapping[str, object], assignments: Iterable[str]
-) -> None:
-    """Refuse a setting that --vary names and another option gives one value."""
-    assigned = {assignment.partition("=")[0].strip() for assignment in assignments}
-    for name in varied:
-        flag = f"--{name.replace('_', '-')}"
-        other = flag if flags.get(name) is not None else "--set" if PATHS.get(name, name) in assigned else ""
-        if other:
-            raise UserError(f"--vary {name} and {other} both give {name}: keep one.")
-
-
-def settings(
-    file: Path | None, assignments: list[str] | None, *, trusted: Sequence[str] = (), **flags: Any
-) -> dict[str, Any]:
-    """The experiment file, then the flags that were given, then --set: later ones win. Numbers in flags are
-    left to be read with the setting, so that a flag, --set and a file get the same answer. `trusted` are
-    methods whose code the file may name."""
-    base = read(file) if file else {}
-    if file and not base:
-        raise UserError(f"the experiment file {file} is empty: write settings into it, or leave it out.")
-    if file:
-        assigned = [each.partition("=")[0].strip() for each in assignments or []]
-        _refuse_code_of(base, file, assigned, flags, trusted)
-    given, held = assign(changed({}, **flags), assignments or []).get("budget"), base.get("budget")
-    if isinstance(given, dict) and isinstance(held, dict):
-        for key, other in REPLACES.items():
-            keeps = key == "optimizer" and named(str(given.get(key)))[0] == "sgd"  # it has a momentum
-            if key in given and other not in given and not keeps:
-                held.pop(other, None)
-    return assign(changed(base, file, **flags), assignments or [])
-
-
-def _refuse_code_of(
-    base: dict[str, Any], file: Path, assigned: list[str], flags: dict[str, Any], methods: Sequence[str]
-) -> None:
-    """Refuse the code that a file chooses, but for what is named here in its place and what will not run."""
-
-    def trusted(flag: str, nothing: Any) -> Any:
-        here = flags.get(flag) is not None or PATHS[flag] in assigned or f"{PATHS[flag]}.name" in assigned
-        return None if here or flag not in flags else nothing
-
-    refuse_code(base, file, trusted("method", methods), trusted("model", ""), trusted("skew", ""))
-
-
-def changed(base: dict[str, Any], file: Path | None = None, **flags: Any) -> dict[str, Any]:
-    """The settings with the flags that were given put in."""
-    for flag, value in flags.items():
-        if value is None:
-            continue
-        table, _, key = PATHS[flag].rpartition(".")
-        inner = base.setdefault(table, {}) if table else base
-        if not isinstance(inner, dict):
-            raise UserError(f"{table} is {inner!r} in {file} but should be a table: write [{table}].")
-        if flag in HASHES and inner.get(key) != value:  # that of another file
-            inner.pop(HASHES[flag], None)
-        inner[key] = str(value) if isinstance(value, Path) else value
-    return base
-
-
-def probe_period(text: str | None) -> str | None:
-    """every=10, or 10 alone. The number is read with the setting."""
-    key, sign, value = (text or "").partition("=")
-    if sign and key.strip() != "every":
-        raise UserError(f"--probe is '{text}' but should be every=NUMBER, such as every=10.")
-    return value if sign else text
-
-
 def loggers(text: str | None) -> tuple[str, ...]:
-    """Such as tensorboard,wandb: all there, and their packages installed."""
+    """Check the loggers that a list such as tensorboard,wandb names, and return their names."""
     return () if text is None else find(part.strip() for part in text.split(","))
 
 
-def check_computing(
-    *, engine: str | None, device: str | None, workers: str | None, checkpoint: str | None
-) -> None:
-    """Refuse values that no machine has, without asking what this one has."""
-    if engine == FLOWER:
-        raise UserError(ON_FLOWER)
-    if engine is not None and engine not in ("auto", *ENGINES):
-        raise unknown("engine", engine, ["auto", *ENGINES])
-    if device is not None and not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-        raise UserError(f"unknown device '{device}': choose auto, cpu, cuda or cuda:N.")
-    if checkpoint is not None:
-        Period.parse(checkpoint)
-    Experiment(**changed({}, workers=workers))
-
-
 def seed_list(text: str) -> list[int]:
-    """Such as 1,2,3 or 1-5."""
+    """Read a list of seeds such as 1,2,3 or 1-5."""
     seeds: list[int] = []
     for part in text.split(","):
         if not (match := re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)):

@@ -1,4 +1,4 @@
-"""`unskew predict`: what a trained model says of samples in files."""
+"""`unskew predict`: the classes that a trained model predicts for samples in files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from unskew.cli import options
-from unskew.cli.show import say
+from unskew.cli.terminal import say
 from unskew.model_files import load_model
 from unskew.predictions import predict as predictions_of
 from unskew.record import to_json

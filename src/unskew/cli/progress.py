@@ -1,5 +1,5 @@
-"""How a run goes, on standard error: a live bar in a terminal, a plain line now and then elsewhere, and where
-it is asked for a line for every tested round."""
+"""The progress of runs, on standard error: a live bar in a terminal, otherwise a line every few seconds, and
+with --table a line for every tested round."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from unskew.cli.show import percent
+from unskew.cli.terminal import percent
 from unskew.metrics import GROUPS
 from unskew.record import FAULTS_SHOWN, ProbeRecord, RoundRecord, TestedRound
 
 PERIOD = 10
 """Seconds between two plain lines."""
 BESIDE_LABEL = 44
-"""Characters of the live bar that are not its label: ten of the bar itself, the rounds and the times."""
+"""Characters of the live bar without its label: ten for the bar itself, the rounds and the times."""
 WIDE = {"round": 5, "lr": 7, "loss": 8, "accuracy": 8, "worst": 5} | dict.fromkeys(GROUPS, 8) | {"seconds": 7}
 NARROW = {"rnd": 4, "lr": 7, "loss": 7, "acc": 5, "worst": 5, "maj": 5, "min": 5, "vac": 5, "sec": 5}
 """Columns of the table per round, with their widths; the second for less than 80 characters."""
@@ -38,12 +38,12 @@ NARROW = {"rnd": 4, "lr": 7, "loss": 7, "acc": 5, "worst": 5, "maj": 5, "min": 5
 
 @dataclass(frozen=True)
 class Numbers:
-    """Texts with two spaces between them, in as many lines as the terminal needs."""
+    """Texts separated by two spaces, wrapped to the width of the terminal."""
 
     parts: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        whole = "  ".join(part.replace(" ", "\xa0") for part in self.parts)  # where not to break
+        whole = "  ".join(part.replace(" ", "\xa0") for part in self.parts)  # no line break within a part
         for line in textwrap.wrap(whole, options.max_width):
             yield Text(line.replace("\xa0", " "))
 
@@ -59,8 +59,8 @@ class Bar(Progress):
 
 
 class ProgressDisplay:
-    """Shows on the terminal how far `cells` runs have come, which have `rounds` rounds together. Where they
-    train side by side, every line of a table names its run."""
+    """Shows the progress of `cells` runs with `rounds` rounds in total. If they train side by side, every
+    line of a table names its run."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ProgressDisplay:
         self._bar.stop()
 
     def label(self, text: str) -> None:
-        """What comes next is of this run, which may have begun before."""
+        """Name the run that the next rounds belong to; it may have begun before."""
         self._begun.add(text)
         count = f" ({len(self._begun)}/{self._cells})" if self._cells > 1 else ""
         self._name, self._label = text, text + count
@@ -116,14 +116,14 @@ class ProgressDisplay:
         self._bar.update(self._task, description=short + count)
 
     def say(self, notes: Iterable[str]) -> None:
-        """What to know before the numbers come."""
+        """Print notes, unless the display is quiet."""
         for note in notes if not self._quiet else ():
             self._print(f"note: {note}")
 
     def __call__(self, line: RoundRecord, probe: ProbeRecord | None = None) -> None:
-        """A round, as rounds.jsonl and probes.jsonl have it."""
+        """Show a finished round, given as its lines of rounds.jsonl and probes.jsonl."""
         self._done += 1
-        self._tell_faults(line)
+        self._note_faults(line)
         self._probed += probe.seconds if probe else 0.0
         if isinstance(line, TestedRound):
             self._numbers = [
@@ -143,14 +143,14 @@ class ProgressDisplay:
             self._print_line(shown)
 
     def skip(self, rounds: int) -> None:
-        """A run has ended so many rounds early."""
+        """Count a run that ended early by a number of rounds."""
         self._rounds -= rounds
         self._bar.update(self._task, total=self._rounds)
         if rounds and not (self._live or self._quiet or self._table):
             self._print_line(self._numbers)
 
-    def _tell_faults(self, line: RoundRecord) -> None:
-        """The first clients that rounds of this run continue without, and then that there are more."""
+    def _note_faults(self, line: RoundRecord) -> None:
+        """Print a note for each of the run's first faults, and one note that there are more."""
         run = f"{self._name}: " * self._side_by_side
         for fault in line.faults or ():
             self._faults[self._name] += 1

@@ -9,7 +9,7 @@ import typer
 
 from unskew import labelled_runs
 from unskew.cli import options
-from unskew.cli.show import console
+from unskew.cli.terminal import console
 from unskew.errors import UserError
 from unskew.report.page import write_page
 from unskew.report.read import coming
@@ -26,7 +26,6 @@ def report(
     without a network."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"cannot write the page to '{out}': end its name in .html.")
-    if out.exists() and not overwrite:
-        raise UserError(f"{out} is there already: choose another file with --out, or give --overwrite.")
+    options.check_output(out, overwrite)
     write_page(labelled_runs.read(runs), out, coming(runs))
     console().print(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)

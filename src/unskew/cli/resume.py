@@ -11,10 +11,11 @@ import typer
 
 from unskew.cli import options
 from unskew.cli.compare import finish
+from unskew.cli.flags import apply_flags
 from unskew.cli.progress import ProgressDisplay
 from unskew.cli.run import answer
 from unskew.cli.setup import set_up
-from unskew.cli.tune import finish as finish_search
+from unskew.cli.tune.searching import finish_search
 from unskew.clock import Clock, process_age
 from unskew.comparison.study import Study, StudyCell, read_plan
 from unskew.errors import UserError
@@ -78,7 +79,7 @@ def resume(
         search = read_search(run)
         for each in search.methods:
             refuse_code({**search.experiment, "method": each.table}, run / "search.json", *trusted)
-        search = replace(search, experiment=options.changed(search.experiment, **changes))
+        search = replace(search, experiment=apply_flags(search.experiment, **changes))
         finish_search(run, search, clock, json=json, quiet=quiet)
         return
     if not (run / "experiment.toml").is_file():
@@ -86,10 +87,10 @@ def resume(
         raise UserError(f"{run} {what}: give a folder that unskew run, compare or tune has written.")
     settings = read_experiment(run / "experiment.toml")
     refuse_code(settings, run / "experiment.toml", *trusted)
-    spec = Experiment(**options.changed(settings, **changes))
+    spec = Experiment(**apply_flags(settings, **changes))
     if is_finished(run):
         with locked(run):
-            remove_leftovers(run)  # of one that was killed when it had just finished
+            remove_leftovers(run)  # the run may have been killed just after it finished
         answer(read_run(run), spec, clock, json=json, quiet=True)
         return
     [(_, prepared)] = set_up([("", spec)], clock, quiet=quiet)
@@ -102,11 +103,11 @@ def resume(
 def _planned(
     folder: Path, plan: Plan, changes: dict[str, Any], trusted: tuple[list[str], str, str]
 ) -> Iterator[tuple[str, Experiment]]:
-    """What a compare was going to run."""
+    """Yield the experiments that a compare planned, each with its method's label."""
     for planned in plan.runs:
         if not planned.experiment:
             raise UserError(
                 f"{folder} was written by a version that could not resume: run the compare again."
             )
         refuse_code(planned.experiment, folder / "plan.json", *trusted)
-        yield planned.method, Experiment(**options.changed(planned.experiment, **changes))
+        yield planned.method, Experiment(**apply_flags(planned.experiment, **changes))

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import typer
+
 from unskew.cli import options
+from unskew.cli.closing import report_command, say_next, time_line
+from unskew.cli.flags import experiment_settings, given_flags
 from unskew.cli.progress import ProgressDisplay
-from unskew.cli.setup import set_up
-from unskew.cli.show import (
+from unskew.cli.result_tables import (
     class_table,
-    console,
     cost_grid,
-    percent,
-    report_command,
     result_grid,
-    say,
-    say_next,
     score_grid,
     site_grid,
     spread_line,
-    time_line,
     validation_line,
 )
+from unskew.cli.setup import set_up
+from unskew.cli.terminal import console, percent, say
 from unskew.clock import Clock, process_age
 from unskew.comparison.statistics import summary_of
 from unskew.experiment import Experiment, method_table
@@ -33,6 +32,7 @@ from unskew.sweep import execute
 
 
 def run(
+    context: typer.Context,
     experiment: options.ExperimentFile = None,
     method: Annotated[
         str | None,
@@ -75,36 +75,11 @@ def run(
     clock = Clock(process_age())
     clock.mark("imports")
     spec = Experiment(
-        **options.settings(
+        **experiment_settings(
             experiment,
             set_,
             method=None if method is None else method_table(method),
-            dataset=dataset,
-            augment=augment,
-            attack=attack,
-            validation=validation,
-            stop=stop,
-            skew=skew,
-            clients=clients,
-            model=model,
-            init=init,
-            rounds=rounds,
-            cohort=cohort,
-            epochs=epochs,
-            steps=steps,
-            batch_size=batch_size,
-            lr=lr,
-            schedule=schedule,
-            optimizer=optimizer,
-            seed=seed,
-            engine=engine,
-            device=device,
-            workers=workers,
-            precision=precision,
-            data=data,
-            probe=options.probe_period(probe),
-            checkpoint=checkpoint,
-            on_fault=on_fault,
+            **given_flags(context),
         )
     )
     loggers = options.loggers(log)

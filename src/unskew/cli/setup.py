@@ -1,11 +1,11 @@
-"""From settings to experiments that can run."""
+"""Prepares experiments: loads their data, divides it over clients and builds trials."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from unskew.cli.show import say
+from unskew.cli.terminal import say
 from unskew.clock import Clock
 from unskew.data import Dataset, Federation
 from unskew.engines import FLOWER, ON_FLOWER
@@ -13,7 +13,7 @@ from unskew.errors import UserError
 from unskew.experiment import Experiment, Prepared, load_data, partition, prepare
 
 Cells = list[tuple[str, Prepared]]
-"""Experiments, each with what its method is called; of a compare by seed, and for each by method."""
+"""Prepared experiments, each with a label; those of `unskew compare` are ordered by seed, then by method."""
 
 
 @dataclass
@@ -22,14 +22,16 @@ class Loaded:
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
     federations: dict[tuple[str, int], Federation] = field(default_factory=dict)
-    """By data, skew and validation, and seed."""
+    """Partitions, by their data, skew and validation, and by their seed."""
 
 
 def set_up(
     specs: Iterable[tuple[str, Experiment]], clock: Clock, loaded: Loaded | None = None, *, quiet: bool
 ) -> Cells:
-    """Load the data of experiments, divide it and prepare them: each dataset and each partition once, and
-    none that was `loaded` before."""
+    """Load and divide the data of experiments, and prepare them.
+
+    Each dataset is loaded and each partition drawn only once; `loaded` keeps them for further calls.
+    """
     loaded = loaded or Loaded()
     datasets, federations = loaded.datasets, loaded.federations
     cells = []

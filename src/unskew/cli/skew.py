@@ -1,4 +1,4 @@
-"""`unskew skew`: who holds what."""
+"""`unskew skew`: which client holds which classes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from unskew.cli import options
-from unskew.cli.show import console
+from unskew.cli.flags import experiment_settings, given_flags
+from unskew.cli.terminal import console
 from unskew.data import Federation
 from unskew.data.own import shortened
 from unskew.data.sources import absolute
@@ -28,6 +30,7 @@ MOST_COLUMNS = 12
 
 
 def skew(
+    context: typer.Context,
     dataset: options.Dataset = None,
     skew: options.Skew = None,
     clients: options.Clients = None,
@@ -59,11 +62,7 @@ def skew(
             raise UserError(f"{path} is there already: choose another file with {flag}, or remove it.")
     if figure:
         check_format(figure)
-    spec = Experiment(
-        **options.settings(
-            experiment, set_, dataset=dataset, skew=skew, clients=clients, seed=seed, data=data
-        )
-    )
+    spec = Experiment(**experiment_settings(experiment, set_, **given_flags(context)))
     loaded = load_data(spec)
     federation = partition(spec, loaded)
     split = federation.partition
@@ -75,7 +74,7 @@ def skew(
         try:
             save(draw_partition(split.counts, loaded.classes, federation.names, title=title), figure)
         except BaseException:
-            if out:  # all that was asked for, or nothing
+            if out:  # write both files or none
                 out.unlink(missing_ok=True)
             raise
     if json:
@@ -127,8 +126,8 @@ def skew(
 
 
 def picture(federation: Federation) -> Table:
-    """One row per client: its classes, its size, how many classes it lacks, its label entropy; where it has a
-    name, also which classes it lacks."""
+    """Return a table with a row per client: its classes, its size, its number of vacant classes, its label
+    entropy, and for clients with names also the classes that they lack."""
     split, classes = federation.partition, federation.dataset.classes
     counts, names = split.counts, federation.names
     held_out = test_sizes(federation)
@@ -162,7 +161,7 @@ def picture(federation: Federation) -> Table:
 
 
 def test_sizes(federation: Federation) -> list[int]:
-    """How many test samples are each client's own; empty where clients have no names or share sites."""
+    """Return each client's number of own test samples; empty if clients have no names or share sites."""
     sites, names = federation.sites, federation.names
     if sites is None or not names:
         return []
@@ -178,7 +177,7 @@ def _level(share: float) -> int:
 
 
 def _style(share: float) -> str:
-    """Darker for more, as a background that reads on light and dark terminals."""
+    """Return a style that is darker for a larger share, readable on light and dark terminals."""
     if share == 0:
         return "dim"
     blue = ("#dbe9f6", "#bad6eb", "#89bedc", "#539ecd", "#2b7bba", "#0b559f")

@@ -1,4 +1,4 @@
-"""`unskew table`: methods against each other, for the terminal and for a paper."""
+"""`unskew table`: a table that compares methods, for the terminal and for a paper."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from unskew.cli import options
-from unskew.cli.show import Grid, console
+from unskew.cli.terminal import Grid, console
 from unskew.errors import UserError
 from unskew.labelled_runs import read_begun
 from unskew.report.measures import MEASURES
@@ -106,7 +106,7 @@ def table(
 
 
 def show_table(made: MethodTable) -> None:
-    """A table in the terminal."""
+    """Print a table with its notes to the terminal."""
     screen = console()
     screen.print(f"{made.title}\n")
     for title, members in made.sections:
@@ -119,7 +119,7 @@ def show_table(made: MethodTable) -> None:
 
 
 def _cell_text(cell: TableCell) -> Text:
-    """Bold is not seen everywhere: a dagger stands for it."""
+    """Return a cell as text, with a dagger where it is bold, since not every terminal shows bold."""
     return Text(f"{cell.text}†", "bold") if cell.is_best else Text(starred(cell))
 
 

@@ -1,5 +1,7 @@
-"""The commands, and what is wrong with a command line in words of our own: Typer's differ from version to
-version."""
+"""The commands, which are imported when they are called, and our own messages for wrong command lines.
+
+Typer's messages differ from version to version.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,12 @@ COMMANDS = {
     "data": "List the datasets, or download one.",
     "flower": "Start and stop a federation on Flower.",
 }
-"""What `unskew --help` says of each command: they are the functions, or groups, of these names in the modules
-`unskew.cli.NAME`."""
+"""The commands with their lines in `unskew --help`. Each is the function of its name in `unskew.cli.NAME`, or
+the group `app` there."""
 
 
 class Commands(TyperGroup):
-    """A group of commands that knows which one was meant."""
+    """A group of commands that suggests the nearest one for an unknown name."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         known = self.list_commands(ctx)
@@ -71,9 +73,9 @@ class LazyCommands(Commands):
 
 @functools.cache
 def _command(name: str) -> Any:
-    """One of `COMMANDS`, made once in a process, which may call it many times."""
-    # Looking for garbage would take a tenth of the time of these imports, and later on, in what they brought,
-    # 0.06 s of every command.
+    """Import one of `COMMANDS`; cached, since a process may call it many times."""
+    # Garbage collection would take a tenth of the time of these imports, and later, searching what they
+    # created, 0.06 s of every command.
     with leaving_at_once(), without_collection():
         module = importlib.import_module(f"unskew.cli.{name}")
     gc.freeze()
@@ -87,11 +89,13 @@ def _command(name: str) -> Any:
 
 
 def explain(error: Any) -> UserError:
-    """A UsageError as one sentence on what is wrong and what to do."""
+    """Turn a UsageError into one sentence that says what is wrong and what to do."""
     if isinstance(error, _exceptions.NoSuchOption):
         parameters = error.ctx.command.get_params(error.ctx)
         known = sorted(name[2:] for each in parameters for name in each.opts if name.startswith("--"))
-        near = difflib.get_close_matches(error.option_name.lstrip("-"), known, n=1)  # dashes are no likeness
+        near = difflib.get_close_matches(
+            error.option_name.lstrip("-"), known, n=1
+        )  # dashes do not count as similarity
         hint = f"did you mean '--{near[0]}'?" if near else f"choose one of --{', --'.join(known)}."
         return UserError(f"unknown option '{error.option_name}': {hint}")
     if isinstance(error, _exceptions.BadOptionUsage):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from unskew.method import Method
 from unskew.program import Program
@@ -19,6 +19,27 @@ M = TypeVar("M", bound=MakeMethod)
 TEACHER = "one per batch, of the received model"
 COPY = "one copy of the weights"
 NOT_STATED = "not stated"
+
+
+class RoundCosts(Protocol):
+    """Counts the cost of the rounds of a finished run as the method's paper does."""
+
+    def __call__(
+        self,
+        options: Mapping[str, Any],
+        *,
+        rounds: int,
+        epochs: float | None,
+        class_sizes: Sequence[int],
+        shares: Mapping[str, Sequence[float | None]],
+    ) -> dict[int, float] | None:
+        """Return the cost of each round by its number, in rounds of FedAvg, or None if it is not known.
+
+        `options` are the run's hyperparameters, `rounds` and `epochs` its numbers of rounds and of local
+        epochs (None for a budget in steps), `class_sizes` its training samples of each class. `shares` has by
+        the names of the method's tallies the shares that it counted in the last rounds.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -35,6 +56,8 @@ class Card:
     """What travels beyond the model, down and up."""
     sends: str = "nothing"
     """What leaves the client besides the weights and the number of samples."""
+    round_costs: RoundCosts | None = None
+    """Counts the cost of rounds as the paper's tables do; None: each round counts as 1."""
     stated: bool = True
     """Whether the fields above were stated. If not, they are unknown."""
 
@@ -74,13 +97,14 @@ def card(
     memory: str = "none",
     traffic: str = "none",
     sends: str = "nothing",
+    round_costs: RoundCosts | None = None,
 ) -> Callable[[M], M]:
     """Write a card for a constructor, whose methods then know how they were made. A constructor with two
     names has two cards."""
 
     def write(make: M) -> M:
         known = make if any(each.make is make for each in _WRITTEN) else _naming(make, name)
-        _WRITTEN.append(Card(name, known, passes, memory, traffic, sends))
+        _WRITTEN.append(Card(name, known, passes, memory, traffic, sends, round_costs))
         return known
 
     return write

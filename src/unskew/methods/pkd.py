@@ -47,10 +47,10 @@ Deviations:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -94,6 +94,34 @@ Direction = Literal["forward", "reverse"]
 Mean = Literal["active", "batch"]
 
 
+def round_costs(
+    options: Mapping[str, Any],
+    *,
+    rounds: int,
+    epochs: float | None,
+    class_sizes: Sequence[int],
+    shares: Mapping[str, Sequence[float | None]],
+) -> dict[int, float] | None:
+    """Return the cost of each round of a finished run in U, as Tables 9 and 10 count it.
+
+    A round costs 1. To this the first round after the warm-up adds the training of the experts, by the
+    samples of their groups (Eq. 5), and each round of the last stage those that asked an expert (Eq. 6). The
+    cost is not known (None) if the settings leave open the groups, the length of the warm-up or the
+    epochs, or if the run did not count these samples.
+    """
+    asked = shares.get(ACTIVATED.name)
+    if not options["groups"] or not isinstance(options["warmup"], int) or asked is None or epochs is None:
+        return None
+    sizes = [sum(class_sizes[c] for c in group) for group in parse_class_groups(options["groups"])]
+    experts = options["expert_rounds"] * metrics.expert_cost(sizes, sum(class_sizes), epochs=epochs)
+    share = dict(zip(range(rounds - len(asked) + 1, rounds + 1), asked, strict=True))
+    costs = dict.fromkeys(range(1, rounds + 1), 1.0)
+    for number in costs:
+        first = number == options["warmup"] + 1
+        costs[number] += (share.get(number) or 0.0) / 3 + (experts if first else 0.0)
+    return costs
+
+
 @card(
     "pkd",
     passes="one per expert and batch in the last stage; one over the data after the warm-up",
@@ -101,6 +129,7 @@ Mean = Literal["active", "batch"]
     traffic="experts down, and up while they train; the warm model down and C (C + 2) numbers up once",
     sends="its label counts, and by class its summed probabilities and right answers; where groups are "
     "given only its samples in each",
+    round_costs=round_costs,
 )
 def pkd(
     *,

@@ -1,7 +1,7 @@
 """Tables and figures of papers, made again."""
 
+from unskew.reproduce.paper_files import PAPERS, find_table, papers, tables
 from unskew.reproduce.published import (
-    PAPERS,
     READINGS,
     Cell,
     Paper,
@@ -10,10 +10,7 @@ from unskew.reproduce.published import (
     Reading,
     cells,
     experiment,
-    find_table,
-    papers,
     settings,
-    tables,
 )
 
 __all__ = [

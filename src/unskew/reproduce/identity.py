@@ -1,4 +1,4 @@
-"""What a run has to have in common with a cell's experiment to be a run of it. Needs no data."""
+"""Compares the experiment of a run with that of a cell. Needs no data."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from unskew.experiment import Experiment
 from unskew.methods.assemble import assemble
 from unskew.notation import flatten, joined
 
-ELSEWHERE = ("device", "evaluation.batch_size")
-"""Settings of how results are computed, beside those that `Experiment.result_settings` leaves out."""
+NOT_COMPARED = ("device", "evaluation.batch_size")
+"""Settings of how results are computed, in addition to those that `Experiment.result_settings` leaves out."""
 
 
 def difference(asked: Mapping[str, Any], there: Mapping[str, Any]) -> str:
-    """The first setting in which a run's experiment.toml is not what was asked for, such as
-    `budget.lr is 0.1, not 0.01`; nothing where it is. The seed and the budget come first."""
+    """Return the first setting in which a run's experiment differs from the one asked for, such as
+    `budget.lr is 0.1, not 0.01`; empty if none does.
+
+    `there` is what the run's experiment.toml holds. The seed and the budget are compared first.
+    """
     name = asked["method"]["name"]
-    if there["method"]["name"] != name:  # no code runs that somebody else's file names
+    if there["method"]["name"] != name:  # code that the run's file names must not run
         return f"method.name is {there['method']['name']}, not {name}"
     mine, theirs = _identifying(asked), _identifying(there)
-    if mine["skew.clients"] == "auto":  # the data tell
+    if mine["skew.clients"] == "auto":  # the data decide it
         mine["skew.clients"] = theirs["skew.clients"]
     for key in dict.fromkeys([*mine, *theirs]):
         if mine.get(key) != theirs.get(key):
@@ -35,8 +38,8 @@ def difference(asked: Mapping[str, Any], there: Mapping[str, Any]) -> str:
 
 
 def _identifying(experiment: Mapping[str, Any]) -> dict[str, object]:
-    """The settings that results depend on, by path, with every default that can be told without the data."""
-    whole = Experiment(**{"precision": "fp32", **experiment})  # runs from before did not state theirs
+    """Return the settings that results depend on, by path, with all defaults known without the data."""
+    whole = Experiment(**{"precision": "fp32", **experiment})  # older runs do not have it
     settings = whole.result_settings()
     settings = {"seed": settings.pop("seed"), "budget": settings.pop("budget"), **settings}
     settings["data"]["augment"] = str(Augment.parse(whole.data.augment))
@@ -47,13 +50,13 @@ def _identifying(experiment: Mapping[str, Any]) -> dict[str, object]:
     _, options = assemble(whole.method.parts())
     method = next(iter(options.values())) if len(options) == 1 else options
     settings["method"] = {"name": whole.method.name, **method}
-    return {key: value for key, value in flatten(settings) if key not in ELSEWHERE}
+    return {key: value for key, value in flatten(settings) if key not in NOT_COMPARED}
 
 
 def _recipe(experiment: Experiment) -> str:
-    """The skew in one form, without the options that have their defaults."""
+    """Return the skew in its normal form, without options that have their defaults."""
     domains = tuple(joined(experiment.data.name))
-    with suppress(UserError):  # of another version, whose text is compared
+    with suppress(UserError):  # written by another version: its text is compared
         rule = parse_skew(experiment.skew.recipe)
         if not isinstance(rule, Import):
             rule = spell_out(rule, domains if len(domains) > 1 else (), 0)

@@ -1,62 +1,35 @@
-"""Damaged and hostile input for every reader: each is read, or refused in one sentence.
-
-    python -m benchmarks.fuzz --inputs 100000
-    python -m benchmarks.fuzz --inputs 5000 --only manifest,cifar10 --seed 3
-    python -m benchmarks.fuzz --atheris manifest -- -runs=100000
-
-Inputs are valid ones with a few edits, drawn by hypothesis. A failure is whatever is not an answer: another
-exception than UserError, a warning, several lines, five seconds, a gigabyte, a file left behind. The inputs
-that failed are kept in a folder. With `--atheris`, and the package of that name, the edits follow the code
-that they reach.
-
-A new reader is one more entry of KINDS: a function that writes a valid example and says how it is read.
-"""
+"""The kinds of input: a valid example of each, and how it is read."""
 
 from __future__ import annotations
 
-import argparse
 import bz2
 import contextlib
-import copy
-import faulthandler
-import gc
 import gzip
 import hashlib
 import io
 import json
-import math
 import os
 import pickle
 import re
-import resource
 import shutil
-import signal
 import sys
 import tempfile
-import time
 import tomllib
-import traceback
-import warnings
-import zipfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from types import FrameType, FunctionType
 from typing import Any, Literal
 
-import hypothesis
 import numpy as np
 import tomli_w
 import torch
-from hypothesis import strategies as st
-from PIL import Image
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from tests.data import layouts
 
 import unskew
+from benchmarks.fuzz.target import Format, Make, Target, in_files, in_text, rezip, unzip
 from unskew import UserError, tensor_files
 from unskew.cli import main as command_line
 from unskew.data.augment import Augment
@@ -73,63 +46,6 @@ from unskew.report.table_text import WRITERS
 from unskew.testing import hard_trial
 from unskew.tune.space import parse_over
 
-LONGEST = 5.0
-"""Seconds that an answer may take."""
-MEMORY = 1 << 30
-"""Bytes that reading may take."""
-
-Format = Literal["bytes", "text", "json", "lines", "toml"]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A valid example, and how it is read."""
-
-    examples: Sequence[tuple[bytes, Format]]
-    """Each of which is edited alone."""
-    read: Callable[[int, bytes], None]
-    """Read the edited one, by its number, among the valid others: raises UserError where it is refused."""
-    folder: Path
-    """Where no file may be left behind."""
-
-
-Make = Callable[[Path], Target]
-
-# ---- Examples in files
-
-
-def in_files(
-    folder: Path,
-    files: dict[Path, Format],
-    read: Callable[[], object],
-    unpack: Callable[[bytes], bytes] = bytes,
-    pack: Callable[[bytes], bytes] = bytes,
-) -> Target:
-    """Files of a folder; those that are packed are edited inside and packed again."""
-    paths, wholes = list(files), [path.read_bytes() for path in files]
-
-    def write_and_read(number: int, content: bytes) -> None:
-        paths[number].write_bytes(pack(content))
-        try:
-            read()
-        finally:
-            paths[number].write_bytes(wholes[number])
-
-    return Target(
-        [(unpack(whole), format) for whole, format in zip(wholes, files.values(), strict=True)],
-        write_and_read,
-        folder,
-    )
-
-
-def in_text(examples: Sequence[str], read: Callable[[str], object], folder: Path) -> Target:
-    """What is typed."""
-    return Target(
-        [(text.encode(), "text") for text in examples],
-        lambda _, content: read(content.decode(errors="replace")) and None,
-        folder,
-    )
-
 
 def dataset(
     name: str,
@@ -138,7 +54,7 @@ def dataset(
     format: Format = "bytes",
     *packing: Callable[[bytes], bytes],
 ) -> Make:
-    """A named dataset, of which the files of a pattern are edited."""
+    """Return a kind for a named dataset, whose files that match a pattern are edited."""
 
     def make(folder: Path) -> Target:
         write(folder)
@@ -152,7 +68,7 @@ def dataset(
 def own(
     spec: str, write: Callable[[Path], object], format: Format, *packing: Callable[[bytes], bytes]
 ) -> Make:
-    """A file of the user's own data; {} is its path."""
+    """Return a kind for a file of the user's own data; {} in `spec` stands for its path."""
 
     def make(folder: Path) -> Target:
         path = folder / ("file" + re.sub(r".*\{\}|,.*", "", spec))
@@ -166,7 +82,7 @@ def own(
 def skew_file(
     kind: str, name: str, write: Callable[[Path], object], format: Format, *packing: Callable[[bytes], bytes]
 ) -> Make:
-    """A partition in a file, of the digits."""
+    """Return a kind for a file with a partition of the digits."""
 
     def make(folder: Path) -> Target:
         path = folder / name
@@ -184,29 +100,6 @@ def skew_file(
     return make
 
 
-def unzip(content: bytes) -> bytes:
-    """The files of an archive one after the other, each behind its length and its name."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        parts = [(info.filename.encode(), archive.read(info)) for info in archive.infolist()]
-    return b"".join(
-        len(name).to_bytes(1, "little") + name + len(data).to_bytes(4, "little") + data
-        for name, data in parts
-    )
-
-
-def rezip(content: bytes) -> bytes:
-    """As far as the parts can be told apart, an archive of them, with the right checksums."""
-    out = io.BytesIO()
-    with warnings.catch_warnings(), zipfile.ZipFile(out, "w") as archive:
-        warnings.simplefilter("ignore")  # names twice
-        while content:
-            name, content = content[1 : 1 + content[0]], content[1 + content[0] :]
-            size = int.from_bytes(content[:4], "little")
-            archive.writestr(name.decode("latin-1").partition("\0")[0] or "x", content[4 : 4 + size])
-            content = content[4 + size :]
-    return out.getvalue()
-
-
 @cache
 def digits() -> unskew.Dataset:
     return unskew.load("digits")
@@ -216,7 +109,7 @@ def digits() -> unskew.Dataset:
 
 
 def command(*words: str) -> None:
-    """A command line, in this process."""
+    """Run a command line in this process; raise UserError with its sentence if it refuses."""
     sys.argv = ["unskew", *words]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -233,7 +126,7 @@ def command(*words: str) -> None:
 
 
 def settle(settings: dict[str, Any]) -> None:
-    """All that `unskew run` does with settings before it trains."""
+    """Do all that `unskew run` does with settings before it trains."""
     experiment = Experiment(**settings)
     loaded = digits() if experiment.data.name == "digits" else load_data(experiment)
     made = prepare(experiment, loaded, partition(experiment, loaded))
@@ -260,7 +153,8 @@ def experiment_file(folder: Path) -> Target:
 
 
 def experiment_command(folder: Path) -> Target:
-    """`unskew run`, which finds only at the end that its output folder is taken."""
+    """Read an experiment file by `unskew run`, which refuses at the end because its output folder is in
+    use."""
     path = folder / "experiment.toml"
     path.write_text(tomli_w.dumps(EXPERIMENT))
     taken = folder / "taken"
@@ -302,7 +196,7 @@ AUGMENTS = ("none", "crop:4", "crop:4,flip,cutout:16", "rotate:15", "autoaugment
 
 
 def command_words(folder: Path) -> Target:
-    """Words of command lines that train nothing."""
+    """Run command lines that train nothing, with edited words."""
     taken = folder / "taken"
     taken.mkdir()
     (taken / "notes.txt").touch()
@@ -322,11 +216,11 @@ def command_words(folder: Path) -> Target:
     def run(line: str) -> None:
         words = line.split()
         if words and words[0] in ("watch", "bench"):
-            return  # they would go on for ever
+            return  # they would not end
         if "run" in words or "compare" in words:
             words += ["--out", str(taken)]
         if "fetch" in words:
-            return  # the network is no reader
+            return  # it needs the network
         here = Path.cwd()
         os.chdir(folder)
         try:
@@ -342,7 +236,7 @@ def command_words(folder: Path) -> Target:
 
 @cache
 def real_runs() -> Path:
-    """A small compare, with all that runs write."""
+    """Run a small compare, whose folder has every file that runs write."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-runs-")) / "compare"
     short = ["--skew", "dirichlet:0.3", "--clients", "3", "--rounds", "2", "--epochs", "1", "--probe", "1"]
     command("compare", "fedavg", "fedprox:mu=0.1", *short, "--out", str(folder), "--quiet", "--json")
@@ -352,12 +246,12 @@ def real_runs() -> Path:
 
 
 def records(*names: str, read: Callable[[Path], object]) -> Make:
-    """Files of a run folder, or of the folder of a compare."""
+    """Return a kind for files of a run folder or of the folder of a compare."""
 
     def make(folder: Path) -> Target:
         place = folder / "compare"
         shutil.copytree(real_runs(), place)
-        for run in place.glob("*/experiment.toml"):  # elsewhere
+        for run in place.glob("*/experiment.toml"):  # the runs were made in another folder
             run.with_name("summary.json").write_text(
                 run.with_name("summary.json").read_text().replace(str(real_runs()), str(place))
             )
@@ -380,7 +274,7 @@ RECORDS = (
 
 
 def show_all(place: Path) -> None:
-    """What tables and the page are made of."""
+    """Make all tables and the page."""
     runs = read_runs([place])
     for write in WRITERS.values():
         write(tabulate(runs))
@@ -419,7 +313,7 @@ def model_features(place: Path) -> None:
 
 
 def described_model(folder: Path) -> Target:
-    """What is told of a model beside its weights, edited as a value."""
+    """Edit the description of a model in its weights file as a value."""
     shutil.copytree(real_runs(), folder / "compare")
     run = next(path for path in sorted((folder / "compare").iterdir()) if path.is_dir())
     tensors = load_safetensors((run / "model.safetensors").read_bytes())
@@ -433,7 +327,7 @@ def described_model(folder: Path) -> Target:
 
 
 def predicted_table(folder: Path) -> Target:
-    """A table of rows for a model that was trained on another."""
+    """Edit a table of rows that a model trained on another table predicts."""
     path = folder / "rows.csv"
     (folder / "train.csv").write_text(SITES)
     spec = f"csv:{folder / 'train.csv'},label=kind,site=site,missing=column,categorical=b"
@@ -480,7 +374,7 @@ def write_own_leaf(path: Path) -> None:
 
 
 def trained_weights(suffix: str, write: Callable[[Path], object], *packing: Callable[[bytes], bytes]) -> Make:
-    """Weights to start from."""
+    """Return a kind for a file of initial weights."""
 
     def make(folder: Path) -> Target:
         path = folder / f"weights{suffix}"
@@ -600,7 +494,8 @@ def write_manifest(path: Path) -> None:
 
 
 def checkpoint(part: Literal["file", "body", "value"]) -> Make:
-    """A checkpoint of a run: the file as it is, or what its checksum guards, with a checksum to match."""
+    """Return a kind for a checkpoint of a run: the whole file, or its body or value with a matching
+    checksum."""
 
     def make(folder: Path) -> Target:
         trial = replace(hard_trial(), client_files=folder / "clients")
@@ -610,13 +505,13 @@ def checkpoint(part: Literal["file", "body", "value"]) -> Make:
         path = max((folder / "kept").iterdir())
         whole = path.read_bytes()
         header, body = whole.split(b"\n", 1)
-        told = {key: value for key, value in json.loads(header).items() if key != "sha256"}
+        unsigned = {key: value for key, value in json.loads(header).items() if key != "sha256"}
         tensors = tensor_files.load(body)
 
         def signed(content: bytes) -> bytes:
-            first = json.dumps({**told, "bytes": len(content)}, sort_keys=True).encode()
+            first = json.dumps({**unsigned, "bytes": len(content)}, sort_keys=True).encode()
             digest = hashlib.sha256(first + b"\n" + content).hexdigest()
-            named = {**told, "bytes": len(content), "sha256": digest}
+            named = {**unsigned, "bytes": len(content), "sha256": digest}
             return json.dumps(named, sort_keys=True).encode() + b"\n" + content
 
         def with_value(text: bytes) -> bytes:
@@ -713,378 +608,4 @@ KINDS: dict[str, tuple[float, Make]] = {
     "checkpoint-body": (2, checkpoint("body")),
     "checkpoint-value": (3, checkpoint("value")),
 }  # fmt: skip
-"""How large a part of all inputs each kind is, and how it is made."""
-
-# ---- Edits
-
-TOKENS = (
-    b"", b"\0", b"\n", b'"', b"'", b"=", b"[", b"]", b"{", b"}", b",", b":", b"+", b"-", b".", b"..", b"/",
-    b"<",
-    b"\xff", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff" * 8,
-    b"\xff" * 7 + b"\x7f",
-    b"0", b"-1", b"1e999", b"nan", b"inf", b"-inf", b"9" * 30, b"9" * 5000, b"1e30", b"0x10", b"1_0",
-    b"true", b"none",
-    "é".encode(), "\u2028".encode(), "\ud7ff\U0001f600".encode(), b"\xed\xa0\x80",
-    b"</script><script>alert(1)</script>",
-    b"\x1b[2J", b"$(touch owned)", b"=cmd|' /C calc'!A0", b"%s%n{0}", b"../../../../etc/passwd", b"/dev/zero",
-    b"x" * 300, b"x" * 70000, b"[" * 100_000, b'{"a":' * 50_000, b"a." * 2000, b"(" * 5000,
-    b"\x8c\x02os\x8c\x06system\x93",
-    b"cos\nsystem\n(S'touch owned'\ntR.", b"r\xff\xff\xff\x7f", b"\x96" + b"\xff" * 7 + b"\x00",
-    b"\x8e\xff\xff\xff\xff\0\0\0\0",
-    b"cbuiltins\nrange\n(I0\nI999999999999\ntR", b"0" * 100, b" " * 100, b"#", b"\t", b"\r", b"\\",
-    b"\\u0000", b"\\ud800",
-)  # fmt: skip
-VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400, 0.0, -0.5, 1e308, 1e-320,
-    "", "x", "a" * 10_000,
-    "\0", "\u2028", "\ud800", "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "$x^2$",
-    "${x}", "%s", "../..",
-    "/etc/passwd", "=1+1", "\x1b[2J", "é", "1", "1e5", "nan", "all", "auto", "none", [], {}, [[]], [None],
-    [0], ["x"], {"a": 1}, [1.5],
-    {"": {}}, {"name": "x"}, {"name": "evil.py"}, "evil.py", "os.system", [[0] * 3] * 3, list(range(50)),
-    "@raw NaN", "@raw Infinity", "@raw 1e999", "@raw " + "9" * 5000, "@raw " + "[" * 100_000,
-    '@raw {"a":1,"a":2}',
-    "@raw " + "[" * 60 + "]" * 60, "@raw 1979-05-27T07:32:00Z", "@raw nan", "@raw 0x10",
-)  # fmt: skip
-
-Edit = tuple[int, int, int, int]
-"""What is done, two numbers that say where and how, and the number of a token or a value."""
-PLACES = st.integers(0, 2**16 - 1)
-BYTE_EDITS = st.tuples(st.integers(0, 8), PLACES, PLACES, st.integers(0, len(TOKENS) - 1))
-VALUE_EDITS = st.tuples(st.integers(0, 6), PLACES, PLACES, st.integers(0, len(VALUES) - 1))
-
-
-def edit_bytes(content: bytes, edit: Edit) -> bytes:
-    kind, first, second, chosen_token = edit
-    token = TOKENS[chosen_token]
-    at = first * (len(content) + 1) >> 16
-    if first & 1:  # headers are short, and worth more
-        at = min(at, (first >> 1) % 64)
-    size = second % 17
-    match kind:
-        case 0:
-            return content[:at]
-        case 1:
-            return content[:at] + bytes([second & 255]) + content[at + 1 :]
-        case 2:
-            return content[:at] + token + content[at:]
-        case 3:
-            return content[:at] + token + content[at + len(token) :]
-        case 4:
-            return content[:at] + content[at + size :]
-        case 5:
-            return content[:at] + content[at : at + size] * (1 + second % 50) + content[at + size :]
-        case 6:
-            other = second * (len(content) + 1) >> 16
-            return content[:at] + content[other : other + 16] + content[at + 16 :]
-        case 7:
-            numbers = list(re.finditer(rb"-?\d+(\.\d+)?", content))
-            if not numbers:
-                return content + token
-            chosen = numbers[second % len(numbers)]
-            return content[: chosen.start()] + token + content[chosen.end() :]
-        case _:
-            return (
-                content[:at] + bytes([content[at] ^ (1 << second % 8)]) + content[at + 1 :]
-                if at < len(content)
-                else b""
-            )
-
-
-Place = tuple[Any, Any]
-"""A container and a key or place in it."""
-
-
-def places(value: Any) -> Iterator[Place]:
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in pairs:
-        yield value, key
-        yield from places(part)
-
-
-def edit_value(whole: Any, edit: Edit) -> Any:
-    kind, first, second, chosen_value = edit
-    value = copy.deepcopy(VALUES[chosen_value])
-    found = list(places(whole))
-    if not found:
-        return value
-    top = [place for place in found if place[0] is whole]
-    holder, key = (top if second % 3 == 0 else found)[first % len(top if second % 3 == 0 else found)]
-    match kind:
-        case 0 | 1:
-            holder[key] = value
-        case 2:
-            del holder[key]
-        case 3 if isinstance(holder, dict):
-            holder[f"{key}x" if second & 1 else str(value)[:50]] = holder[key]
-        case 3:
-            holder.insert(key, holder[key])
-        case 4:
-            holder[key] = [holder[key]] if second & 1 else {"a": holder[key]}
-        case 5:
-            other, place = found[second % len(found)]
-            if not isinstance(other[place], dict | list):
-                holder[key] = other[place]
-        case _:
-            if isinstance(holder[key], list):
-                holder[key] = holder[key][: second % 3] if second & 1 else holder[key] * 2
-            else:
-                holder[key] = value
-    return whole
-
-
-def raw(text: str) -> str:
-    return re.sub(r'"@raw ((?:[^"\\]|\\.)*)"', lambda match: json.loads(f'"{match[1]}"'), text)
-
-
-def edited(content: bytes, format: Format, edits: Sequence[Edit], number: int) -> bytes:
-    """The example with these edits, of its values where it has a structure."""
-    match format:
-        case "json":
-            whole = json.loads(content)
-            for edit in edits:
-                whole = edit_value(whole, edit)
-            return raw(json.dumps(whole)).encode()
-        case "lines":
-            lines = content.splitlines()
-            chosen = number % len(lines)
-            lines[chosen] = edited(lines[chosen], "json", edits, number)
-            return b"\n".join(lines) + b"\n"
-        case _:
-            whole = tomllib.loads(content.decode())
-            for edit in edits:
-                whole = edit_value(whole, edit)
-            with contextlib.suppress(TypeError, ValueError, AttributeError):  # no TOML has that value
-                return raw(tomli_w.dumps(whole)).encode("utf-8", "surrogatepass")
-            return content
-
-
-@dataclass(frozen=True)
-class Input:
-    """Which of the examples is edited, and how."""
-
-    number: int
-    structured: bool
-    byte_edits: Sequence[Edit]
-    value_edits: Sequence[Edit]
-
-
-INPUTS = st.builds(
-    Input,
-    st.integers(0, 999),
-    st.booleans(),
-    st.lists(BYTE_EDITS, min_size=1, max_size=3),
-    st.lists(VALUE_EDITS, min_size=1, max_size=2),
-)
-
-
-def content_of(target: Target, drawn: Input) -> tuple[int, bytes]:
-    number = drawn.number % len(target.examples)
-    content, format = target.examples[number]
-    if format not in ("bytes", "text") and drawn.structured:
-        return number, edited(content, format, drawn.value_edits, drawn.number)
-    for edit in drawn.byte_edits:
-        content = edit_bytes(content, edit)
-    return number, content
-
-
-# ---- Trying
-
-
-class HangError(BaseException):
-    """No answer in time."""
-
-
-def _too_long(_: int, __: FrameType | None) -> None:
-    raise HangError(f"no answer in {LONGEST:g} s")
-
-
-@dataclass
-class Tally:
-    """What came of the inputs of one kind."""
-
-    tried: int = 0
-    refused: int = 0
-    slowest: float = 0.0
-    seconds: float = 0.0
-    failures: dict[str, tuple[str, bytes]] = field(default_factory=dict)
-    """By where they happened: what, and the first such input."""
-    often: Counter[str] = field(default_factory=Counter)
-
-
-def attempt(target: Target, drawn: Input, tally: Tally) -> None:
-    """Read one input, and note what came of it."""
-    number, content = content_of(target, drawn)
-    before = sorted(path.name for path in target.folder.iterdir())
-    start = time.perf_counter()
-    signal.setitimer(signal.ITIMER_REAL, LONGEST)
-    problem, place = "", ""
-    try:
-        target.read(number, content)
-    except UserError as error:
-        tally.refused += 1
-        said = str(error)
-        if not said.rstrip().endswith((".", "?")):
-            problem, place = f"no sentence: {said[:300]!r}", "sentence " + re.sub(r"\W|\d", "", said)[-20:]
-    except (Exception, HangError) as error:
-        frames = [each for each in traceback.extract_tb(error.__traceback__) if "unskew" in each.filename]
-        inside = frames[-1] if frames else traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{type(error).__name__} {Path(inside.filename).name}:{inside.lineno}"
-        problem = f"{type(error).__name__}: {str(error)[:300]} ({Path(inside.filename).name}:{inside.lineno})"
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    took = time.perf_counter() - start
-    tally.tried += 1
-    tally.seconds += took
-    tally.slowest = max(tally.slowest, took)
-    if not problem and sorted(path.name for path in target.folder.iterdir()) != before:
-        problem = place = "a file is left behind"
-    if problem:
-        tally.often[place] += 1
-        tally.failures.setdefault(place, (problem, content))
-
-
-@contextlib.contextmanager
-def prepared(kind: str) -> Iterator[Target]:
-    """The example of a kind, in a folder of its own, in this process's main thread."""
-    cache_before = os.environ.get("XDG_CACHE_HOME")
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        os.environ["XDG_CACHE_HOME"] = f"{temporary}/cache"
-        folder = Path(temporary, "input")
-        folder.mkdir()
-        old = signal.signal(signal.SIGALRM, _too_long)
-        try:
-            target = KINDS[kind][1](folder)
-            for number, (content, _) in enumerate(target.examples):
-                with (
-                    contextlib.suppress(UserError) if content.count(b"nowhere") else contextlib.nullcontext()
-                ):
-                    _expect_valid(target, number, content)
-            yield target
-        finally:
-            signal.signal(signal.SIGALRM, old)
-            if cache_before is None:
-                os.environ.pop("XDG_CACHE_HOME")
-            else:
-                os.environ["XDG_CACHE_HOME"] = cache_before
-
-
-def _expect_valid(target: Target, number: int, content: bytes) -> None:
-    with contextlib.suppress(UserError):
-        target.read(number, content)
-
-
-def explore(kind: str, inputs: int, seed: int) -> Tally:
-    """Try so many inputs of a kind."""
-    tally = Tally()
-    with prepared(kind) as target:
-
-        @hypothesis.seed(seed)
-        @hypothesis.settings(
-            max_examples=inputs,
-            deadline=None,
-            database=None,
-            derandomize=False,
-            phases=[hypothesis.Phase.generate],
-            suppress_health_check=list(hypothesis.HealthCheck),
-            verbosity=hypothesis.Verbosity.quiet,
-        )
-        @hypothesis.given(INPUTS)
-        def run(drawn: Input) -> None:
-            attempt(target, drawn, tally)
-
-        run()
-    return tally
-
-
-def shares(inputs: int, kinds: Sequence[str]) -> dict[str, int]:
-    """How many inputs each kind gets."""
-    total = sum(KINDS[kind][0] for kind in kinds)
-    return {kind: math.ceil(inputs * KINDS[kind][0] / total) for kind in kinds}
-
-
-def limit_memory() -> None:
-    """To what is taken now and MEMORY more."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
-    limit = pages * resource.getpagesize() + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-
-
-def with_atheris(kind: str, arguments: list[str]) -> None:
-    """Let atheris choose the edits by the code that they reach."""
-    try:
-        import atheris
-    except ImportError:
-        raise SystemExit("atheris is not installed: pip install atheris.") from None
-    tally = Tally()
-    with prepared(kind) as target:
-
-        @hypothesis.settings(database=None, deadline=None)
-        @hypothesis.given(INPUTS)
-        def run(drawn: Input) -> None:
-            attempt(target, drawn, tally)
-            assert not tally.failures, tally.failures
-
-        for each in gc.get_objects():
-            if type(each) is FunctionType and str(each.__module__).startswith("unskew."):
-                atheris.instrument_func(each)
-        atheris.Setup(
-            [sys.argv[0], "-max_len=4096", "-len_control=0", *arguments], run.hypothesis.fuzz_one_input
-        )
-        atheris.Fuzz()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--inputs", type=int, default=100_000)
-    parser.add_argument("--only", default="", help=f"kinds, separated by commas: {', '.join(KINDS)}")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--keep", type=Path, default=Path("fuzz-failures"), help="folder for inputs that failed"
-    )
-    parser.add_argument("--atheris", metavar="KIND", choices=KINDS)
-    parser.add_argument("rest", nargs="*", help="for atheris, after --")
-    chosen = parser.parse_args()
-    faulthandler.enable()
-    if chosen.atheris:
-        with_atheris(chosen.atheris, chosen.rest)
-        return
-    kinds = chosen.only.split(",") if chosen.only else list(KINDS)
-    settle({})  # whatever is imported late
-    real_runs()
-    draw("curves")(real_runs())
-    Image.init()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"{'kind':24}{'inputs':>9}{'refused':>9}{'failed':>8}{'slowest s':>11}{'inputs/s':>10}")
-    total, failed = Tally(), 0
-    for kind, inputs in shares(chosen.inputs, kinds).items():
-        limit_memory()
-        tally = explore(kind, inputs, chosen.seed)
-        total.tried += tally.tried
-        total.refused += tally.refused
-        total.seconds += tally.seconds
-        total.slowest = max(total.slowest, tally.slowest)
-        failed += sum(tally.often.values())
-        _row(kind, tally, sum(tally.often.values()))
-        for number, (place, (problem, content)) in enumerate(tally.failures.items()):
-            chosen.keep.mkdir(exist_ok=True)
-            (chosen.keep / f"{kind}-{number}").write_bytes(content)
-            print(f"    {tally.often[place]} x {problem}", flush=True)
-    _row("all", total, failed)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"seed {chosen.seed}; the largest memory was {grown:.0f} MB more than before the first input")
-    shutil.rmtree(real_runs().parent)
-    sys.exit(1 if failed else 0)
-
-
-def _row(kind: str, tally: Tally, failed: int) -> None:
-    speed = tally.tried / max(tally.seconds, 1e-9)
-    print(
-        f"{kind:24}{tally.tried:9,}{tally.refused:9,}{failed:8,}{tally.slowest:11.2f}{speed:10.0f}",
-        flush=True,
-    )
-
-
-if __name__ == "__main__":
-    main()
+"""By name, each kind's weight among all inputs, and the function that makes its examples."""

@@ -1,187 +1,45 @@
-"""What a person sees in the terminal."""
+"""Tables and lines about finished runs, for the terminal."""
 
 from __future__ import annotations
 
 import math
-import re
-import shlex
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from unskew import metrics
+from unskew.cli.terminal import LONGEST_NAME, Grid, listed, percent, shorten
 from unskew.comparison.statistics import SPREAD, site_statistics, summary_of
 from unskew.metrics import GROUPS, Difference
 from unskew.notation import span
-from unskew.record import Json, SiteRecord, Summary, SweepTime, Time
+from unskew.record import Json, SiteRecord, Summary
 from unskew.report.answer import Answer
 from unskew.report.differences import points, verdict
 from unskew.report.measures import mean_title
 from unskew.report.read import SavedRun
 from unskew.report.standings import TITLES
 
-Record = Mapping[str, Json]
-COMMANDS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
-"""Characters to which a terminal does more than show them."""
-
 LONGEST_BAR = 20
-LONGEST_NAME = 24  # of a class, where the terminal is too narrow for all of it
-WIDE, NARROW = 51, 42  # characters of a class table beside the name and the bar; titles in one line, in two
+WIDE, NARROW = 51, 42
+"""Characters of a class table without the name and the bar, with titles in one line and in two."""
 
 
-def say(line: str) -> None:
-    """On standard error, where answers for programs are not."""
-    screen = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    screen.print(line, soft_wrap=not screen.is_terminal)
-
-
-def say_next(*commands: str) -> None:
-    """What to do next, as the last lines of a command: each can be pasted."""
-    first, *more = commands
-    for line in (f"next: {first}", *(f"      {command}" for command in more)):
-        console().print(line, soft_wrap=True)
-
-
-def report_command(folder: Path) -> str:
-    """The command that writes the page about the runs in a folder, there."""
-    return _written("report", folder, folder / "report.html")
-
-
-def table_command(folder: Path) -> str:
-    """The command that writes the table of the runs in a folder, there."""
-    return _written("table", folder, folder / "table.tex")
-
-
-def _written(command: str, folder: Path, out: Path) -> str:
-    again = " --overwrite" if out.exists() else ""
-    return f"unskew {command} {shlex.quote(str(folder))} --out {shlex.quote(str(out))}{again}"
-
-
-def time_line(time: Time, rounds: int | None) -> str:
-    """Where the time of a run went, from the command to its answer. The number of rounds is None where some
-    of them were done before the command."""
-    if rounds is None:
-        return _sum(time.start, {"rounds": time.first_round + time.rounds, "end": time.end})
-    others = f"{rounds - 1} round{'s' * (rounds != 2)}"
-    later = {"first round": time.first_round, others: time.rounds, "end": time.end}
-    return _sum(time.start, {name: spent for name, spent in later.items() if name != "0 rounds"})
-
-
-def sweep_time_line(
-    time: SweepTime, summaries: Sequence[Summary], runs: int, *, side_by_side: bool = False
-) -> str:
-    """Where the time of several runs went, from the command to its answer."""
-    what = f"{runs} run{'s' * (runs > 1)}" + " side by side" * side_by_side
-    if not side_by_side:
-        first = round(sum(each.time.first_round for each in summaries), 1)
-        rest = round(sum(each.time.rounds for each in summaries), 1)
-        overhead = max(0.0, round(time.runs, 1) - first - rest)
-        what += f" (first rounds {first:.1f}, other rounds {rest:.1f}, overhead {overhead:.1f})"
-    return _sum(time.start, {what: time.runs, "end": time.end})
-
-
-def _sum(start: Mapping[str, float], later: Mapping[str, float]) -> str:
-    """The parts add up as they are printed."""
-    before = {name: round(spent, 1) for name, spent in start.items()}
-    after = {name: round(spent, 1) for name, spent in later.items()}
-    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in before.items())
-    total = sum(before.values()) + sum(after.values())
-    each = [f"start {sum(before.values()):.1f} ({parts})", *(_part(*pair) for pair in after.items())]
-    return f"time: {total:.1f} s = {' + '.join(each)}"
-
-
-def _part(name: str, spent: float) -> str:
-    """The seconds stand before what is in brackets."""
-    what, bracket, inside = name.partition(" (")
-    return f"{what} {spent:.1f}{bracket}{inside}"
-
-
-class Screen(Console):
-    """A terminal that shows names and notes, whatever their file says, as text alone: a character that would
-    be a command to the terminal becomes a question mark."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            text = segment.text
-            shown = text if segment.control or text.isprintable() else COMMANDS.sub("?", text)
-            yield Segment(shown, segment.style, segment.control)
-
-
-def console() -> Console:
-    """Standard output: as wide as the terminal, and wide enough for a table elsewhere."""
-    width = None if sys.stdout.isatty() else 140
-    # No markup: names and paths may hold square brackets.
-    return Screen(highlight=False, markup=False, emoji=False, width=width)
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table whose first column names the rows. Where it is wider than the terminal, as many columns as fit
-    stand side by side and the others below them, the names repeated."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str | Text]]
-    title: str = ""
-    words: int = 0
-    """How many of the last columns are words, from left to right."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = [
-            max(cell_len(str(cell)) for cell in column) for column in zip(self.heads, *self.rows, strict=True)
-        ]
-        name = min(widths[0], options.max_width // 2)
-        if self.title:
-            yield Text(self.title)
-        first = 1
-        while first < len(widths):
-            last, room = first + 1, options.max_width - name - 2 - widths[first]
-            while last < len(widths) and (room := room - 2 - widths[last]) >= 0:
-                last += 1
-            if first > 1:
-                yield Text()
-            yield self._part(range(first, last), name)
-            first = last
-
-    def _part(self, columns: Sequence[int], name: int) -> Table:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column(self.heads[0], width=name, overflow="fold")
-        for column in columns:
-            words = column >= len(self.heads) - self.words
-            table.add_column(self.heads[column], justify="left" if words else "right", no_wrap=True)
-        for row in self.rows:
-            cells = (row[0], *(row[column] for column in columns))
-            table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
-        return table
-
-
-def number(record: Json | Record, key: str) -> float | None:
-    """A number of a record; None where there is none, or none that is finite."""
-    value = record.get(key) if isinstance(record, Mapping) else None
+def _number(record: Json, key: str) -> float | None:
+    """Return a number of a record, or None if it is missing or not finite."""
+    value = record.get(key) if isinstance(record, dict) else None
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def percent(value: float | None, digits: int = 1) -> str:
-    if value is None or np.isnan(value):
-        return "-"
-    return f"{round(100 * value, digits) + 0.0:.{digits}f}"  # + 0.0: no minus before a zero
-
-
 def spread(values: Sequence[float | None]) -> str:
-    """Mean ± standard deviation (n-1) in percent; the value alone where there is one."""
+    """Return mean ± standard deviation (n-1) in percent; a single value without a deviation."""
     known = metrics.over_seeds(values)
     return "-" if known is None else metrics.plus_minus(known, scale=100)
 
 
 def class_table(run: SavedRun, width: int) -> Table:
-    """Every class: how well the final model knows it, and what it is to the clients."""
+    """Return a table of all classes: the final model's accuracy, and the number of clients in each group."""
     by_class = metrics.class_accuracy(np.array(summary_of(run).confusion))
     held = {name: mask.sum(axis=0) for name, mask in metrics.groups(run.counts).items()}
     names = max(len("class"), *map(len, run.classes))
@@ -204,7 +62,7 @@ def class_table(run: SavedRun, width: int) -> Table:
 
 
 def result_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
-    """One row per method, over the runs of its seeds."""
+    """Return the main results with a row per method, over the runs of its seeds."""
     validations = [summary_of(run).validation for _, runs in rows for run in runs]
     chose = any(each is not None for each in validations)
     stopped = any(each is not None and each.stopped is not None for each in validations)
@@ -241,11 +99,11 @@ def result_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
 
 
 SITES_SHOWN = 20
-"""Sites that a table has, of many those with the lowest accuracy."""
+"""The most sites in a table; of more, those with the lowest accuracy are shown."""
 
 
 def site_grid(summary: Summary) -> Grid | None:
-    """Every site: what it has, how well the final model does there, and what it lacks; None without sites."""
+    """Return a table of all sites: samples, results, and the classes they lack; None without sites."""
     sites = summary.sites
     if sites is None:
         return None
@@ -277,7 +135,7 @@ def site_grid(summary: Summary) -> Grid | None:
 
 
 def spread_line(summary: Summary) -> str:
-    """How equally the sites are served, in one line."""
+    """Return a line on how the accuracies of the sites are spread."""
     assert summary.sites is not None
     spread = summary.sites.spread
     line = (
@@ -290,7 +148,10 @@ def spread_line(summary: Summary) -> str:
 
 
 def compared_sites(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> list[Grid]:
-    """Methods against sites, over the seeds; of many sites the spread alone. Empty without sites."""
+    """Return tables of methods by sites, over the seeds; empty without sites.
+
+    If there are many sites, only the spread over them is shown.
+    """
     by_method = {name: site_statistics([summary_of(run) for run in runs]) for name, runs in rows}
     known = {name: sites for name, sites in by_method.items() if sites}
 
@@ -303,7 +164,7 @@ def compared_sites(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> list[Grid]
     shown = names if len(names) <= SITES_SHOWN else []
 
     def cell(found: Json) -> str:
-        mean, std = number(found, "mean"), number(found, "std")
+        mean, std = _number(found, "mean"), _number(found, "std")
         return "-" if mean is None else metrics.mean_and_std(mean, std, scale=100)
 
     def grid(key: str, title: str, more: Sequence[str]) -> Grid:
@@ -328,19 +189,8 @@ def compared_sites(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> list[Grid]
     return found
 
 
-def shorten(name: str) -> str:
-    """A name that is not too long for a cell."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-
-
-def listed(names: Sequence[str], most: int = 4) -> str:
-    """The first names, and how many more there are; a dash for none."""
-    more = [f"{len(names) - most} more"] if len(names) > most else []
-    return ", ".join([*map(shorten, names[:most]), *more]) or "-"
-
-
 def score_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
-    """Other scores of the final models, over the runs of each method's seeds."""
+    """Return other scores of the final models with a row per method, over its seeds."""
 
     def row(name: str, runs: Sequence[SavedRun]) -> list[str]:
         each = [summary_of(run) for run in runs]
@@ -360,7 +210,7 @@ def score_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
 
 
 def validation_line(summary: Summary) -> str:
-    """Which round was chosen, by what; empty without a validation set."""
+    """Return a line on the round that validation chose; empty without a validation set."""
     found = summary.validation
     if found is None:
         return ""
@@ -375,8 +225,11 @@ def validation_line(summary: Summary) -> str:
 
 
 def cost_grid(rows: Sequence[tuple[str, Sequence[SavedRun]]]) -> Grid:
-    """What each method computes, in rounds of FedAvg, and sends, over the seeds; where it was probed also
-    what a local update does to the client's classes, over the probed rounds, and what it took to find out."""
+    """Return what each method computes, in rounds of FedAvg, and what it sends, over its seeds.
+
+    If runs were probed the table also has the accuracy that local updates cost on the client's classes, and
+    the time of probing.
+    """
     probed = any(summary_of(run).probe_seconds is not None for _, runs in rows for run in runs)
 
     def row(name: str, runs: Sequence[SavedRun]) -> list[str]:
@@ -402,7 +255,7 @@ def mean(values: Sequence[float | None], form: str) -> str:
 
 
 def difference_grid(answer: Answer) -> Grid:
-    """Each method against the reference on the same seeds."""
+    """Return the differences of each method from the reference on the same seeds."""
 
     def cell(found: Difference | None) -> str:
         return "-" if found is None else points(found) + "*" * found.settled
@@ -418,7 +271,7 @@ FOREST = 25
 
 
 def forest_grid(answer: Answer) -> Grid:
-    """The closing lines of a comparison: a forest plot of the first measure, with its verdicts."""
+    """Return a forest plot of the first measure, with a verdict for each method."""
     main = answer.main[0]
     found = {each.name: each.differences[main] for each in answer.others}
     ends = [end for one in found.values() if one and one.interval for end in one.interval]
@@ -432,7 +285,7 @@ def forest_grid(answer: Answer) -> Grid:
 
 
 def forest_line(found: Difference, low: float, high: float) -> str:
-    """An interval between two ends, a filled circle where it is settled, and the place of no difference."""
+    """Draw an interval on a line from `low` to `high` that marks 0; its circle is filled if it is settled."""
     if found.interval is None or high <= low:
         return ""
 
@@ -450,7 +303,7 @@ def forest_line(found: Difference, low: float, high: float) -> str:
 
 
 def mean_drop(run: SavedRun, group: str) -> float | None:
-    """What a local update costs on the client's classes of the kind, over the probed rounds."""
+    """Return the mean accuracy that local updates cost on a group of classes, over the probed rounds."""
     found = [getattr(probe.groups, group) for probe in run.probes]
     drops = [stages.drop for stages in found if stages is not None and stages.drop is not None]
     return float(np.mean(drops)) if drops else None

@@ -1,0 +1,232 @@
+"""Groups the lines in docs/results/raw into settings, networks, methods and seeds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from unskew import metrics, models
+from unskew.advice import evidence
+from unskew.advice.evidence import MethodResult, NetworkResult, SeedResult, Setting
+from unskew.advice.facts import SkewFacts, mean_of
+from unskew.experiment import Experiment, MethodSpec, brief_skew
+from unskew.method import Method, plain_loss
+from unskew.methods.assemble import assemble
+from unskew.notation import flatten, write_parts
+from unskew.record import is_tunable
+from unskew.report.grouping import conditions_of
+from unskew.types import Server
+
+RAW = Path(__file__).with_name("raw")
+
+Line = dict[str, Any]
+TITLE = ("data.name", "skew.recipe", "skew.clients", "skew.seed", "budget.cohort")
+"""Settings that the title of a setting names."""
+
+
+def raw_lines() -> list[Line]:
+    """Read the lines of all files, each run once."""
+    lines = [
+        json.loads(text) for path in sorted(RAW.glob("*.jsonl")) for text in path.read_text().splitlines()
+    ]
+    return list({each["identity"]: each for each in lines}.values())
+
+
+def settings_of(lines: Iterable[Line]) -> list[Setting]:
+    """Group runs by setting, network, method and seed."""
+    pairs = [(line, resolve(line["experiment"])) for line in lines]
+    groups: dict[str, list[tuple[Line, Line]]] = {}
+    for line, resolved in pairs:
+        groups.setdefault(
+            text_of({k: v for k, v in shared(resolved).items() if not is_tunable(k)}), []
+        ).append((line, resolved))
+    parts = [part for group in groups.values() for part in _by_tuned(group)]
+    found = [_setting(part) for part in parts]
+    return sorted(_with_distinct_titles(found), key=_order)
+
+
+def _with_distinct_titles(settings: Sequence[Setting]) -> list[Setting]:
+    """Return settings with the differences added to titles that would be the same."""
+    found = []
+    for each in settings:
+        alike = [other.settings for other in settings if other.title == each.title]
+        differs = {
+            key: value
+            for key, value in each.settings.items()
+            if any(other.get(key) != value for other in alike)
+        }
+        found.append(replace(each, title=", ".join(filter(None, (each.title, evidence.in_words(differs))))))
+    return found
+
+
+def _order(setting: Setting) -> tuple[bool, str, float, str]:
+    """Return a key that sorts settings with enough seeds for claims first, then by dataset, most skewed
+    first."""
+    return setting.seeds < metrics.FEWEST, setting.data, -setting.facts.vacant, setting.title
+
+
+def resolve(experiment: Mapping[str, Any]) -> Line:
+    """Return the tables of an experiment with defaults for settings that did not exist when it ran."""
+    without = {**experiment, "seed": 1, "skew": {**experiment["skew"], "seed": 1}}
+    resolved: Line = json.loads(_resolved(text_of(without)))
+    return resolved | {
+        "seed": experiment["seed"],
+        "skew": resolved["skew"] | {"seed": experiment["skew"]["seed"]},
+    }
+
+
+@cache
+def _resolved(text: str) -> str:
+    """Do the part of `resolve` that is the same for all seeds, from text to text."""
+    resolved = Experiment(**json.loads(text)).model_dump(mode="json", exclude_none=True)
+    resolved["model"] = models.MODELS[resolved["model"]["name"]].defaults | resolved["model"]
+    return json.dumps(resolved)
+
+
+def shared(resolved: Line) -> dict[str, Any]:
+    """Return the settings that runs of all methods and networks have in common, by path."""
+    seed = resolved["skew"].get("seed", resolved["seed"])
+    conditions = {
+        key: value for key, value in conditions_of(resolved).items() if not key.startswith("model.")
+    }
+    # A partition that is the same for all seeds is another condition than one that follows the seed.
+    return conditions | ({} if seed == resolved["seed"] else {"skew.seed": seed})
+
+
+def _by_tuned(group: Sequence[tuple[Line, Line]]) -> list[list[tuple[Line, Line]]]:
+    """Split runs whose method has several values of a tunable setting; these are settings of their own.
+
+    Runs stay together if their tunable settings differ only between methods or networks.
+    """
+    values: dict[str, set[str]] = {}
+    for _, resolved in group:
+        values.setdefault(text_of([resolved["method"], resolved["model"]]), set()).add(
+            text_of(_tuned(resolved))
+        )
+    if all(len(each) == 1 for each in values.values()):
+        return [list(group)]
+    apart: dict[str, list[tuple[Line, Line]]] = {}
+    for line, resolved in group:
+        apart.setdefault(text_of(_tuned(resolved)), []).append((line, resolved))
+    return list(apart.values())
+
+
+def _tuned(resolved: Line) -> dict[str, Any]:
+    return {key: value for key, value in shared(resolved).items() if is_tunable(key)}
+
+
+def text_of(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
+    common = Counter(text_of(_tuned(resolved)) for _, resolved in group).most_common(1)[0][0]
+    conditions = shared(group[0][1]) | json.loads(common)
+    defaults = dict(flatten(Experiment(precision="fp32").model_dump(mode="json", exclude_none=True)))
+    settings = {key: value for key, value in conditions.items() if value != defaults.get(key)}
+    settings["skew.recipe"] = brief_skew(conditions["skew.recipe"])
+    settings |= {key: conditions[key] for key in ("data.name", "skew.clients", "budget.cohort")}
+    cohort = (
+        "all in every round"
+        if settings["budget.cohort"] == "all"
+        else f"{settings['budget.cohort']} per round"
+    )
+    fixed = f", one partition (seed {settings['skew.seed']})" if "skew.seed" in settings else ""
+    facts = [SkewFacts(**line["skew"]) for line, _ in group]
+    networks: dict[str, list[tuple[Line, Line]]] = {}
+    for line, resolved in group:
+        networks.setdefault(text_of(resolved["model"]), []).append((line, resolved))
+    return Setting(
+        title=f"{settings['data.name']}, {settings['skew.recipe']}, {settings['skew.clients']} clients, "
+        f"{cohort}{fixed}",
+        budget=_budget(conditions, settings),
+        settings=settings,
+        data=settings["data.name"],
+        skew=settings["skew.recipe"],
+        facts=mean_of(facts),
+        devices=sorted({line["device"] for line, _ in group}),
+        commits=sorted({line["commit"] for line, _ in group}),
+        networks=sorted(
+            (_network(part, conditions) for part in networks.values()),
+            key=lambda each: (len(each.changed), each.title),
+        ),
+    )
+
+
+def _budget(conditions: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Return the budget in words, with all other settings that differ from their defaults."""
+    usual = ("rounds", "epochs", "steps", "batch_size", "lr")
+    each = {
+        f"budget.{name}": conditions[f"budget.{name}"] for name in usual if f"budget.{name}" in conditions
+    }
+    return evidence.in_words(each | {key: value for key, value in settings.items() if key not in TITLE})
+
+
+def _network(group: Sequence[tuple[Line, Line]], conditions: Mapping[str, Any]) -> NetworkResult:
+    model = group[0][1]["model"]
+    known = models.MODELS[model["name"]]
+    defaults = Experiment().model.model_dump(mode="json") | known.defaults | {"norm": known.norms[0]}
+    changed = {
+        f"model.{key}": value for key, value in model.items() if key != "name" and value != defaults.get(key)
+    }
+    methods: dict[str, dict[int, tuple[Line, Line]]] = {}
+    # If a seed ran twice the first run counts, so that reported numbers do not change by chance.
+    for line, resolved in sorted(group, key=lambda each: each[0]["started"]):
+        methods.setdefault(text_of(resolved["method"]), {}).setdefault(resolved["seed"], (line, resolved))
+    found = [_method(seeds, conditions) for seeds in methods.values()]
+    return NetworkResult(
+        title=", ".join(filter(None, (model["name"], evidence.in_words(changed)))),
+        name=model["name"],
+        changed=changed,
+        methods=sorted(found, key=lambda each: (each.client != "fedavg", each.client, each.server)),
+    )
+
+
+def _method(seeds: Mapping[int, tuple[Line, Line]], conditions: Mapping[str, Any]) -> MethodResult:
+    _, resolved = next(iter(seeds.values()))
+    spec = Experiment(**resolved).method
+    client, server, own = split(spec.parts())
+    return MethodResult(
+        name=spec.brief(),
+        client=client,
+        server=server,
+        own_server=own,
+        tuned={key: value for key, value in _tuned(resolved).items() if value != conditions.get(key)},
+        seeds={seed: _seed(line) for seed, (line, _) in sorted(seeds.items())},
+    )
+
+
+def _seed(line: Line) -> SeedResult:
+    measured = {name: line["last_rounds"][name] for name in evidence.GOALS}
+    return SeedResult(
+        **measured,
+        last=line["accuracy"].get("best_by_validation", line["accuracy"]["last"]),
+        traffic=line["traffic"]["up"] + line["traffic"]["down"],
+        work=line["work"],
+        seconds=line["seconds"] and round(line["seconds"]["total"], 1),
+    )
+
+
+def split(parts: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, bool]:
+    """Split a method into the parts that change clients and those that change the server.
+
+    The third value says whether one part has both a loss and a server, so that FedAvg cannot have that
+    server.
+    """
+    at_client, at_server, own = {}, {}, False
+    for name, options in parts.items():
+        made, _ = assemble({name: options})
+        changed = MethodSpec(name=name, **options).changed()
+        if not isinstance(made, Method) or (made.loss is not plain_loss and made.server != Server()):
+            own = True
+            at_client |= changed
+        elif made.server != Server():
+            at_server |= changed
+        elif made != Method():
+            at_client |= changed
+    return write_parts(at_client) or "fedavg", write_parts(dict(sorted(at_server.items()))), own
