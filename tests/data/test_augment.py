@@ -14,7 +14,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import ndimage
 from torch import Tensor
 
-from unskew.data.augment import POLICY, RANGES, Augment, Op, autoaugment, normalise, recolour, resample
+from unskew.data.augment import Augment, normalise
+from unskew.data.autoaugment import POLICY, RANGES, Op, autoaugment, recolour, resample
 from unskew.errors import UserError
 from unskew.types import Inputs
 
