@@ -18,9 +18,9 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from unskew import models, notebook, record
+from unskew.data.arrays import Array, to_array, to_bytes
 from unskew.data.bounded import check_regular
 from unskew.data.columns import CellValue, Columns, InputColumn, Rows, cell_of
-from unskew.data.own import Array, to_array, to_bytes
 from unskew.data.words import Words, tokenise
 from unskew.errors import UserError, unknown
 from unskew.parts.architecture import MakeModule, rebuild

@@ -16,8 +16,10 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
 from unskew.data import Dataset, federate, join, load
+from unskew.data.arrays import from_arrays, from_npz, from_torch, stratified
 from unskew.data.columns import Columns
-from unskew.data.own import distinct_names, from_arrays, from_folder, from_npz, from_torch, stratified
+from unskew.data.image_folders import from_folder
+from unskew.data.names import distinct_names
 from unskew.data.tables import from_csv, read_rows
 from unskew.errors import UserError
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from unskew.cli import options
 from unskew.cli.show import console
 from unskew.data import Federation
-from unskew.data.own import shortened
+from unskew.data.names import shortened
 from unskew.data.sources import absolute
 from unskew.errors import UserError
 from unskew.experiment import Experiment, brief_skew, load_data, partition

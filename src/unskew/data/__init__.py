@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from unskew.data import sources
+from unskew.data.arrays import from_arrays, from_npz, from_torch
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
+from unskew.data.image_folders import from_folder
 from unskew.data.join import join
 from unskew.data.manifest import Partition, partition_of
-from unskew.data.own import distinct_names, from_arrays, from_folder, from_npz, from_torch
+from unskew.data.names import distinct_names
 from unskew.data.sources.leaf import from_leaf
 from unskew.data.tables import from_csv
 from unskew.notation import items, joined, named, path_of

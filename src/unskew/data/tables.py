@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from unskew.data.arrays import from_arrays, number_owners, stratified
 from unskew.data.bounded import check_regular
 from unskew.data.columns import (
     NAMELESS,
@@ -25,7 +26,7 @@ from unskew.data.columns import (
     learn,
 )
 from unskew.data.dataset import Dataset
-from unskew.data.own import distinct_names, from_arrays, number_owners, shortened, stratified
+from unskew.data.names import distinct_names, shortened
 from unskew.data.parquet import is_parquet, parquet_header, parquet_rows
 from unskew.errors import UserError, unknown
 from unskew.notation import in_order

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from unskew.data.arrays import Array, from_arrays, npz_arrays
 from unskew.data.dataset import Dataset, Split
 from unskew.data.manifest import Ints, Partition
-from unskew.data.own import Array, from_arrays, npz_arrays, shortened
+from unskew.data.names import shortened
 from unskew.data.partitions.pool import PartitionSeed
 from unskew.data.sources import TABLES, load
 from unskew.data.tables import ColumnRoles, read_table

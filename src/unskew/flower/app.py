@@ -15,9 +15,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from unskew.data.arrays import stratified
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
-from unskew.data.own import stratified
 from unskew.data.sources import load
 from unskew.data.validation import NONE, read_validation
 from unskew.errors import Interrupted, UserError

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from unskew.data.arrays import from_npz
 from unskew.data.dataset import Dataset
-from unskew.data.own import from_folder, from_npz
+from unskew.data.image_folders import from_folder
 from unskew.data.sources.ag_news import ag_news
 from unskew.data.sources.cifar import cifar10, cifar100
 from unskew.data.sources.digits import digits

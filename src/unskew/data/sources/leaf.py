@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from unskew.data.arrays import from_arrays
 from unskew.data.bounded import check_regular
 from unskew.data.cache import Arrays, cached
 from unskew.data.dataset import Dataset
 from unskew.data.images import channel_stats
-from unskew.data.own import from_arrays
 from unskew.data.sources.files import LabelArray, check_labels, damaged, read, to_split
 from unskew.errors import UserError
 
