@@ -12,7 +12,7 @@ import torch
 import unskew as package
 from unskew import Budget, Trial, UserError, engines, metrics
 from unskew.data.columns import FEWEST_ROWS, Columns
-from unskew.data.sources import absolute
+from unskew.data.loading import absolute
 from unskew.data.tables import from_csv, read_rows
 from unskew.methods import METHODS
 from unskew.record import MOST_SITES

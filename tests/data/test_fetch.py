@@ -16,8 +16,9 @@ import pytest
 from layouts import idx, noise, write_cifar10
 from rich.console import Console
 
+from unskew.data import load
 from unskew.data.fetch import DOWNLOADS, Download, fetch, progress_bar
-from unskew.data.sources import SOURCES, load
+from unskew.data.sources import SOURCES
 from unskew.errors import UserError
 
 

@@ -34,11 +34,12 @@ from layouts import (
 )
 from sklearn.datasets import load_digits
 
+from unskew.data import load
 from unskew.data.cache import keep
 from unskew.data.federation import federate
 from unskew.data.fetch import DOWNLOADS
 from unskew.data.images import channel_stats
-from unskew.data.sources import SOURCES, available, data_folder, load
+from unskew.data.sources import SOURCES, available, data_folder
 from unskew.errors import UserError
 
 real = pytest.mark.skipif(not os.environ.get("UNSKEW_DATA"), reason="UNSKEW_DATA names no data folder")

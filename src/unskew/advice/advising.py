@@ -18,8 +18,9 @@ from unskew.advice.facts import Contrast, SkewFacts, contrasts, measure
 from unskew.advice.verdict import Candidate, ChosenCandidate, Verdict, in_setting
 from unskew.data.federation import Federation
 from unskew.data.importers import Import
+from unskew.data.loading import OWN
 from unskew.data.partitions import own_skew, parse_skew, write_skew
-from unskew.data.sources import OWN, SOURCES, spelled
+from unskew.data.sources import SOURCES, spelled
 from unskew.errors import UserError, unknown, whole_number
 from unskew.notation import joined, named
 from unskew.record import Json

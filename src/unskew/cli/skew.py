@@ -12,8 +12,8 @@ from rich.text import Text
 from unskew.cli import options
 from unskew.cli.show import console
 from unskew.data import Federation
+from unskew.data.loading import absolute
 from unskew.data.names import shortened
-from unskew.data.sources import absolute
 from unskew.errors import UserError
 from unskew.experiment import Experiment, brief_skew, load_data, partition
 from unskew.notation import short_data

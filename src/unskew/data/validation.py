@@ -11,10 +11,10 @@ import torch
 
 from unskew.data.arrays import Array, from_arrays, npz_arrays
 from unskew.data.dataset import Dataset, Split
+from unskew.data.loading import TABLES, load_one
 from unskew.data.manifest import Ints, Partition
 from unskew.data.names import shortened
 from unskew.data.partitions.pool import PartitionSeed
-from unskew.data.sources import TABLES, load
 from unskew.data.tables import ColumnRoles, read_table
 from unskew.errors import UserError, require
 from unskew.notation import Item, Option, items, named, path_of, read_options
@@ -140,7 +140,7 @@ def read_validation(word: str, dataset: Dataset, folder: Path | None = None) -> 
         both = (arrays["x"], _by_name(arrays["y"], dataset)) * 2
         other = from_arrays(*both, name=path.stem, classes=dataset.classes)
         return from_dataset(replace(other, test=replace(other.test, owners=None)), dataset, parts=1)
-    return from_dataset(load(word, folder), dataset)
+    return from_dataset(load_one(word, folder), dataset)
 
 
 def _by_name(labels: Array, dataset: Dataset) -> Array:

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from unskew.data.arrays import stratified
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
-from unskew.data.sources import load
+from unskew.data.loading import load_one
 from unskew.data.validation import NONE, read_validation
 from unskew.errors import Interrupted, UserError
 from unskew.experiment import Experiment, MethodSpec, load_data, method_table, partition, prepare, put
@@ -176,7 +176,7 @@ def _own_site(text: str, experiment: Experiment, config: Config, folder: Path | 
                 "unskew.data.from_arrays(x, y)."
             )
     elif form is None:
-        data = load(text)
+        data = load_one(text)
     else:
         data, tests = _read_like(text, dataset_of_form(form, experiment.data.name), config)
     if isinstance(data, Federation):
