@@ -17,7 +17,8 @@ from layouts import idx, noise, write_cifar10
 from rich.console import Console
 
 from unskew.data import load
-from unskew.data.fetch import DOWNLOADS, Download, fetch, progress_bar
+from unskew.data.downloads import DOWNLOADS, Download
+from unskew.data.fetch import fetch, progress_bar
 from unskew.data.sources import SOURCES
 from unskew.errors import UserError
 

@@ -36,8 +36,8 @@ from sklearn.datasets import load_digits
 
 from unskew.data import load
 from unskew.data.cache import keep
+from unskew.data.downloads import DOWNLOADS
 from unskew.data.federation import federate
-from unskew.data.fetch import DOWNLOADS
 from unskew.data.images import channel_stats
 from unskew.data.sources import SOURCES, available, data_folder
 from unskew.errors import UserError
