@@ -20,7 +20,8 @@ from unskew.data.arrays import from_arrays, from_npz, from_torch, stratified
 from unskew.data.columns import Columns
 from unskew.data.image_folders import from_folder
 from unskew.data.names import distinct_names
-from unskew.data.tables import from_csv, read_rows
+from unskew.data.table_dataset import from_csv
+from unskew.data.tables import read_rows
 from unskew.errors import UserError
 
 Y = np.arange(20) % 2

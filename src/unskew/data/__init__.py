@@ -11,7 +11,7 @@ from unskew.data.join import join
 from unskew.data.loading import load
 from unskew.data.manifest import Partition, partition_of
 from unskew.data.sources.leaf import from_leaf
-from unskew.data.tables import from_csv
+from unskew.data.table_dataset import from_csv
 
 __all__ = [
     "Augment",

@@ -21,7 +21,7 @@ CHUNK = 1 << 18
 
 
 def is_unpacked(target: Path, names: tuple[str, ...]) -> bool:
-    """Say whether the folder holds all of `names`; raise a UserError if it holds some files but not all these."""
+    """Say whether the folder holds all of `names`; raise a UserError if it holds some but not all."""
     if not target.exists() or not any(target.iterdir()):
         return False
     for name in names:

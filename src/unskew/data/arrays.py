@@ -69,10 +69,8 @@ def from_arrays(
         if mine is not None and len(mine) != len(have):
             raise UserError(f"'{name}' has {len(mine)} {what} for {len(have)} samples: give one each.")
     if len(inputs) == 1:
-        cells = labels[0]
-        if holders[0] is not None:
-            cells = cells + len(names) * np.unique(holders[0], return_inverse=True)[1]
-        train, test = stratified(cells, test_fraction, seed)
+        groups = by_class_and_owner(labels[0], holders[0], len(names))
+        train, test = stratified(groups, test_fraction, seed)
         inputs = [inputs[0][train], inputs[0][test]]
         labels = [labels[0][train], labels[0][test]]
         holders = [None if holders[0] is None else holders[0][part] for part in (train, test)]
@@ -226,6 +224,14 @@ def read_torch(dataset: torch.utils.data.Dataset[Any], name: str) -> tuple[Image
     if not rows:
         raise UserError(f"'{name}' is empty: at least one sample is needed.")
     return layout, np.stack(rows), np.array(labels)
+
+
+def by_class_and_owner(
+    labels: npt.NDArray[np.int64], owners: Array | None, classes: int
+) -> npt.NDArray[np.int64]:
+    """Number the pairs of class and owner, and return the number of each sample's pair; without owners, the
+    labels themselves."""
+    return labels if owners is None else labels + classes * np.unique(owners, return_inverse=True)[1]
 
 
 def stratified(labels: npt.NDArray[np.int64], fraction: float, seed: int) -> tuple[Array, Array]:

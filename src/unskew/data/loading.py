@@ -20,7 +20,7 @@ from unskew.data.join import join
 from unskew.data.names import distinct_names
 from unskew.data.sources import SOURCES, data_folder, spelled
 from unskew.data.sources.leaf import from_leaf
-from unskew.data.tables import TablePart, from_csv, from_tables
+from unskew.data.table_dataset import TablePart, from_csv, from_tables
 from unskew.errors import UserError, unknown
 from unskew.notation import Item, Option, items, joined, named, path_of, read_options, without
 

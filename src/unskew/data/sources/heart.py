@@ -10,7 +10,8 @@ from typing import Literal
 from unskew.data.columns import CellValue, InputColumn, Scale
 from unskew.data.dataset import Dataset
 from unskew.data.sources.files import read
-from unskew.data.tables import ColumnRoles, Table, chosen, dataset_of, owned
+from unskew.data.table_dataset import dataset_of
+from unskew.data.tables import ColumnRoles, Table, chosen, owned
 
 HOSPITALS = {
     "Cleveland": "cleveland",
