@@ -36,19 +36,18 @@ def from_arrays(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Arrays or tensors as a dataset.
+    """Make a dataset of arrays or tensors.
 
     x: images [n, H, W], [n, H, W, channels] or [n, channels, H, W] of whole numbers 0..255 or of floats in
-    0..1;
-       or a table [n, features] of any numbers, which becomes float32.
-    layout: "hwc" or "chw", needed only where neither axis, or both, could be the 1 or 3 channels.
+       0..1; or a table [n, features] of any numbers, which becomes float32.
+    layout: "hwc" or "chw", needed only if neither axis, or both, could be the 1 or 3 channels.
     y: class numbers 0..C-1, or names, which become numbers in alphabetical order.
-    classes: their names; without them every class number up to the largest must occur.
-    owners: who owns each sample (sites, writers), as numbers or names: the skew `natural` makes a client of
-    each. owners_test: the same for x_test.
-    Without x_test, y_test a stratified `test_fraction` of each class, and of each owner, is cut off, drawn
-    with `seed`.
-    Mean and std of images are those of the training split.
+    classes: the names of the classes; without them every class number up to the largest must occur.
+    owners: the owner of each sample (a site, a writer), as a number or name: the skew `natural` makes one
+       client of each owner. owners_test: the same for x_test.
+
+    Without x_test and y_test, `test_fraction` of the samples of each class and owner is drawn with `seed` and
+    cut off for testing. Mean and std of images are those of the training split.
     """
     if (x_test is None) != (y_test is None):
         raise UserError(f"'{name}' has only one of x_test and y_test: give both or none.")
@@ -64,17 +63,17 @@ def from_arrays(
         raise UserError(
             f"'{name}' has owners_test without owners and x_test: give all three, or leave it out."
         )
-    holders = [None if each is None else owner_texts(to_array(each), name) for each in (owners, owners_test)]
-    for mine, have, what in zip(holders, labels, ("owners", "owners_test"), strict=False):
+    owned_by = [None if each is None else owner_texts(to_array(each), name) for each in (owners, owners_test)]
+    for mine, have, what in zip(owned_by, labels, ("owners", "owners_test"), strict=False):
         if mine is not None and len(mine) != len(have):
             raise UserError(f"'{name}' has {len(mine)} {what} for {len(have)} samples: give one each.")
     if len(inputs) == 1:
-        groups = by_class_and_owner(labels[0], holders[0], len(names))
+        groups = by_class_and_owner(labels[0], owned_by[0], len(names))
         train, test = stratified(groups, test_fraction, seed)
         inputs = [inputs[0][train], inputs[0][test]]
         labels = [labels[0][train], labels[0][test]]
-        holders = [None if holders[0] is None else holders[0][part] for part in (train, test)]
-    numbers, owner_names = number_owners(holders)
+        owned_by = [None if owned_by[0] is None else owned_by[0][part] for part in (train, test)]
+    numbers, owner_names = number_owners(owned_by)
     splits = [
         Split(torch.from_numpy(a), torch.from_numpy(b), None if c is None else torch.from_numpy(c))
         for a, b, c in zip(inputs, labels, numbers, strict=True)
@@ -84,7 +83,7 @@ def from_arrays(
 
 
 def owner_texts(owners: Array, name: str) -> Array:
-    """The names of the owners, an array of texts."""
+    """Return the owner of every sample as a text; refuse a sample without one."""
     if owners.ndim != 1 or owners.dtype.kind not in "biuUO":
         raise UserError(
             f"'{name}' has owners of type {owners.dtype}: give a number or a name per sample, [n]."
@@ -98,15 +97,17 @@ def owner_texts(owners: Array, name: str) -> Array:
 
 
 def is_nothing(value: object) -> bool:
-    """Whether this stands where a name should be: None, NaN, or a text of blanks."""
+    """Say whether a value is missing rather than a name: None, NaN, or a text of blanks."""
     return value is None or value != value or (isinstance(value, str) and not value.strip())
 
 
 def number_owners(
     splits: Sequence[Array | None], order: Sequence[str] = ()
 ) -> tuple[list[npt.NDArray[np.int64] | None], tuple[str, ...]]:
-    """The owners of a training and a test split as numbers, and their names: those who own training samples
-    first, so that none of them is without any, in the order given or in that of their names."""
+    """Number the owners of a training and a test split; return the numbers and the owners' names.
+
+    Owners of training samples come first, so that owners 0..k-1 all have some. Within each split, those in
+    `order` come first, and the others follow by name."""
     known: dict[str, int] = {}
     for split in splits:
         found = set() if split is None else set(split.tolist())
@@ -121,8 +122,8 @@ def number_owners(
 def from_npz(
     path: Path, *, layout: ImageLayout | None = None, test_fraction: float = 0.2, seed: int = 0
 ) -> Dataset:
-    """An .npz file with x_train, y_train, x_test, y_test, or with x, y; see `from_arrays`. It may name who
-    owns each sample: owners_train (or owners) and owners_test, or owners."""
+    """Make a dataset of an .npz file with x_train, y_train, x_test, y_test, or with x, y; see `from_arrays`.
+    The file may have the owner of each sample: owners_train (or owners) and owners_test, or owners."""
     path = Path(path)
     arrays = npz_arrays(path)
     for keys in (("x_train", "y_train", "x_test", "y_test"), ("x", "y")):
@@ -145,7 +146,7 @@ def from_npz(
 
 
 def npz_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file, by name."""
+    """Read the arrays of an .npz file by name; raise a UserError if it cannot be read."""
     try:
         check_regular(path)
         return read_npz(path)
@@ -172,11 +173,11 @@ def from_torch(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Map-style torch datasets of (image or row, class number), read once.
+    """Make a dataset of map-style torch datasets of (image or row, class number), which are read once.
 
-    Images are Pillow images, arrays, or tensors [channels, H, W] in 0..1 (what ToTensor gives: leave out
+    Images are Pillow images, arrays, or tensors [channels, H, W] in 0..1 (as from ToTensor; leave out
     Normalize and random augmentation, which unskew does itself). Rows are one-dimensional.
-    owners, owners_test: who owns each sample of `train` and of `test`; see `from_arrays`."""
+    owners, owners_test: the owner of each sample of `train` and of `test`; see `from_arrays`."""
     layout, x, y = read_torch(train, name)
     x_test = y_test = None
     if test is not None:
@@ -197,6 +198,7 @@ def from_torch(
 
 
 def read_torch(dataset: torch.utils.data.Dataset[Any], name: str) -> tuple[ImageLayout | None, Array, Array]:
+    """Read a torch dataset; return the layout of its images, if that is known, the inputs and the labels."""
     if not hasattr(dataset, "__len__"):
         raise UserError(f"'{name}' has no length: give a map-style torch dataset.")
     rows: list[Array] = []
@@ -235,8 +237,8 @@ def by_class_and_owner(
 
 
 def stratified(labels: npt.NDArray[np.int64], fraction: float, seed: int) -> tuple[Array, Array]:
-    """Indices of a training and a test split, in order. Each class gives round(fraction · n_c) test
-    samples, but at least one and never its last one."""
+    """Draw a test split; return the indices of the training and of the test samples, in order. Each class
+    gives round(fraction · n_c) of its n_c samples for testing: at least one, but it always keeps one."""
     if not 0 < fraction < 1:
         raise UserError(f"test_fraction is {fraction}: give a value between 0 and 1.")
     if seed < 0:
@@ -258,19 +260,19 @@ def to_array(values: Array | Tensor | Sequence[int] | Sequence[str]) -> Array:
         return values.numpy()
     try:
         if isinstance(values, list | tuple) and any(each is None or each != each for each in values):
-            return np.array(values, object)  # among names, NumPy would make a name of what is none
+            return np.array(values, object)  # among names, NumPy would turn None into the name 'None'
         return np.asarray(values)
     except ValueError:
         raise UserError("the samples are not all of one shape: give numbers of one shape.") from None
 
 
 def to_inputs(x: Array | Tensor, name: str, layout: ImageLayout | None) -> Array:
-    """Images as uint8 [n, channels, H, W], tables as float32 [n, features]."""
+    """Convert images to uint8 [n, channels, H, W], and tables to float32 [n, features]."""
     array = to_array(x)
     if array.dtype.kind not in "buif":
         raise UserError(f"'{name}' has inputs of type {array.dtype}: give numbers.")
     if array.ndim == 2:
-        with np.errstate(over="ignore"):  # what overflows becomes infinite, which Dataset reports
+        with np.errstate(over="ignore"):  # overflow gives infinite values, which Dataset reports
             return np.ascontiguousarray(array, np.float32)
     if array.ndim not in (3, 4):
         raise UserError(
@@ -312,7 +314,7 @@ def to_bytes(images: Array, name: str) -> npt.NDArray[np.uint8]:
 
 
 def _whole_numbers(labels: Array) -> Array:
-    """Labels that are Python's whole numbers as NumPy's."""
+    """Convert an array of Python's whole numbers to int64; return any other array as it is."""
     whole = labels.dtype.kind == "O" and all(type(each) is int for each in labels.flat)
     return labels.astype(np.int64) if whole and labels.size else labels
 
@@ -320,7 +322,7 @@ def _whole_numbers(labels: Array) -> Array:
 def to_labels(
     given: list[Array], name: str, classes: Sequence[str] | None
 ) -> tuple[list[npt.NDArray[np.int64]], tuple[str, ...]]:
-    """Label arrays as int64 0..C-1, and the classes' names."""
+    """Convert arrays of labels to class numbers 0..C-1, int64; return them and the names of the classes."""
     given = [_whole_numbers(labels) for labels in given]
     for labels in given:
         if labels.ndim != 1:

@@ -10,7 +10,8 @@ from unskew.errors import UserError
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The names of folders, and of files without suffix, with as many folders before as tell them apart."""
+    """Return the names of folders, and of files without their suffix, each with as many parent folders as it
+    takes to make all of them different."""
     resolved = [path.resolve() for path in paths]
     if len(set(resolved)) < len(resolved):
         twice = next(path for path, each in zip(paths, resolved, strict=True) if resolved.count(each) > 1)
@@ -25,7 +26,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 
 
 def shortened(names: Iterable[str], most: int = 6) -> str:
-    """The first names, and how many more there are."""
+    """Join the first names by commas, and say how many more there are."""
     names = list(names)
     more = [f"and {len(names) - most} more"] if len(names) > most else []
     return ", ".join([*names[:most], *more])
