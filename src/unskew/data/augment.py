@@ -1,8 +1,8 @@
 """Random changes of training images, on whole batches, on any device.
 
-Every random choice comes in as a uniform number, so a picture depends on its own pixels and its own row of
-numbers alone: not on the batch it is in, nor on what ran before. The numbers come from the host, which never
-waits for a device here: what is done to which image is known beforehand, and done to no other.
+Every random choice is given as a uniform number. So the augmented image depends only on its own pixels and
+its own row of numbers, not on its batch, nor on what ran before. The numbers are on the host, so it never has
+to wait for a device to know which operation applies to which image.
 
 The order is that of the published pipelines: crop, flip, rotate, AutoAugment, normalise, Cutout.
 """
@@ -27,9 +27,9 @@ STEPS = ("crop", "flip", "rotate", "autoaugment", "cutout")
 
 @dataclass(frozen=True)
 class Augment:
-    """What happens to a training image. Written `crop:4,flip,autoaugment,cutout:16`, or `none`.
+    """The random changes of a training image, written `crop:4,flip,autoaugment,cutout:16`, or `none`.
 
-    Joined by commas, in this order:
+    The steps, joined by commas, in this order:
 
         crop:P        shift by up to P pixels each way, zeros outside (crop:P/reflect: mirrored pixels)
         flip          mirror left and right, half of the time
@@ -52,6 +52,7 @@ class Augment:
 
     @classmethod
     def parse(cls, text: str) -> Augment:
+        """Read the steps from their text; see the class."""
         text = text.strip()
         crop, reflect, rotate, cutout = 0, False, 0.0, 0
         names: list[str] = []
@@ -91,13 +92,13 @@ class Augment:
 
     @property
     def draws(self) -> int:
-        """How many uniform numbers each sample needs."""
+        """The number of uniform numbers that each sample needs."""
         return (
             2 * (self.crop > 0) + self.flip + (self.rotate > 0) + 5 * self.autoaugment + 2 * (self.cutout > 0)
         )
 
     def check(self, inputs: Inputs) -> None:
-        """Raise a UserError if this cannot be done to such samples."""
+        """Raise a UserError if samples of this form cannot be augmented so."""
         if not self.draws:
             return
         if inputs.kind != "image":
@@ -123,8 +124,10 @@ class Augment:
             )
 
     def apply(self, x: Tensor, u: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-        """Augment and normalise: uint8 [B, channels, height, width] to float32, with u in [0, 1) of shape
-        [B, draws], on the host. Without augmentation it is `normalise`, for tables and tokens too."""
+        """Augment uint8 images [B, channels, height, width] and normalise them to float32. Without any step,
+        only normalise, and allow tables and tokens too.
+
+        u: uniform numbers in [0, 1), [B, draws], on the host."""
         if not self.draws:
             return normalise(x, mean, std)
         self.check(Inputs("image" if x.dtype == torch.uint8 else "table", tuple(x.shape[1:])))
@@ -143,7 +146,7 @@ class Augment:
         return _cut_out(out, self.cutout, *upload(cut_at, x.device).unbind(dim=1)) if self.cutout else out
 
     def _move(self, x: Tensor, numbers: Iterator[Tensor]) -> Tensor:
-        """Crop, flip and rotate as one gather: for each pixel of the result, the pixel it comes from."""
+        """Crop, flip and rotate by one gather, which takes each pixel of the result from its place in `x`."""
         if not (self.crop or self.flip or self.rotate):
             return x
         B, C, H, W = x.shape
@@ -154,7 +157,7 @@ class Augment:
         rows = torch.arange(H, device=x.device).view(1, H, 1)
         columns = torch.arange(W, device=x.device).view(1, 1, W)
         inside = torch.ones((1, 1, 1), dtype=torch.bool, device=x.device)
-        # From the last step back to the first.
+        # Coordinates are traced back from the result: the last step comes first.
         if self.rotate:
             rows, columns = _turned(H, W, (2 * next(numbers) - 1) * self.rotate)
             inside = _within(rows, H) & _within(columns, W)
@@ -172,8 +175,8 @@ class Augment:
 
 
 def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """uint8 images to float32, (x / 255 - mean) / std; without mean and std, x / 255. Tables and tokens
-    come back as they are."""
+    """Normalise uint8 images to float32, (x / 255 - mean) / std, or x / 255 without mean and std. Return
+    tables and tokens as they are."""
     if x.dtype != torch.uint8:
         return x
     if not mean:
@@ -206,13 +209,13 @@ def _within(index: Tensor, size: int) -> Tensor:
 
 
 def _reflected(index: Tensor, size: int) -> Tensor:
-    """Mirrored at the first and last pixel, which are not repeated."""
+    """Mirror indices outside of the image at its first and last pixel, which are not repeated."""
     return (size - 1) - ((size - 1) - index.abs()).abs()
 
 
 def _turned(H: int, W: int, degrees: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each pixel comes from when the image turns counter-clockwise about its centre; nearest pixel, as
-    torchvision's RandomRotation."""
+    """Return, for each pixel of an image turned counter-clockwise about its centre, the row and the column of
+    the nearest pixel in the original, as torchvision's RandomRotation."""
     cos, sin = map(_wide, cos_sin(degrees))
     r = (torch.arange(H, device=degrees.device) + (0.5 - H / 2)).view(1, H, 1)
     c = (torch.arange(W, device=degrees.device) + (0.5 - W / 2)).view(1, 1, W)
@@ -221,7 +224,7 @@ def _turned(H: int, W: int, degrees: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cut_out(x: Tensor, side: int, u: Tensor, v: Tensor) -> Tensor:
-    """Zero the square around a pixel of the image: side // 2 before it, side // 2 from it on, clipped."""
+    """Set a square around a random pixel to zero: side // 2 pixels before it and as many from it on."""
     H, W = x.shape[2:]
     half = side // 2
 

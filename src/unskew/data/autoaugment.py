@@ -31,6 +31,8 @@ from unskew.transfer import upload
 
 
 class Op(IntEnum):
+    """An operation of the policy."""
+
     NONE = 0
     SHEAR_Y = 1
     TRANSLATE_X = 2
@@ -59,10 +61,10 @@ RANGES: dict[Op, tuple[float, float]] = {
     Op.BRIGHTNESS: (0.1, 1.9),
     Op.SHARPNESS: (0.1, 1.9),
 }
-"""Operations without a range have no magnitude."""
+"""The magnitudes of each operation; an operation without a range has none."""
 
 PolicyStep = tuple[Op, float, int]
-"""Operation, probability, magnitude index."""
+"""An operation, its probability, and the index of its magnitude."""
 
 POLICY: tuple[tuple[PolicyStep, PolicyStep], ...] = (
     ((Op.INVERT, 0.1, 7), (Op.CONTRAST, 0.2, 6)),
@@ -95,7 +97,8 @@ POLICY: tuple[tuple[PolicyStep, PolicyStep], ...] = (
 
 @cache
 def _policy() -> tuple[Tensor, Tensor]:
-    """Operations [25, 2], and their probability, lowest magnitude and magnitude range [25, 2, 3]."""
+    """Return the policy as tensors: operations [25, 2], and for each its probability, lowest magnitude and
+    width of the range of magnitudes [25, 2, 3]."""
 
     def numbers(op: Op, probability: float, m: int) -> tuple[float, float, float]:
         low, high = RANGES.get(op, (0.0, 0.0))
@@ -106,8 +109,10 @@ def _policy() -> tuple[Tensor, Tensor]:
 
 
 def autoaugment(x: Tensor, u: Sequence[Tensor]) -> Tensor:
-    """uint8 images [B, 1 or 3, H, W] to the same, by five uniform numbers [B] each, on the host: which
-    sub-policy, then whether and how strongly for its first and for its second operation."""
+    """Apply a random sub-policy to each of the uint8 images [B, 1 or 3, H, W].
+
+    u: five uniform numbers per image, [B] each, on the host: they choose the sub-policy, then whether and how
+    strongly its first and its second operation is applied."""
     ops, numbers = _policy()
     chosen = whole_below(u[0], len(POLICY))
     ops, numbers = ops[chosen], numbers[chosen]
@@ -116,16 +121,16 @@ def autoaugment(x: Tensor, u: Sequence[Tensor]) -> Tensor:
         probability, low, width = numbers[:, k].unbind(dim=1)
         op = torch.where(u[2 * k + 1] < probability, ops[:, k], int(Op.NONE))
         steps.append((op, low + u[2 * k + 2] * width))
-    # Both operations' geometry shares one resampling between the colour steps, where either one's colour step
-    # is in its proper place.
+    # One resampling does the geometry of both operations. It comes between the colour operations, which is
+    # the right order whichever of the two operations changes colours.
     x = recolour(x, *steps[0])
     x = resample(x, steps)
     return recolour(x, *steps[1])
 
 
 def recolour(x: Tensor, op: Tensor, magnitude: Tensor) -> Tensor:
-    """Each image by its own colour operation; geometric ones and NONE leave it as it is. Operations and
-    magnitudes, [B] each, are on the host."""
+    """Apply to each image its own colour operation; geometric ones and NONE leave it as it is. Operations
+    and magnitudes, [B] each, are on the host."""
     order = op.argsort(stable=True)
     groups = op.bincount(minlength=len(Op)).tolist()
     rows = upload(order, x.device).split_with_sizes(groups)
@@ -139,7 +144,8 @@ def recolour(x: Tensor, op: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def _auto_contrasted(x: Tensor, _: Tensor) -> Tensor:
-    """Pillow's ImageOps.autocontrast: lowest value to 0, highest to 255. In float64, as it cuts off there."""
+    """Stretch each channel from its lowest and highest value to 0 and 255, as Pillow's ImageOps.autocontrast.
+    It is computed in float64 and cut off to whole values, as there."""
     low, high = x.amin((2, 3)).long().unsqueeze(2), x.amax((2, 3)).long().unsqueeze(2)
     values = _values(x)
     span = (high - low).clamp(min=1).double()
@@ -149,7 +155,8 @@ def _auto_contrasted(x: Tensor, _: Tensor) -> Tensor:
 
 
 def _equalized(x: Tensor, _: Tensor) -> Tensor:
-    """Pillow's ImageOps.equalize: the table that flattens the histogram. Whole numbers, exact in float32."""
+    """Flatten each channel's histogram, as Pillow's ImageOps.equalize. All numbers are whole, and so exact in
+    float32."""
     flat, high = x.flatten(2).long(), x.amax((2, 3)).long().unsqueeze(2)
     ones = torch.ones((), device=x.device).expand_as(flat)
     counts = torch.zeros((*x.shape[:2], 256), device=x.device).scatter_add_(2, flat, ones)
@@ -191,7 +198,7 @@ COLOURS: dict[Op, Callable[[Tensor, Tensor], Tensor]] = {
     Op.BRIGHTNESS: lambda x, factor: _blend(torch.zeros((), device=x.device), x.float(), factor),
     Op.SHARPNESS: _sharpened,
 }
-"""What each does to uint8 images [B, C, H, W] by magnitudes [B, 1, 1, 1]."""
+"""The colour operations: functions of uint8 images [B, C, H, W] and magnitudes [B, 1, 1, 1]."""
 
 
 def _values(x: Tensor) -> Tensor:
@@ -199,17 +206,18 @@ def _values(x: Tensor) -> Tensor:
 
 
 def _looked_up(x: Tensor, table: Tensor) -> Tensor:
-    """By a table [B, C, 256] of each channel."""
+    """Replace every value by its entry in the table [B, C, 256] of its channel."""
     return table.to(torch.uint8).gather(2, x.flatten(2).long()).view_as(x)
 
 
 def _blend(plain: Tensor, picture: Tensor, factor: Tensor) -> Tensor:
-    """Pillow's Image.blend: extrapolates beyond 1, cuts off to whole values."""
+    """Mix two images as Pillow's Image.blend: extrapolate beyond factor 1, and cut off to whole values."""
     return (picture - plain).mul_(factor).add_(plain).clamp_(0, 255).floor_().to(torch.uint8)
 
 
 def _grey(pixels: Tensor) -> Tensor:
-    """Pillow's conversion to L: ITU-R 601 weights in 16-bit fixed point (exact in float32, below 2**24)."""
+    """Convert to grey as Pillow does: ITU-R 601 weights in 16-bit fixed point, below 2**24 and so exact in
+    float32."""
     if pixels.shape[1] == 1:
         return pixels
     r, g, b = pixels.unbind(dim=1)
@@ -218,7 +226,7 @@ def _grey(pixels: Tensor) -> Tensor:
 
 
 def _smooth(pixels: Tensor) -> Tensor:
-    """Pillow's SMOOTH filter: 3×3, centre 5, others 1, over 13; the border stays as it is."""
+    """Apply Pillow's SMOOTH filter: 3×3, centre 5, others 1, over 13; the border stays as it is."""
     inner = pixels[:, :, 1:-1, 1:-1]
     rows = (pixels[:, :, :-2] + pixels[:, :, 1:-1]).add_(pixels[:, :, 2:])
     box = (rows[:, :, :, :-2] + rows[:, :, :, 1:-1]).add_(rows[:, :, :, 2:])
@@ -228,8 +236,8 @@ def _smooth(pixels: Tensor) -> Tensor:
 
 
 def resample(x: Tensor, steps: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Each image by its own geometric operations, one after the other; zero where a coordinate leaves the
-    image. Other operations leave it as it is. Operations and magnitudes, [B] each, are on the host."""
+    """Apply to each image its own geometric operations, in order, with zeros for coordinates outside of it.
+    Other operations leave it as it is. Operations and magnitudes, [B] each, are on the host."""
     H, W = x.shape[2:]
     rows = torch.stack([_is_geometric(op) for op, _ in steps]).any(dim=0).nonzero().squeeze(1)
     if not len(rows):

@@ -1,4 +1,4 @@
-"""Data as LEAF writes it, FEMNIST among them: JSON files of users, each with samples and labels."""
+"""Data in LEAF's format, such as FEMNIST: JSON files of users, each with samples and labels."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ CLASSES = (*string.digits, *string.ascii_uppercase, *string.ascii_lowercase)
 
 
 def femnist(folder: Path, *, digits_only: bool = False, min_samples: int = 10) -> Dataset:
-    """Handwriting with its writers, who become `Split.owners`.
+    """Read FEMNIST, handwritten characters whose writers become `Split.owners`.
 
     digits_only: keep the ten digits. min_samples: drop writers with fewer samples than this in both splits
-    together, after that choice (LEAF's default is 10). Where LEAF has cut train/ and test/, these are the
-    splits; of its all_data/ every tenth sample of each writer is a test sample, as many as LEAF takes."""
+    together, after that choice (LEAF's default is 10). LEAF's train/ and test/ are the splits, if it has made
+    them; of its all_data/ every tenth sample of each writer is a test sample, as many as LEAF takes."""
     if min_samples < 0:
         raise UserError(f"min_samples is {min_samples}: give 0 or more.")
     files, training = leaf_files(folder)
@@ -58,15 +58,16 @@ def from_leaf(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Samples with their users in LEAF's JSON, a file or a folder of files: users, num_samples, and user_data
-    with x and y of each. Users become owners: the skew `natural` makes a client of each.
+    """Make a dataset of a file in LEAF's JSON, or of a folder of such files.
 
-    x: numbers, [features] each, which become a table; with `shape`, such as 1/28/28 for channels, height and
-       width, images of values in 0..1.
+    A file has users, num_samples, and user_data with x and y for each user. Users become owners: the skew
+    `natural` makes a client of each.
+    x: numbers, [features] for each sample, which become a table; with `shape`, such as 1/28/28 for channels,
+       height and width, images of values in 0..1.
     y: class numbers or names.
     min_samples: drop users with fewer samples than this in both splits together.
-    Where there are train/ and test/ these are the splits; else a stratified `test_fraction` of each class of
-    each user is cut off, drawn with `seed`."""
+    The folders train/ and test/ are the splits, if there are such; else `test_fraction` of each class of each
+    user is drawn with `seed` and cut off for testing."""
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist: give a JSON file of LEAF's, or the folder with them.")
@@ -117,7 +118,7 @@ def from_leaf(
 
 
 def numbers_of(path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.str_]]]:
-    """The users of a file, each with rows of numbers and the names of their classes."""
+    """Read the users of a file, each with rows of numbers and the names of their classes."""
     check_regular(path)
     content = _json(path)
     wrong = "does not hold LEAF's users, num_samples and user_data with x and y"
@@ -156,7 +157,8 @@ def _other_than_leaf(path: Path, why: str) -> UserError:
 
 
 def numbered(owners: LabelArray, is_test: npt.NDArray[np.bool_]) -> LabelArray:
-    """Owners as 0..N-1 in order, those with training samples first, so that no training owner is empty."""
+    """Number the owners 0..N-1 in order, those with training samples first, so that no training owner is
+    empty."""
     training = np.unique(owners[~is_test])
     others = np.setdiff1d(owners, training)
     number = np.empty(owners.max() + 1, np.int64)
@@ -165,8 +167,8 @@ def numbered(owners: LabelArray, is_test: npt.NDArray[np.bool_]) -> LabelArray:
 
 
 def leaf_files(folder: Path) -> tuple[list[Path], int | None]:
-    """LEAF's files, in `folder` or in its data/, and how many of them, from the first on, are for training
-    (None where LEAF has not split them)."""
+    """List LEAF's files in `folder` or in its data/, training files first; return them and the number of
+    training files (None if LEAF has not split them)."""
     for base in (folder, folder / "data"):
         train, test = sorted((base / "train").glob("*.json")), sorted((base / "test").glob("*.json"))
         if train and test:
@@ -179,6 +181,7 @@ def leaf_files(folder: Path) -> tuple[list[Path], int | None]:
 
 
 def every_tenth(owners: LabelArray) -> npt.NDArray[np.bool_]:
+    """Mark every tenth sample of each owner."""
     order = np.argsort(owners, kind="stable")
     counts = np.bincount(owners)
     rank = np.empty(len(owners), np.int64)
@@ -187,7 +190,8 @@ def every_tenth(owners: LabelArray) -> npt.NDArray[np.bool_]:
 
 
 def decode(files: list[Path]) -> Arrays:
-    """All files in order; `origin` numbers the one each sample came from."""
+    """Read FEMNIST's images, labels and owners from all files in order, and the number of each sample's file
+    as `origin`."""
     images, labels, owners, origin = [], [], [], []
     known: dict[str, int] = {}
     for number, path in enumerate(files):
@@ -207,6 +211,7 @@ def decode(files: list[Path]) -> Arrays:
 
 
 def users_of(path: Path) -> list[tuple[str, npt.NDArray[np.uint8], LabelArray]]:
+    """Read the users of a file of FEMNIST, each with images and labels."""
     content = _json(path)
     try:
         out = []
