@@ -1,4 +1,4 @@
-"""A dataset in memory: loaded once, shared by every client, never copied per client."""
+"""A dataset in memory: loaded once and shared by all clients without copies."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Split:
 
     inputs: images uint8 [n, channels, height, width]; tables float32 [n, features]; tokens int32 [n, length]
     labels: int64 [n]
-    owners: the natural client of each sample (writer, site, generated client), int64 [n], where known;
+    owners: the natural client of each sample (writer, site, generated client), int64 [n], if it is known;
         `Dataset.owners` may name them
-    domains: which of several joined datasets each sample came from, int64 [n], where there are several
+    domains: the joined dataset that each sample came from, int64 [n], if several were joined
     """
 
     inputs: Tensor
@@ -38,29 +38,29 @@ class Split:
 
     @property
     def drawn(self) -> bool:
-        """Whether samples are drawn when they are needed, or elsewhere, and never all there."""
+        """Whether samples are drawn when needed, or are elsewhere, so that they are never all here."""
         return False
 
     @property
     def elsewhere(self) -> bool:
-        """Whether samples are on other machines, and nobody here may take them."""
+        """Whether samples are on other machines and cannot be read here."""
         return False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the clients are called whose samples are elsewhere."""
+        """The names of the clients, if samples are elsewhere."""
         return ()
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs and labels of these rows."""
+        """Return the inputs and labels of these rows."""
         return self.inputs[rows], self.labels[rows]
 
     def whole(self) -> Split:
-        """The split with all its samples; a UserError where they are only drawn when they are needed."""
+        """Return a split with all samples in memory; raise a UserError if they are never all here."""
         return self
 
     def digest(self, into: hashlib._Hash) -> None:
-        """Add to a hash what tells these samples from others."""
+        """Update a hash with these samples, or with what identifies them."""
         for tensor in (self.inputs, self.labels):
             into.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
             into.update(tensor.contiguous().numpy().data)
@@ -68,41 +68,41 @@ class Split:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A training and a test split over the same classes. Checked when made: see `UserError` messages."""
+    """A training and a test split over the same classes. They are checked when the dataset is made."""
 
     name: str
     train: Split
     test: Split
     classes: tuple[str, ...]
     mean: tuple[float, ...] = ()
-    """Of the training pixels divided by 255, per channel (images only; empty: no normalisation)."""
+    """Mean of the training pixels divided by 255, per channel (images only; empty: no normalisation)."""
     std: tuple[float, ...] = ()
+    """Their standard deviation, per channel."""
     vocabulary: int = 0
-    """Number of token ids (text only)."""
+    """Number of token ids (texts only)."""
     domains: tuple[str, ...] = field(default=())
-    """Names of the joined datasets, where there are several."""
+    """Names of the joined datasets, if several were joined."""
     owners: tuple[str, ...] = ()
-    """Names of those who own samples, such as sites, where they are known: `Split.owners` counts in this
-    order."""
+    """Names of the owners of samples, such as sites, if known. `Split.owners` has positions in it."""
     columns: Columns | None = None
-    """How the columns of a table became features (tables read from files only)."""
+    """How columns became features (tables read from files only)."""
     words: Words | None = None
     """How texts became token ids (texts only)."""
     notes: tuple[str, ...] = ()
-    """What was decided when the data were read, one sentence each."""
+    """Decisions that were made when the data were read, one sentence each."""
     spec: str = field(default="", init=False)
-    """What `unskew.load` made it of; empty where it was made otherwise or changed by `replace`."""
+    """The name it was loaded by with `unskew.load`; empty if it was made otherwise or by `replace`."""
 
     def __post_init__(self) -> None:
         check(self)
 
     def __repr__(self) -> str:
-        """What it is, in one line."""
+        """Describe the dataset in one line."""
         sizes = f"{len(self.train)} training and {len(self.test)} test samples"
         return f"Dataset({self.name!r}, {sizes} of {len(self.classes)} classes)"
 
     def _repr_html_(self) -> str:
-        """What it is, for a notebook."""
+        """Describe the dataset for a notebook."""
         shape = "x".join(map(str, self.inputs.shape))
         return notebook.facts(
             f"Dataset {self.name}",
@@ -119,7 +119,7 @@ class Dataset:
 
     @property
     def short_name(self) -> str:
-        """What it is called in tables and figures: files and folders of one's own by their names alone."""
+        """Its name in tables and figures: the user's own files and folders are named without their path."""
         return short_data([self.name])[self.name]
 
     @property
@@ -128,7 +128,7 @@ class Dataset:
 
     @property
     def samples(self) -> str:
-        """What samples are called: images, texts, rows, or samples where they are something else."""
+        """The word for its samples: images, texts, rows, or samples if they are something else."""
         if self.kind == "table" and len(self.inputs.shape) != 1:
             return "samples"
         return {"image": "images", "text": "texts", "table": "rows"}[self.kind]
@@ -143,8 +143,8 @@ class Dataset:
 
     @cached_property
     def sha256(self) -> str:
-        """Over both splits' inputs and labels, as they are in memory; of a split that is drawn when it is
-        needed, over how it is drawn."""
+        """SHA-256 of both splits' inputs and labels as they are in memory. A split that is drawn when it is
+        needed counts by how it is drawn."""
         digest = hashlib.sha256()
         for split in (self.train, self.test):
             split.digest(digest)
@@ -152,7 +152,7 @@ class Dataset:
 
 
 def check(dataset: Dataset) -> None:
-    """Raise a UserError that names the dataset, the split and the defect."""
+    """Raise a UserError that names dataset, split and defect if the dataset is not valid."""
     C = len(dataset.classes)
     if C < 2:
         raise UserError(f"dataset '{dataset.name}' has {C} class(es): at least 2 are needed.")

@@ -1,4 +1,4 @@
-"""Several datasets as the domains of one."""
+"""Join several datasets as the domains of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unskew.data.images import channel_stats
 from unskew.errors import UserError
 from unskew.notation import in_order
 
-CHUNK = 4096  # images resized at once: their float copy stays small
+CHUNK = 4096  # images that are resized at once, so that their float copy stays small
 
 
 def join(
@@ -23,11 +23,13 @@ def join(
     *,
     union: bool = False,
 ) -> Dataset:
-    """One dataset with a domain for each of `datasets`. Images are brought to `shape` (channels, height,
-    width): resized bilinearly with antialiasing, grey repeated over the channels; tables must have as many
-    features. A dataset whose samples have no owners is their owner.
-    union: the classes, told apart by their names, are those of all datasets together, and one may lack some;
-    without it all must have the same."""
+    """Make one dataset with a domain for each of `datasets`.
+
+    Images are brought to `shape` (channels, height, width): they are resized bilinearly with antialiasing,
+    and grey is repeated over the channels. Tables must have the same number of features. If the samples of a
+    dataset have no owners, the dataset itself becomes their owner.
+    union: the classes are those of all datasets together, matched by name, and a dataset may lack some;
+    without it all datasets must have the same classes."""
     if len(datasets) < 2:
         raise UserError(f"joining needs at least 2 datasets, not {len(datasets)}.")
     names = tuple(dataset.name for dataset in datasets)
@@ -87,7 +89,7 @@ def join(
 
 
 def _owners(dataset: Dataset) -> list[str]:
-    """The names of those who own samples of it, or their numbers; none where it has no owners."""
+    """Return the names of the dataset's owners, or their numbers as texts; empty if it has no owners."""
     if dataset.train.owners is None:
         return []
     held = [split.owners for split in (dataset.train, dataset.test) if split.owners is not None]

@@ -1,4 +1,4 @@
-"""A partition as a value, and as a file that proves which data it divides and that nobody edited it."""
+"""A partition, and its manifest: a file with hashes of the data it divides and of its own content."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Partition:
     indices: Sequence[Ints]
     """One int64 array per client, into the training split."""
     counts: Ints
-    """Samples per client and class, [clients, classes]; where clients are drawn when they are needed, of the
-    first ones only."""
+    """Samples per client and class, [clients, classes]; only for the first clients if clients are drawn when
+    they are needed."""
     recipe: str
-    """The skew string that makes this partition again, every option written out."""
+    """The skew string that makes this partition again, with every option written out."""
     seed: int | None
-    """None where the partition was made elsewhere and its seed is not known."""
+    """None if the partition was made elsewhere and its seed is not known."""
     notes: tuple[str, ...] = ()
-    """What could not be met and what was done instead, one sentence each."""
+    """What was not possible as asked and what was done instead, one sentence each."""
     dropped: int = 0
     """Training samples that no client holds."""
     tries: int = 1
-    """Draws it took to satisfy the recipe."""
+    """The number of draws that were made to satisfy the recipe."""
     validation: tuple[Ints, ...] = ()
-    """The validation samples of each client, which are not among `indices`; empty where none do."""
+    """The validation samples of each client, which are not in `indices`; empty if there are none."""
 
     @property
     def clients(self) -> int:
@@ -59,14 +59,14 @@ class Partition:
 
     @cached_property
     def vacant(self) -> Ints:
-        """How many classes each client has no sample of, as far as `counts` tells."""
+        """The number of classes that each client in `counts` has no sample of."""
         vacant: Ints = (self.counts == 0).sum(axis=1)
         return vacant
 
     @cached_property
     def entropy(self) -> Floats:
-        """Of each client's labels, in nats (natural logarithm), as far as `counts` tells: 0 for one class or
-        no sample, ln C at most."""
+        """The entropy of the labels of each client in `counts`, in nats (natural logarithm): 0 for one class
+        or no sample, ln C at most."""
         shares = self.counts / np.maximum(self.counts.sum(axis=1, keepdims=True), 1)
         logs = np.log(shares, where=shares > 0, out=np.zeros_like(shares))
         entropy: Floats = np.maximum(-(shares * logs).sum(axis=1), 0.0)
@@ -74,9 +74,9 @@ class Partition:
 
     @cached_property
     def index_sha256(self) -> str:
-        """SHA-256 over little-endian int64 numbers: how many clients, then for every client how many samples
-        and their indices in order; where these follow each other client by client, only how many. Where some
-        validate, the same follows of these."""
+        """SHA-256 over little-endian int64 numbers: the number of clients, then for every client the number
+        of its samples and their indices in order. For clients that are `Ranges`, only the numbers of samples
+        follow. Validation samples, if there are any, follow in the same way as the others."""
         digest = hashlib.sha256(np.array(self.clients, dtype="<i8").tobytes())
         if isinstance(self.indices, Ranges):
             digest.update(self.sizes.astype("<i8").tobytes())
@@ -97,8 +97,8 @@ def partition_of(
     tries: int = 1,
     validation: Sequence[npt.ArrayLike] = (),
 ) -> Partition:
-    """The partition of the training split with these indices, of which those in `validation` validate:
-    checked to lie in it and to be disjoint."""
+    """Make a partition of these indices into the training split, and of validation samples if there are any,
+    after checking that they lie in the split and that no sample occurs twice."""
     labels: Ints = dataset.train.labels.numpy()
     C, arrays = len(dataset.classes), list[Ints]()
     if not len(indices):
@@ -135,7 +135,7 @@ def partition_of(
 
 
 def drawn_partition(split: DrawnSplit, *, recipe: str, seed: int | None = None) -> Partition:
-    """The partition of a training split whose clients are drawn when they are needed."""
+    """Make the partition of a training split whose clients are drawn when they are needed."""
     known, clients = len(split.counts), len(split.rows)
     note = (
         f"Clients are drawn when they are needed: the test split and the majority, minority and vacant "
@@ -145,8 +145,8 @@ def drawn_partition(split: DrawnSplit, *, recipe: str, seed: int | None = None) 
 
 
 def integers(values: npt.ArrayLike, recipe: str, client: int) -> Ints:
-    """A client's sample indices as an array."""
-    # NumPy would make as much room for every part of a list as the longest text in it takes.
+    """Convert a client's sample indices to an array; refuse anything else."""
+    # Checked first, since NumPy gives every item of a list as much memory as the longest text in it.
     plain = not isinstance(values, list | tuple) or all(isinstance(each, int | np.integer) for each in values)
     array = np.asarray(values) if plain else np.array(None)
     if array.size == 0:
@@ -157,7 +157,7 @@ def integers(values: npt.ArrayLike, recipe: str, client: int) -> Ints:
 
 
 def cite(partition: Partition, dataset: Dataset) -> str:
-    """One line that identifies a partition in a paper: recipe, seed, data, and the indices' SHA-256."""
+    """Return a line that identifies a partition in a paper: recipe, seed, data, and the indices' SHA-256."""
     seed = "" if partition.seed is None else f" seed {partition.seed}"
     return (
         f"{partition.recipe}{seed} on {dataset.name} (sha256 {dataset.sha256[:12]}…): "
@@ -173,11 +173,11 @@ class _Data(BaseModel):
     test: int
     classes: list[str]
     samples: str | None = None
-    """What samples are called, such as images; left out in files of before."""
+    """The word for samples, such as images; older files have none."""
 
 
 class _Manifest(BaseModel):
-    """The file's content, in the file's order. `sha256` is over all the rest."""
+    """The content of the file, in the file's order. `sha256` is the hash of all other fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     format: Literal["unskew-partition-1"]
@@ -192,18 +192,19 @@ class _Manifest(BaseModel):
     index_sha256: str
     counts: list[list[int]]
     indices: list[list[int]] | None
-    """None where clients are drawn when they are needed: the dataset's name says how."""
+    """None if clients are drawn when they are needed: the dataset's name says how."""
     names: list[str] | None = None
-    """What the clients are called, where they are sites that have names."""
+    """The names of the clients, if they have any."""
     validation: list[list[int]] | None = None
-    """Left out without validation samples."""
+    """None, and left out of the file, if there are no validation samples."""
     sha256: str
 
 
 def save(partition: Partition, dataset: Dataset, path: Path, names: Sequence[str] = ()) -> None:
-    """Write the manifest, whole or not at all: recipe, seed, data, hashes, counts, notes and the indices
-    themselves, so that it can be loaded where no recipe can make it again. Clients that are drawn when they
-    are needed have no indices. `names` is what the clients are called, where they have names."""
+    """Write the manifest, whole or not at all: recipe, seed, data, hashes, counts, notes and indices.
+
+    With the indices it can be loaded even if no recipe can make it again. Clients that are drawn when they
+    are needed have no indices. names: the names of the clients, if they have any."""
     manifest = _Manifest(
         format="unskew-partition-1",
         unskew=VERSION,
@@ -241,8 +242,8 @@ def save(partition: Partition, dataset: Dataset, path: Path, names: Sequence[str
 
 
 def load(path: Path, dataset: Dataset) -> Partition:
-    """The partition in a manifest, after checking that the file is as it was saved and that `dataset` is
-    the one it divides. Its recipe is then `file:PATH`, and a note says what made it."""
+    """Load the partition in a manifest, after checking that the file is unchanged since it was saved and that
+    it divides `dataset`. The recipe becomes `file:PATH`, and a note names the original recipe."""
     manifest = _read(Path(path))
     if manifest.sha256 != _digest(manifest):
         raise UserError(f"{path} was edited after it was saved: restore it, or make the partition anew.")
@@ -289,7 +290,7 @@ def _read(path: Path) -> _Manifest:
             f"{path} is not a whole partition file (it breaks off or is damaged at line {error.lineno}): "
             "copy it again."
         ) from None
-    except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists without end
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists nested too deeply
         raise UserError(f"{path} is not a partition file: make it again with `unskew skew --out`.") from None
     try:
         return _Manifest.model_validate(content)
@@ -302,8 +303,8 @@ def _read(path: Path) -> _Manifest:
 
 
 def _content(manifest: _Manifest) -> dict[str, Any]:
-    """All but the hash over it. Clients without names have no such field, and without validation samples
-    there is none of them."""
+    """Return the manifest's fields without its hash, and without names, validation and the word for samples
+    if these are None."""
     absent = {name for name in ("names", "validation") if getattr(manifest, name) is None}
     content = manifest.model_dump(exclude={"sha256", *absent})
     if manifest.dataset.samples is None:

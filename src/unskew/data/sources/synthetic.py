@@ -176,8 +176,8 @@ def leaf_synthetic(
     seed: int = 931231,
 ) -> Dataset:
     """Generate LEAF's `synthetic`, draw for draw, with 90 % of each client's samples for training, and with
-    `owners` set to the client. The defaults for clients, classes and features are those of LEAF's README, and for
-    clusters and seed those of its code.
+    `owners` set to the client. The defaults of clients, classes and features are those of LEAF's README; the
+    defaults of clusters and seed are those of its code.
 
     Clients share Q ~ N(0, 1) [features + 1, classes, clusters]; clusters have centres μ_g ~ N(N(0, 1), 1).
     Client k has n_k = min(floor(LogNormal(3, 2)) + 5, 1000) samples, and draws
