@@ -35,7 +35,7 @@ from layouts import (
 from sklearn.datasets import load_digits
 
 from unskew.data import load
-from unskew.data.cache import keep
+from unskew.data.cache import write_arrays
 from unskew.data.downloads import DOWNLOADS
 from unskew.data.federation import federate
 from unskew.data.images import channel_stats
@@ -518,7 +518,7 @@ def test_a_broken_or_unwritable_cache_does_no_harm(tmp_path: Path, cache: Path) 
 
 def test_a_cache_file_that_cannot_be_written_whole_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="allow_pickle"):
-        keep(tmp_path / "some.npz", {"good": np.zeros(3), "bad": np.array([object()])})
+        write_arrays(tmp_path / "some.npz", {"good": np.zeros(3), "bad": np.array([object()])})
     assert list(tmp_path.iterdir()) == []
 
 

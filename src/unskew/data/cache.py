@@ -29,11 +29,11 @@ def cached(name: str, files: Sequence[Path], decode: Callable[[], Arrays]) -> Ar
     folder = cache_folder("decoded")
     place = hashlib.sha256(str(files[0].parent.resolve()).encode()).hexdigest()[:12]
     path = folder / f"{name}-{place}-{signature(files)[:24]}.npz"
-    if (found := kept(path)) is not None:
+    if (found := read_arrays(path)) is not None:
         return found
     arrays = decode()
     try:
-        keep(path, arrays)
+        write_arrays(path, arrays)
     except OSError as error:
         warnings.warn(f"decoded images cannot be kept in {folder} ({error}).", stacklevel=2)
         return arrays
@@ -53,16 +53,16 @@ def signature(files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def kept(path: Path) -> Arrays | None:
-    """Read the arrays in a file that `keep` wrote; return None if there is no such file or it is damaged."""
+def read_arrays(path: Path) -> Arrays | None:
+    """Read the arrays in a file of the cache; return None if there is no such file or it is damaged."""
     # Which errors a damaged file raises is not documented: they depend on where the damage is.
     with contextlib.suppress(Exception):
         return read_npz(path)
     return None
 
 
-def keep(path: Path, arrays: Arrays) -> None:
-    """Write arrays to a file for `kept`. Other processes see the complete file or none."""
+def write_arrays(path: Path, arrays: Arrays) -> None:
+    """Write arrays to a file of the cache. Other processes see the complete file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial, partial.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

@@ -16,10 +16,10 @@ from unskew.data.drawn import DrawnSplit
 from unskew.data.importers import IMPORTERS, Import
 from unskew.data.manifest import Partition, drawn_partition, partition_of
 from unskew.data.partitions import recipe as recipes
+from unskew.data.partitions.cached import cached_division
 from unskew.data.partitions.classes import Balanced, Classes, Labels, Quantity
 from unskew.data.partitions.compose import Domains, LongTail, Part
 from unskew.data.partitions.dirichlet import ClientDirichlet, Dirichlet
-from unskew.data.partitions.kept import drawn
 from unskew.data.partitions.natural import Natural
 from unskew.data.partitions.own import OwnSkew
 from unskew.data.partitions.pool import Division, Partitioner, PartitionSeed, SamplePool
@@ -191,7 +191,9 @@ def partition(
     if own_skew(rule) is not None:  # not cached, since it may depend on anything
         division = rule.divide(pool, clients, PartitionSeed(seed))
     else:
-        division = drawn(recipe, pool, clients, seed, lambda: rule.divide(pool, clients, PartitionSeed(seed)))
+        division = cached_division(
+            recipe, pool, clients, seed, lambda: rule.divide(pool, clients, PartitionSeed(seed))
+        )
     return partition_of(
         division.clients,
         dataset,

@@ -263,8 +263,8 @@ class _Published:
 @dataclass(frozen=True)
 class ClientDirichlet:
     """Each client draws its own class shares from Dirichlet(α·1) and then, without replacement, as many
-    samples as every other client; a class that is used up drops out of the shares of the clients that follow. By Hsu
-    et al., "Measuring the effects of non-identical data distribution" (2019). The "Dirichlet" of the
+    samples as every other client; a class that is used up drops out of the shares of the clients that follow.
+    By Hsu et al., "Measuring the effects of non-identical data distribution" (2019). The "Dirichlet" of the
     label-skew papers is `Dirichlet`."""
 
     alpha: float

@@ -32,8 +32,8 @@ class Iid:
 @dataclass(frozen=True)
 class Shards:
     """Each class is cut into s·N/C shards of equal size (samples left over go to the first ones, one each),
-    and each client is dealt s shards at random. It has at most s classes, and fewer if it is dealt two shards of
-    one class (FedNTD, FedLMD).
+    and each client is dealt s shards at random. It has at most s classes, and fewer if it is dealt two shards
+    of one class (FedNTD, FedLMD).
 
     variant: clean, or fedntd for the draws of the published code, bit for bit; it cuts the classes in the
         order of the dataset.
