@@ -19,7 +19,7 @@ SKEW = "dirichlet:0.02,min_size=20,max_tries=5"  # has a note to keep, and more 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every drawing counts as slow."""
+    """Let every draw count as slow."""
     monkeypatch.setattr(cached, "SLOW", 0.0)
 
 

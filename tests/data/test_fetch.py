@@ -94,7 +94,7 @@ def md5(data: bytes) -> str:
 
 @pytest.fixture
 def mnist(server: Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """A small MNIST on the server, with its checksums in the table."""
+    """Put a small MNIST on the server, and its checksums into the table."""
     images, labels = noise(0, 600, 28, 28), (np.arange(600) % 10).astype(np.uint8)
     files = {}
     for part in ("train", "t10k"):

@@ -126,7 +126,7 @@ def test_synthetic_draws_by_its_seed() -> None:
 
 
 def test_synthetic_clients_label_by_linear_models_of_their_own() -> None:
-    """One linear rule explains all labels of a client, and not those of another one."""
+    """Check that one linear rule explains all labels of a client, but not those of another client."""
     from sklearn.linear_model import LogisticRegression
 
     data = load("synthetic:0,0,clients=12,cap=1000,seed=3")
@@ -181,7 +181,7 @@ def test_mixed_synthetic_gives_half_of_the_clients_two_classes_in_equal_parts() 
 
 
 def test_leaf_synthetic_is_leafs_own() -> None:
-    """The label counts that LEAF's main.py gives for 200 tasks, 5 classes, 60 dimensions and its seed."""
+    """Compare with the label counts of LEAF's main.py for 200 tasks, 5 classes, 60 dimensions and its seed."""
     data = load("leaf_synthetic:clients=200")
     assert torch.bincount(data.train.labels).tolist() == [1666, 6761, 4821, 5651, 2440]
     assert data.inputs.shape == (60,)
