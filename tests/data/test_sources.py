@@ -181,7 +181,7 @@ def test_mixed_synthetic_gives_half_of_the_clients_two_classes_in_equal_parts() 
 
 
 def test_leaf_synthetic_is_leafs_own() -> None:
-    """Compare with the label counts of LEAF's main.py for 200 tasks, 5 classes, 60 dimensions and its seed."""
+    """Compare with the label counts of LEAF's main.py for 200 tasks, 5 classes, 60 features and its seed."""
     data = load("leaf_synthetic:clients=200")
     assert torch.bincount(data.train.labels).tolist() == [1666, 6761, 4821, 5651, 2440]
     assert data.inputs.shape == (60,)

@@ -158,41 +158,10 @@ def check(dataset: Dataset) -> None:
         raise UserError(f"dataset '{dataset.name}' has {C} class(es): at least 2 are needed.")
     stored = [] if dataset.train.drawn else [("training", dataset.train)]
     for where, split in [*stored, ("test", dataset.test)]:
-        x, y, name = split.inputs, split.labels, f"the {where} split of '{dataset.name}'"
-        if len(x) != len(y):
-            raise UserError(f"{name} has {len(x)} samples but {len(y)} labels: give one label per sample.")
-        if len(y) == 0:
-            raise UserError(f"{name} is empty: at least one sample is needed.")
-        if x.dtype not in (torch.uint8, torch.float32, torch.int32):
-            kinds = "uint8 images, float32 tables or int32 tokens"
-            raise UserError(f"{name} holds {x.dtype} inputs: use {kinds}.")
-        if x.dtype == torch.uint8 and x.ndim != 4:
-            raise UserError(f"{name} has images of shape {tuple(x.shape)}: use [n, channels, height, width].")
-        if x.dtype != torch.uint8 and x.ndim != 2:
-            raise UserError(f"{name} has rows of shape {tuple(x.shape)}: use [n, features].")
-        if x.dtype == torch.float32 and not bool(torch.isfinite(x).all()):
-            bad = int((~torch.isfinite(x)).any(dim=1).nonzero()[0])
-            raise UserError(f"{name} has a NaN or infinite value in sample {bad}: fix or remove it.")
-        if x.dtype == torch.int32 and (int(x.min()) < 0 or int(x.max()) >= dataset.vocabulary):
-            raise UserError(f"{name} has token ids outside 0..{dataset.vocabulary - 1}: raise `vocabulary`.")
-        if y.dtype != torch.int64 or y.ndim != 1:
-            raise UserError(f"{name} has labels of type {y.dtype}, shape {tuple(y.shape)}: use int64 [n].")
-        if int(y.min()) < 0 or int(y.max()) >= C:
-            bad = int(((y < 0) | (y >= C)).nonzero()[0])
-            value = int(y[bad])
-            raise UserError(f"{name} has label {value} at sample {bad}: labels must lie in 0..{C - 1}.")
-        for what in (split.owners, split.domains):
-            if what is not None and what.shape != y.shape:
-                raise UserError(
-                    f"{name} has {len(what)} owners or domains for {len(y)} samples: give as many."
-                )
-        if dataset.owners and split.owners is not None:
-            low, high = int(split.owners.min()), int(split.owners.max())
-            if low < 0 or high >= len(dataset.owners):
-                raise UserError(
-                    f"{name} has owner {low if low < 0 else high}, but {len(dataset.owners)} are named: "
-                    "number them from 0 on."
-                )
+        name = f"the {where} split of '{dataset.name}'"
+        _check_inputs(split, name, dataset.vocabulary)
+        _check_labels(split, name, C)
+        _check_owners(split, name, len(dataset.owners))
     if stored and dataset.train.inputs.shape[1:] != dataset.test.inputs.shape[1:]:
         raise UserError(
             f"'{dataset.name}' has training samples of shape {tuple(dataset.train.inputs.shape[1:])} and "
@@ -205,3 +174,49 @@ def check(dataset: Dataset) -> None:
         raise UserError(f"'{dataset.name}' needs one mean and one std per channel ({channels}).")
     if any(s <= 0 for s in dataset.std):
         raise UserError(f"'{dataset.name}' has a std of zero or less: give positive ones.")
+
+
+def _check_inputs(split: Split, name: str, vocabulary: int) -> None:
+    x, samples = split.inputs, len(split.labels)
+    if len(x) != samples:
+        raise UserError(f"{name} has {len(x)} samples but {samples} labels: give one label per sample.")
+    if samples == 0:
+        raise UserError(f"{name} is empty: at least one sample is needed.")
+    if x.dtype not in (torch.uint8, torch.float32, torch.int32):
+        kinds = "uint8 images, float32 tables or int32 tokens"
+        raise UserError(f"{name} holds {x.dtype} inputs: use {kinds}.")
+    if x.dtype == torch.uint8 and x.ndim != 4:
+        raise UserError(f"{name} has images of shape {tuple(x.shape)}: use [n, channels, height, width].")
+    if x.dtype != torch.uint8 and x.ndim != 2:
+        raise UserError(f"{name} has rows of shape {tuple(x.shape)}: use [n, features].")
+    if x.dtype == torch.float32 and not bool(torch.isfinite(x).all()):
+        bad = int((~torch.isfinite(x)).any(dim=1).nonzero()[0])
+        raise UserError(f"{name} has a NaN or infinite value in sample {bad}: fix or remove it.")
+    if x.dtype == torch.int32 and (int(x.min()) < 0 or int(x.max()) >= vocabulary):
+        raise UserError(f"{name} has token ids outside 0..{vocabulary - 1}: raise `vocabulary`.")
+
+
+def _check_labels(split: Split, name: str, classes: int) -> None:
+    y = split.labels
+    if y.dtype != torch.int64 or y.ndim != 1:
+        raise UserError(f"{name} has labels of type {y.dtype}, shape {tuple(y.shape)}: use int64 [n].")
+    if int(y.min()) < 0 or int(y.max()) >= classes:
+        bad = int(((y < 0) | (y >= classes)).nonzero()[0])
+        raise UserError(
+            f"{name} has label {int(y[bad])} at sample {bad}: labels must lie in 0..{classes - 1}."
+        )
+
+
+def _check_owners(split: Split, name: str, names: int) -> None:
+    """Check the owners and domains of a split; `names` is the number of named owners, 0 without names."""
+    for numbers in (split.owners, split.domains):
+        if numbers is not None and numbers.shape != split.labels.shape:
+            raise UserError(
+                f"{name} has {len(numbers)} owners or domains for {len(split)} samples: give as many."
+            )
+    if names and split.owners is not None:
+        low, high = int(split.owners.min()), int(split.owners.max())
+        if low < 0 or high >= names:
+            raise UserError(
+                f"{name} has owner {low if low < 0 else high}, but {names} are named: number them from 0 on."
+            )

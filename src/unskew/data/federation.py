@@ -153,7 +153,7 @@ class Federation:
     def sites(self) -> Sites | None:
         """The owners of the test samples, and their samples that clients train on; None if the data do not
         say who owns the test samples. Owners without any sample are left out."""
-        dataset, C = self.dataset, len(self.dataset.classes)
+        dataset = self.dataset
         if dataset.test.owners is None or (dataset.train.owners is None and not dataset.train.drawn):
             return None
         tested = dataset.test.owners.numpy()
@@ -161,20 +161,12 @@ class Federation:
         if dataset.train.owners is None:  # drawn when needed, or elsewhere: client k is owner k
             train, client = self.partition.counts, np.arange(len(self.partition.counts))
             if not len(train):  # the clients' label counts are not known
-                train, client = np.zeros((self.clients, C), np.int64), np.arange(self.clients)
-                sizes = self.partition.sizes
+                train = np.zeros((self.clients, len(dataset.classes)), np.int64)
+                client, sizes = np.arange(self.clients), self.partition.sizes
         else:
-            rows = np.concatenate(self.partition.indices)
-            holders = np.repeat(np.arange(self.clients), [len(mine) for mine in self.partition.indices])
-            owners, labels = dataset.train.owners.numpy()[rows], dataset.train.labels.numpy()[rows]
-            N = 1 + max(int(tested.max()), int(dataset.train.owners.max()))
-            train = np.bincount(owners * C + labels, minlength=N * C).reshape(N, C)
-            first, last = np.full(N, self.clients), np.full(N, -1)
-            np.minimum.at(first, owners, holders)
-            np.maximum.at(last, owners, holders)
-            client = np.where(first == last, first, -1)
-        held = train.any(axis=1) if sizes is None else sizes > 0
-        there = np.flatnonzero(held | (np.bincount(tested, minlength=len(train)) > 0))
+            train, client = self._owners_at_clients(1 + int(max(tested.max(), dataset.train.owners.max())))
+        trained = train.any(axis=1) if sizes is None else sizes > 0
+        there = np.flatnonzero(trained | (np.bincount(tested, minlength=len(train)) > 0))
         number = np.full(len(train), -1)
         number[there] = np.arange(len(there))
         return Sites(
@@ -185,6 +177,20 @@ class Federation:
             owners=number[tested],
             sizes=None if sizes is None else sizes[there],
         )
+
+    def _owners_at_clients(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the label counts of the samples of owners 0..number-1 that clients train on, [owners,
+        classes], and the client that holds them, or -1 if it is not one client."""
+        train, C = self.dataset.train, len(self.dataset.classes)
+        assert train.owners is not None
+        rows = np.concatenate(self.partition.indices)
+        holders = np.repeat(np.arange(self.clients), [len(mine) for mine in self.partition.indices])
+        owners, labels = train.owners.numpy()[rows], train.labels.numpy()[rows]
+        counts = np.bincount(owners * C + labels, minlength=number * C).reshape(number, C)
+        first, last = np.full(number, self.clients), np.full(number, -1)
+        np.minimum.at(first, owners, holders)
+        np.maximum.at(last, owners, holders)
+        return counts, np.where(first == last, first, -1)
 
     def holding(self, client: int) -> Holding:
         """Return the client's rows of the training split and its label counts."""

@@ -42,11 +42,7 @@ def join(
         _check_inputs(dataset, datasets[0], None if tables else shape[0])
         if not union:
             _check_classes(dataset, datasets[0])
-    classes = datasets[0].classes
-    if union:
-        classes = tuple(dict.fromkeys(each for dataset in datasets for each in dataset.classes))
-        if all(list(dataset.classes) == in_order(dataset.classes) for dataset in datasets):
-            classes = tuple(in_order(classes))
+    classes = _union(datasets) if union else datasets[0].classes
     number = {each: at for at, each in enumerate(classes)}
     first_owner, owners = list[int](), list[str]()
     for dataset in datasets:
@@ -58,16 +54,16 @@ def join(
             torch.tensor([number[each] for each in dataset.classes])[part.labels]
             for dataset, part in zip(datasets, parts, strict=True)
         ]
-        held = [
+        owned_by = [
             first + (torch.zeros_like(part.labels) if part.owners is None else part.owners)
             for first, part in zip(first_owner, parts, strict=True)
         ]
-        owned = all(p.owners is not None or not _owners(d) for d, p in zip(datasets, parts, strict=True))
+        known = all(p.owners is not None or not _owners(d) for d, p in zip(datasets, parts, strict=True))
         splits.append(
             Split(
                 torch.cat([part.inputs if tables else _resize(part.inputs, shape) for part in parts]),
                 torch.cat(labels),
-                torch.cat(held) if owned else None,
+                torch.cat(owned_by) if known else None,
                 domains=torch.repeat_interleave(
                     torch.arange(len(parts)), torch.tensor([len(part) for part in parts])
                 ),
@@ -86,6 +82,13 @@ def join(
         owners=tuple(owners),
         notes=notes,
     )
+
+
+def _union(datasets: Sequence[Dataset]) -> tuple[str, ...]:
+    """Return the classes of all datasets together, sorted if the classes of every dataset are."""
+    classes = tuple(dict.fromkeys(each for dataset in datasets for each in dataset.classes))
+    is_sorted = all(list(dataset.classes) == in_order(dataset.classes) for dataset in datasets)
+    return tuple(in_order(classes)) if is_sorted else classes
 
 
 def _owners(dataset: Dataset) -> list[str]:

@@ -41,10 +41,7 @@ class Labels:
     def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         C = pool.classes
-        if self.k > C:
-            raise UserError(
-                f"labels:{self.k} asks for more classes per client than the {C} there are: lower it."
-            )
+        _refuse_too_many("labels", self.k, C)
         if clients * self.k < C:
             raise UserError(
                 f"{clients} clients with {self.k} classes each cannot cover {C} classes: raise one of the "
@@ -88,6 +85,14 @@ class Labels:
         return Division(tuple(np.concatenate(hand) for hand in hands))
 
 
+def _refuse_too_many(rule: str, each: int, classes: int) -> None:
+    """Refuse a rule that asks for more classes per client than there are."""
+    if each > classes:
+        raise UserError(
+            f"{rule}:{each} asks for more classes per client than the {classes} there are: lower it."
+        )
+
+
 def _evenly(sizes: Ints, holds: Ints) -> Ints:
     """Divide every class in equal shares among the clients that hold it; return counts [clients, classes]."""
     counts = np.zeros_like(holds)
@@ -127,10 +132,7 @@ class Quantity:
     def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         C = pool.classes
-        if self.s > C:
-            raise UserError(
-                f"quantity:{self.s} asks for more classes per client than the {C} there are: lower it."
-            )
+        _refuse_too_many("quantity", self.s, C)
         if self.variant != "clean":
             return self._divide_as_published(pool, clients, seed)
         holders = per_class("quantity", self.s, clients, C)
@@ -211,10 +213,7 @@ class Classes:
     def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         C = pool.classes
-        if self.k > C:
-            raise UserError(
-                f"classes:{self.k} asks for more classes per client than the {C} there are: lower it."
-            )
+        _refuse_too_many("classes", self.k, C)
         holders = per_class("classes", self.k, clients, C)
         holds = _distinct(clients, self.k, C, seed.stream("classes"))
         sizes = pool.class_sizes
