@@ -11,7 +11,7 @@ import torch
 from by_site import held
 
 from unskew.data import join, load
-from unskew.data.columns import Columns
+from unskew.data.columns import Columns, Scale
 from unskew.data.table_dataset import from_csv
 from unskew.data.tables import read_rows
 from unskew.errors import UserError
@@ -125,6 +125,14 @@ def test_each_site_may_have_a_test_file_of_its_own(tmp_path: Path) -> None:
     assert data.test.labels[data.test.owners == 1].tolist() == [2, 2]
     one = from_csv([tmp_path / "north.csv", tmp_path / "south.csv"], label="kind", test=tmp_path / "t.csv")
     assert (len(one.train), len(one.test), one.test.owners) == (30, 2, None)
+
+
+@pytest.mark.parametrize("scale", ["all", "site", "none"])
+def test_a_table_too_small_for_a_test_row_says_so(tmp_path: Path, scale: Scale) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("hospital,x,kind\na,1,cat\na,2,dog\nb,3,cat\nb,4,dog\n")
+    with pytest.raises(UserError, match="the test split of 't' is empty"):
+        from_csv(path, label="kind", site="hospital", scale=scale)
 
 
 def test_joined_tables_that_cannot_be_meant_are_one_sentence(tmp_path: Path) -> None:

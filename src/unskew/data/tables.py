@@ -197,7 +197,7 @@ def stacked(parts: Sequence[Rows]) -> Rows:
 
 
 def joined_or_none(parts: Collection[Sequence[str] | None]) -> np.ndarray | None:
-    """Concatenate the names of several parts; None if a part has no names, or if there are no parts."""
-    if not parts or any(part is None for part in parts):
+    """Concatenate the names of several parts; return None if a part has no names."""
+    if any(part is None for part in parts):
         return None
     return np.array([name for part in parts if part is not None for name in part], np.str_)
