@@ -180,7 +180,7 @@ class Federation:
 
     def _owners_at_clients(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the label counts of the samples of owners 0..number-1 that clients train on, [owners,
-        classes], and the client that holds them, or -1 if it is not one client."""
+        classes], and the client that holds each owner's samples, -1 if none or several do."""
         train, C = self.dataset.train, len(self.dataset.classes)
         assert train.owners is not None
         rows = np.concatenate(self.partition.indices)

@@ -29,7 +29,7 @@ def from_folder(
     seed: int = 0,
     sites: bool | None = None,
 ) -> Dataset:
-    """Make a dataset of folders of images, whose names in alphabetical order are the classes.
+    """Make a dataset of folders of images, one for each class. Classes are their names in alphabetical order.
 
     The images are in train/CLASS/ and test/CLASS/, or in CLASS/ (or train/CLASS/ alone), from which a
     stratified `test_fraction` is cut.

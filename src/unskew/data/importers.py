@@ -7,31 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unskew.data.bounded import (
-    DAMAGED,
-    TooLargeError,
-    check_regular,
-    open_zip,
-    read_npy_data,
-    read_npy_header,
-)
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import channel_stats
 from unskew.data.manifest import Ints, Partition, integers, load, partition_of
-from unskew.data.pickles import unpickle
+from unskew.data.plain_data import json_content, npy_content, npz_content, open_regular, pickle_content
 from unskew.errors import UserError
 from unskew.notation import path_of
 
@@ -68,7 +59,7 @@ class Import:
 
 def flwr(path: Path, dataset: Dataset) -> Partition:
     """Read a JSON file {partition id: [indices]} into the training split; see also `flwr_partition`."""
-    return partition_of(_lists(_json(path), path), dataset, recipe=f"flwr:{path}")
+    return partition_of(_lists(json_content(path), path), dataset, recipe=f"flwr:{path}")
 
 
 class FlwrPartitioner(Protocol):
@@ -111,11 +102,11 @@ def niidbench(path: Path, dataset: Dataset) -> Partition:
     """Read a net_dataidx_map, {client: indices}, as .json, .npy, .npz, .pkl, or as the .txt file that FedML
     reads."""
     readers: dict[str, Callable[[Path], object]] = {
-        ".json": _json,
-        ".npy": _npy,
-        ".npz": _npz,
-        ".pkl": _pickle,
-        ".pickle": _pickle,
+        ".json": json_content,
+        ".npy": npy_content,
+        ".npz": npz_content,
+        ".pkl": pickle_content,
+        ".pickle": pickle_content,
         ".txt": _fedml,
     }
     if path.suffix.lower() not in readers:
@@ -130,7 +121,7 @@ def flbench(path: Path, dataset: Dataset) -> Partition:
     official test split. These cannot be trained on here and are left out; `flbench_dataset` keeps FL-bench's
     own split instead."""
     n = len(dataset.train)
-    parts = [mine[0] for mine in _flbench(path, dataset)]
+    parts = [mine[0] for mine in _read_flbench(path, dataset)]
     foreign = sum(int((mine >= n).sum()) for mine in parts)
     kept = [mine[mine < n] for mine in parts]
     return partition_of(kept, dataset, recipe=f"flbench:{path}", notes=_left_out(foreign, "FL-bench"))
@@ -142,7 +133,7 @@ def flbench_dataset(path: Path, dataset: Dataset) -> Dataset:
     inputs = torch.cat([dataset.train.inputs, dataset.test.inputs])
     labels = torch.cat([dataset.train.labels, dataset.test.labels])
     splits = []
-    for parts in zip(*_flbench(path, dataset), strict=True):
+    for parts in zip(*_read_flbench(path, dataset), strict=True):
         chosen, owners = torch.from_numpy(np.concatenate(parts)), _owners(parts)
         splits.append(Split(inputs[chosen], labels[chosen], owners))
     train, test = splits
@@ -160,10 +151,10 @@ def _owners(parts: Sequence[Sized]) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(mine) for mine in parts]))
 
 
-def _flbench(path: Path, dataset: Dataset) -> list[tuple[Ints, Ints]]:
+def _read_flbench(path: Path, dataset: Dataset) -> list[tuple[Ints, Ints]]:
     """Read for each client its training samples, and its validation and test samples together, numbered over
     both splits."""
-    content = _pickle(path)
+    content = pickle_content(path)
     clients = content.get("data_indices") if isinstance(content, dict) else None
     if not isinstance(clients, list) or not all(
         isinstance(mine, dict) and "train" in mine for mine in clients
@@ -203,7 +194,7 @@ def pfllib(path: Path, dataset: Dataset) -> Partition:
     `pfllib_dataset` keeps PFLlib's own split instead."""
     found, missing, foreign = [], 0, 0
     train, test = _by_content(dataset.train), _by_content(dataset.test)
-    for inputs, labels in _pfllib(path, "train"):
+    for inputs, labels in _read_pfllib(path, "train"):
         mine = []
         for key in _content(inputs, labels):
             if train[key]:
@@ -227,7 +218,7 @@ def pfllib_dataset(path: Path, name: str = "pfllib") -> Dataset:
     divide it by `natural`."""
     splits, largest = [], 0
     for part in ("train", "test"):
-        clients = _pfllib(path, part)
+        clients = _read_pfllib(path, part)
         inputs = torch.cat([torch.from_numpy(inputs) for inputs, _ in clients])
         labels = torch.cat([torch.from_numpy(labels) for _, labels in clients])
         largest = max(largest, int(labels.max()))
@@ -237,7 +228,7 @@ def pfllib_dataset(path: Path, name: str = "pfllib") -> Dataset:
     return Dataset(name, train, test, tuple(map(str, range(largest + 1))), mean, std)
 
 
-def _pfllib(folder: Path, part: str) -> list[tuple[SampleArray, Ints]]:
+def _read_pfllib(folder: Path, part: str) -> list[tuple[SampleArray, Ints]]:
     """Read the inputs and labels of every client, images as uint8 pixels."""
     files = sorted((folder / part).glob("*.npz"), key=lambda file: (len(file.stem), file.stem))
     if not files or [file.stem for file in files] != [str(k) for k in range(len(files))]:
@@ -246,7 +237,7 @@ def _pfllib(folder: Path, part: str) -> list[tuple[SampleArray, Ints]]:
         )
     clients: list[tuple[SampleArray, Ints]] = []
     for file in files:
-        content = _npz(file)
+        content = npz_content(file)
         data = content.get("data", content) if isinstance(content, dict) else content
         data = data.item() if isinstance(data, np.ndarray) and data.ndim == 0 else data
         if not isinstance(data, dict) or not {"x", "y"} <= data.keys():
@@ -310,26 +301,9 @@ def _lists(content: object, path: Path) -> Lists:
     raise UserError(f"{path} does not hold {{client: [indices]}}: save the map itself.")
 
 
-def _open(path: Path) -> BinaryIO:
-    try:
-        check_regular(path)
-        return path.open("rb")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-
-
-def _json(path: Path) -> object:
-    with _open(path) as file:
-        try:
-            content: object = json.load(file)
-        except (ValueError, RecursionError):
-            raise UserError(f"{path} is not valid JSON: copy or make it again.") from None
-    return content
-
-
 def _fedml(path: Path) -> object:
     """Read {client: [indices]} as text, with any line breaks."""
-    with _open(path) as file:
+    with open_regular(path) as file:
         text = file.read().decode("ascii", errors="replace")
     entry = re.compile(r"(\d+)\s*:\s*\[([\d\s,]*)\]")
     # A number of more than 18 digits is no index, and Python refuses one of thousands of digits.
@@ -338,45 +312,6 @@ def _fedml(path: Path) -> object:
             f"{path} is not a net_dataidx_map of FedML: entries such as '0: [4, 7, 9]' are expected."
         )
     return {int(key): [int(i) for i in re.findall(r"\d+", items)] for key, items in entry.findall(text)}
-
-
-def _pickle(path: Path) -> object:
-    with _open(path) as file:
-        return unpickle(file, path)
-
-
-def _npy(path: Path) -> object:
-    with _open(path) as file:
-        try:
-            return _array(file, path, path.stat().st_size)
-        except DAMAGED as error:
-            raise _damaged(path, error) from None
-
-
-def _npz(path: Path) -> object:
-    contents = {}
-    with _open(path) as file:
-        try:
-            with open_zip(file) as archive:
-                for info in archive.infolist():
-                    with archive.open(info) as member:
-                        contents[info.filename.removesuffix(".npy")] = _array(member, path, info.file_size)
-        except DAMAGED as error:
-            raise _damaged(path, error) from None
-    return contents
-
-
-def _array(file: IO[bytes], path: Path, size: int) -> object:
-    """Read the array in an .npy stream; an array of objects is read as a pickle, by `unpickle`."""
-    shape, fortran, dtype = read_npy_header(file)
-    return unpickle(file, path) if dtype.hasobject else read_npy_data(file, shape, fortran, dtype, size)
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    if isinstance(error, UserError):
-        return error
-    why = str(error) if isinstance(error, TooLargeError) else "is no NumPy file, or breaks off"
-    return UserError(f"{path} {why}: copy or make it again.")
 
 
 IMPORTERS: Mapping[str, Callable[[Path, Dataset], Partition]] = {

@@ -56,8 +56,8 @@ def read_like(path: Path, columns: Columns, *, site: str | None = None) -> Table
     """Read a file with the columns that `columns` was learnt from, in any order; it may have others too, and
     needs no label.
 
-    If each site has a scale of its own, `site` names the site of all rows; without it the file's column of
-    that name does, if there is one."""
+    If each site has a scale of its own, `site` names the site of all rows. Without it, the column that named
+    the sites in training does, if the file has it."""
     owner = columns.site if columns.scale == "site" and site is None else None
     with _opened(path) as (header, lines):
         if lacking := [name for name in columns.names if name not in header]:

@@ -29,7 +29,7 @@ def femnist(folder: Path, *, digits_only: bool = False, min_samples: int = 10) -
 
     digits_only: keep the ten digits. min_samples: drop writers with fewer samples than this in both splits
     together, after that choice (LEAF's default is 10). LEAF's train/ and test/ are the splits, if it has made
-    them; of its all_data/ every tenth sample of each writer is a test sample, as many as LEAF takes."""
+    them; of its all_data/ every tenth sample of each writer is a test sample, which is LEAF's share."""
     if min_samples < 0:
         raise UserError(f"min_samples is {min_samples}: give 0 or more.")
     files, training = leaf_files(folder)

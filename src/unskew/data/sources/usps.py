@@ -40,8 +40,8 @@ def read_npz(path: Path) -> tuple[Split, Split]:
 
 
 def read_libsvm(path: Path) -> Split:
-    """Read lines "label index:value ...": labels 1..10 for the digits 0..9, indices 1..256, values in -1..1
-    without zeros. Pixels are (value + 1) / 2 · 255, rounded."""
+    """Read lines "label index:value ...": labels 1..10 for the digits 0..9, indices 1..256, values in -1..1,
+    with zeros left out. Pixels are (value + 1) / 2 · 255, rounded."""
     lines = read(path).splitlines()
     values, labels = np.zeros((len(lines), 256)), np.empty(len(lines))
     try:
