@@ -480,7 +480,7 @@ class TestDirichlet:
         assert made.counts.sum(axis=0).tolist() == [200] * 5
         assert made.tries == 5
         assert "None of 5 draws gave every client 40 samples" in made.notes[0]
-        assert "samples came to them from the largest clients" in made.notes[0]
+        assert "samples were moved to them from the largest clients" in made.notes[0]
 
     def test_repair_keeps_the_givers_class_mix(self) -> None:
         before = np.array([[600, 4, 0], [200, 0, 0], [200, 0, 1]])  # classes × clients

@@ -97,7 +97,9 @@ def inside(folder: Path, name: str, archive: Path) -> Path:
     """Return the path in `folder` for an archive's file; refuse a name that leads out of the folder."""
     pure = PurePosixPath(name)
     if not name.isprintable() or PureWindowsPath(name).is_reserved():
-        raise UserError(f"{archive} holds {name!r}, which is no file name everywhere: it is not unpacked.")
+        raise UserError(
+            f"{archive} holds {name!r}, which is no valid file name on every system: it is not unpacked."
+        )
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or PureWindowsPath(name).drive:
         raise UserError(f"{archive} holds '{name}', which leads out of its folder: it is not unpacked.")
     return folder / pure

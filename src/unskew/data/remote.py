@@ -120,7 +120,7 @@ def remote_federation(
         columns=like.columns,
         words=like.words,
     )
-    note = "Label counts stay with the clients: their majority, minority and vacant classes are not told."
+    note = "Label counts stay with the clients: their majority, minority and vacant classes are not known."
     partition = Partition(
         dataset.train.rows if isinstance(dataset.train, RemoteSplit) else (),
         counts,

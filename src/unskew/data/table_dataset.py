@@ -213,7 +213,7 @@ def _require_sites(train: Rows, test: Rows, tests: Sequence[Table]) -> None:
     """Refuse rows without a site, since scale=site scales each row by the rows of its site."""
     if train.sites is None:
         raise UserError(
-            "scale=site needs sites: name the column of a table that tells them, site=COLUMN, or several "
+            "scale=site needs sites: name the column of a table that holds them, site=COLUMN, or several "
             "files, or use scale=all."
         )
     if test.sites is None:
@@ -237,10 +237,10 @@ def _notes(columns: Columns, train: Rows, test: Rows, missing: Missing, sites: i
     if any(gaps.values()):
         listed = shortened([f"{name} {n}" for name, n in gaps.most_common() if n], 12)
         whose = "the site's training rows" if columns.scale == "site" else "the training rows"
-        how = f"mean or the most frequent category of {whose}"
+        how = f"replaced by the mean or the most frequent category of {whose}"
         if missing == "column":
-            how = f"mean of {whose}, or for no category, and a feature of its own says so"
-        yield f"Of {len(train) + len(test)} rows values are missing ({listed}): they are taken for the {how}."
+            how = f"marked by a feature of their own; numbers are replaced by the mean of {whose}"
+        yield f"Some of {len(train) + len(test)} rows lack values ({listed}): missing values are {how}."
     for column in columns:
         if strange := column.unseen(test):
             yield (

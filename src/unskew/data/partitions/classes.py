@@ -176,7 +176,10 @@ class Quantity:
             overdrawn += int(parts.sum() > len(samples))
             for k, part in zip(mine, np.split(samples, np.cumsum(parts)), strict=True):
                 hands[k].append(part)
-        note = f"{self.variant} gave {overdrawn} classes away before all their holders had a part, as it can."
+        note = (
+            f"{self.variant} gave {overdrawn} classes away before all their holders had a part, as the "
+            "published code does."
+        )
         empty = np.zeros(0, dtype=np.int64)
         return Division(tuple(np.concatenate([*hand, empty]) for hand in hands), (note,) if overdrawn else ())
 

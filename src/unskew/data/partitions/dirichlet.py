@@ -128,7 +128,10 @@ def _search(rule: Dirichlet, min_size: int, draw: Draw, block: int) -> tuple[Int
         raise UserError(
             f"none {outcome}: lower min_size, raise beta, ask for fewer clients, or set on_failure=repair."
         )
-    note = f"None {outcome}: {least:,.0f} samples came to them from the largest clients, in these' class mix."
+    note = (
+        f"None {outcome}: {least:,.0f} samples were moved to them from the largest clients, which kept their "
+        "class mix."
+    )
     return _repair(closest.astype(np.int64), min_size), tries, (note,)
 
 

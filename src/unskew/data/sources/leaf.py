@@ -135,7 +135,9 @@ def numbers_of(path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArr
         if not isinstance(mine, dict) or not all(isinstance(mine.get(key), list) for key in "xy"):
             raise _other_than_leaf(path, f"has no lists x and y for user {str(user)[:40]!r}")
         if not len(mine["x"]) == len(mine["y"]) == number:
-            raise _other_than_leaf(path, f"has another number of samples of user '{user}' than it tells")
+            raise _other_than_leaf(
+                path, f"has another number of samples of user '{user}' than num_samples says"
+            )
         if any(isinstance(each, str) for each in mine["x"]):
             raise UserError(f"{path} holds texts or names of files as samples: only numbers can be read.")
         if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in mine["y"]):
@@ -201,7 +203,7 @@ def decode(files: list[Path]) -> Arrays:
             owners.append(np.full(len(y), known.setdefault(user, len(known)), np.int64))
             origin.append(np.full(len(y), number, np.int64))
     if not any(len(y) for y in labels):
-        raise damaged(files[0], "and the files beside it hold no samples")
+        raise damaged(files[0], "and the other files hold no samples")
     return {
         "images": np.concatenate(images),
         "labels": np.concatenate(labels),
