@@ -1,4 +1,4 @@
-"""Datasets and who holds what of them."""
+"""Datasets, and which clients hold which of their samples."""
 
 from __future__ import annotations
 

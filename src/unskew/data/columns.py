@@ -324,7 +324,7 @@ def _learn(
         is_text = name in categorical or all(isinstance(cell, str) for cell in present)
         kinds[name] = "category" if is_text else "number"
     numbers = [name for name, kind in kinds.items() if kind == "number"]
-    # The means of a whole matrix differ in their last bits from those of its columns one by one.
+    # Together, since the means of a matrix differ in their last bits from those of its columns one by one.
     matrix = np.stack([numbers_in(rows, name) for name in numbers], axis=1) if numbers else np.zeros((0, 0))
     mean, scale = _mean_and_scale(matrix)
     columns = []

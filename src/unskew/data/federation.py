@@ -230,8 +230,9 @@ def federate(
     of your own (labels, clients, rng) that returns the indices of each client.
 
     validation: the samples by which rounds are chosen. A share such as 0.1 is held out of each client's
-    samples, by class, drawn with the partition's seed. Or other samples: a dataset, all of it, its name such
-    as "csv:val.csv,label=grade", or a split that has the classes and columns of `dataset`."""
+    samples, by class, drawn with the partition's seed. Other samples can be given as a dataset, of which all
+    are used, as its name such as "csv:val.csv,label=grade", or as a split that has the classes and columns of
+    `dataset`."""
     if not isinstance(dataset, Dataset):
         raise UserError("federate needs a dataset: load one with unskew.load(name).")
     made = partition(dataset, skew, clients, seed)

@@ -25,10 +25,10 @@ class OwnSkew:
     """A function that returns the positions of every client's samples: a list of lists or arrays of whole
     numbers, one for each client.
 
-    It is given those of these arguments that it has a parameter for: labels (int64 [n]), clients (the number
-    of clients; a function without it decides the number), rng (a NumPy generator that follows from the seed),
-    seed, classes (their number), owners (int64 [n], or None). If it has none of these names, the first three
-    parameters that it needs are labels, clients and rng. The options are values of its other parameters.
+    It is given the following arguments, if it has parameters of these names: labels (int64 [n]), clients (the
+    number of clients; a function without it decides the number), rng (a NumPy generator that follows from the
+    seed), seed, classes (their number), owners (int64 [n], or None). If it has none of these names, the first
+    three parameters that it needs are labels, clients and rng. The options are values of its other parameters.
     """
 
     name: str

@@ -7,7 +7,7 @@ import math
 import string
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,17 @@ def femnist(folder: Path, *, digits_only: bool = False, min_samples: int = 10) -
     return Dataset("femnist:digits" if digits_only else "femnist", train, test, classes, mean, std)
 
 
+class UserSamples(NamedTuple):
+    """The samples of a user in one file."""
+
+    user: str
+    x: npt.NDArray[np.float64]
+    y: npt.NDArray[np.str_]
+    """The names of the samples' classes."""
+    file: int
+    """The number of the file."""
+
+
 def from_leaf(
     path: Path,
     *,
@@ -76,45 +87,53 @@ def from_leaf(
     if shape and (len(shape) != 3 or min(shape) < 1):
         raise UserError("shape should be channels/height/width, such as 1/28/28.")
     files, training = leaf_files(path) if path.is_dir() else ([path], None)
-    parts = [(user, x, y, n) for n, file in enumerate(files) for user, x, y in numbers_of(file)]
+    parts = [UserSamples(user, x, y, n) for n, file in enumerate(files) for user, x, y in numbers_of(file)]
     samples = Counter[str]()
-    for user, _, y, _ in parts:
-        samples[user] += len(y)
-    parts = [each for each in parts if samples[each[0]] >= max(min_samples, 1)]
+    for each in parts:
+        samples[each.user] += len(each.y)
+    parts = [each for each in parts if samples[each.user] >= max(min_samples, 1)]
     splits = []
     for is_test in (False, True) if training is not None else (False,):
-        mine = [each for each in parts if is_test == (training is not None and each[3] >= training)]
-        mine = [each for each in mine if len(each[2])]
+        mine = [each for each in parts if is_test == (training is not None and each.file >= training)]
+        mine = [each for each in mine if len(each.y)]
         if not mine:
             raise UserError(f"{path} has no {'test' if is_test else 'training'} samples: lower min_samples.")
-        width = mine[0][1].shape[1]
-        for user, x, _, n in mine:
-            if x.shape[1] != width:
-                raise _other_than_leaf(
-                    files[n], f"has {x.shape[1]} numbers a sample of '{user}' and {width} elsewhere"
-                )
-        x = np.concatenate([x for _, x, _, _ in mine])
-        if shape and width != math.prod(shape):
-            raise UserError(
-                f"{path} has {width} numbers a sample, which are no {'×'.join(map(str, shape))} image: give "
-                "the shape that it has."
-            )
-        y = np.concatenate([y for _, _, y, _ in mine])
-        owners = np.repeat([user for user, _, _, _ in mine], [len(y) for _, _, y, _ in mine])
-        splits.append((x.reshape(-1, *shape) if shape else x, y, owners))
-    (x, y, owners), rest = splits[0], splits[1] if len(splits) > 1 else (None, None, None)
+        splits.append(_joined(mine, path, files, shape))
+    (x, y, owners), test = splits[0], splits[1] if len(splits) > 1 else (None, None, None)
     return from_arrays(
         x,
         y,
-        rest[0],
-        rest[1],
+        test[0],
+        test[1],
         name=path.stem,
         owners=owners,
-        owners_test=rest[2],
+        owners_test=test[2],
         layout="chw" if shape else None,
         test_fraction=test_fraction,
         seed=seed,
     )
+
+
+def _joined(
+    parts: list[UserSamples], path: Path, files: list[Path], shape: tuple[int, ...]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.str_], npt.NDArray[np.str_]]:
+    """Join the samples of a split; return the inputs, in `shape` if there is one, the classes' names and the
+    owners' names."""
+    width = parts[0].x.shape[1]
+    for each in parts:
+        if each.x.shape[1] != width:
+            raise _other_than_leaf(
+                files[each.file],
+                f"has {each.x.shape[1]} numbers a sample of '{each.user}' and {width} elsewhere",
+            )
+    x = np.concatenate([each.x for each in parts])
+    if shape and width != math.prod(shape):
+        raise UserError(
+            f"{path} has {width} numbers a sample, which are no {'×'.join(map(str, shape))} image: give "
+            "the shape that it has."
+        )
+    owners = np.repeat([each.user for each in parts], [len(each.y) for each in parts])
+    return x.reshape(-1, *shape) if shape else x, np.concatenate([each.y for each in parts]), owners
 
 
 def numbers_of(path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.str_]]]:
