@@ -28,7 +28,8 @@ class OwnSkew:
     It is given the following arguments, if it has parameters of these names: labels (int64 [n]), clients (the
     number of clients; a function without it decides the number), rng (a NumPy generator that follows from the
     seed), seed, classes (their number), owners (int64 [n], or None). If it has none of these names, the first
-    three parameters that it needs are labels, clients and rng. The options are values of its other parameters.
+    three parameters that it needs are labels, clients and rng. The options are values of its other
+    parameters.
     """
 
     name: str
