@@ -11,7 +11,7 @@ import torch
 
 from unskew.data import join
 from unskew.data.dataset import Dataset, Split
-from unskew.data.manifest import Partition
+from unskew.data.partition import Partition
 from unskew.data.partitions import Division, SamplePool, cached, partition
 
 SKEW = "dirichlet:0.02,min_size=20,max_tries=5"  # has a note to keep, and more than one try

@@ -14,7 +14,7 @@ from unskew.data import load
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
 from unskew.data.join import join
-from unskew.data.manifest import partition_of
+from unskew.data.partition import partition_of
 from unskew.data.partitions import Dirichlet, Domains
 from unskew.errors import UserError
 

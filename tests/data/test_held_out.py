@@ -13,7 +13,7 @@ from unskew import Dataset, UserError, federate, load
 from unskew.data import from_arrays, from_csv
 from unskew.data.dataset import Split
 from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
+from unskew.data.partition import partition_of
 from unskew.data.validation import hold_out
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unskew.data.dataset import Dataset, Split
-from unskew.data.manifest import Partition
+from unskew.data.partition import Partition
 from unskew.data.partitions import (
     PARTITIONERS,
     Dirichlet,

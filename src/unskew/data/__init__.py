@@ -9,7 +9,7 @@ from unskew.data.federation import Federation, federate
 from unskew.data.image_folders import from_folder
 from unskew.data.join import join
 from unskew.data.loading import load
-from unskew.data.manifest import Partition, partition_of
+from unskew.data.partition import Partition, partition_of
 from unskew.data.sources.leaf import from_leaf
 from unskew.data.table_dataset import from_csv
 

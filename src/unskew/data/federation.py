@@ -15,7 +15,8 @@ from torch import Tensor
 
 from unskew import notebook
 from unskew.data.dataset import Dataset, Split
-from unskew.data.manifest import Partition, cite, save
+from unskew.data.manifest import save
+from unskew.data.partition import Partition, cite
 from unskew.data.partitions import Skew, parse_skew, partition, write_skew
 from unskew.data.validation import (
     NONE,

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import channel_stats
-from unskew.data.manifest import Ints, Partition, integers, load, partition_of
+from unskew.data.manifest import load
+from unskew.data.partition import Ints, Partition, integers, partition_of
 from unskew.data.plain_data import json_content, npy_content, npz_content, open_regular, pickle_content
 from unskew.errors import UserError
 from unskew.notation import path_of

@@ -15,7 +15,7 @@ from torch import Tensor
 from unskew.data.dataset import Dataset, Split
 from unskew.data.drawn import AbsentSplit, Ranges
 from unskew.data.federation import Federation
-from unskew.data.manifest import Partition
+from unskew.data.partition import Partition
 from unskew.errors import UserError
 from unskew.types import Inputs
 

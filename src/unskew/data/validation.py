@@ -12,8 +12,8 @@ import torch
 from unskew.data.arrays import Array, from_arrays, npz_arrays
 from unskew.data.dataset import Dataset, Split
 from unskew.data.loading import TABLES, load_one
-from unskew.data.manifest import Ints, Partition
 from unskew.data.names import shortened
+from unskew.data.partition import Ints, Partition
 from unskew.data.partitions.pool import PartitionSeed
 from unskew.data.tables import ColumnRoles, read_table
 from unskew.errors import UserError, require

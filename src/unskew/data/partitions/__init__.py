@@ -14,7 +14,7 @@ from typing import cast
 from unskew.data.dataset import Dataset
 from unskew.data.drawn import DrawnSplit
 from unskew.data.importers import IMPORTERS, Import
-from unskew.data.manifest import Partition, drawn_partition, partition_of
+from unskew.data.partition import Partition, drawn_partition, partition_of
 from unskew.data.partitions import recipe as recipes
 from unskew.data.partitions.cached import cached_division
 from unskew.data.partitions.classes import Balanced, Classes, Labels, Quantity

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from unskew.data.manifest import Ints
+from unskew.data.partition import Ints
 from unskew.data.partitions.pool import Division, Partitioner, PartitionSeed, SamplePool, even
 from unskew.errors import UserError
 

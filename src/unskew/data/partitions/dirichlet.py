@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.manifest import Floats, Ints
+from unskew.data.partition import Floats, Ints
 from unskew.data.partitions.known_draws import FAILED_DRAWS, PublishedSearch
 from unskew.data.partitions.pool import (
     Division,

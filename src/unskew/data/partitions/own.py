@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.manifest import Ints, integers
+from unskew.data.partition import Ints, integers
 from unskew.data.partitions.pool import Division, PartitionSeed, SamplePool, enough
 from unskew.errors import UserError, unknown
 from unskew.notation import items, without

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from unskew.data.manifest import Floats, Ints
+from unskew.data.partition import Floats, Ints
 from unskew.errors import UserError
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from unskew.data.manifest import Ints
+from unskew.data.partition import Ints
 from unskew.data.partitions.pool import Division, PartitionSeed, SamplePool, deal, enough, even, per_class
 from unskew.errors import UserError
 
