@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
+from unskew.data.partition import partition_of
 from unskew.engines import Job, Task
 from unskew.method import Method
 from unskew.methods import METHODS

@@ -31,6 +31,7 @@ from tests.data import layouts
 from unskew import UserError, load
 from unskew.cli import main
 from unskew.data import bounded, fetch
+from unskew.data.downloads import DOWNLOADS, Download
 from unskew.data.importers import flbench_dataset
 from unskew.labelled_runs import read
 from unskew.model_features import final_features
@@ -246,8 +247,8 @@ ARCHIVES = {
     "symlink.tar.gz": (tarred("x", type=tarfile.SYMTYPE, linkname="/etc"), "a link or device"),
     "hardlink.tar.gz": (tarred("x", type=tarfile.LNKTYPE, linkname="/etc/passwd"), "a link or device"),
     "pipe.tar.gz": (tarred("x", type=tarfile.FIFOTYPE), "a link or device"),
-    "newline.tar.gz": (tarred("a\nb"), "no file name everywhere"),
-    "reserved.tar.gz": (tarred("con"), "no file name everywhere"),
+    "newline.tar.gz": (tarred("a\nb"), "no valid file name on every system"),
+    "reserved.tar.gz": (tarred("con"), "no valid file name on every system"),
     "long.tar.gz": (tarred("x" * 5000), "cannot be put into"),
     "bomb.tar.gz": (tarred("x", content=bytes(1 << 24)), "unpacks to more than"),
     "up.zip": (zipped("../owned"), "leads out"),
@@ -265,9 +266,7 @@ def test_an_archive_stays_in_its_folder_and_bounds(
     (here / "served" / name).write_bytes(content)
     sums = ((name, fetch.md5_of(here / "served" / name)),)
     served = ((here / "served").as_uri() + "/",)
-    monkeypatch.setitem(
-        fetch.DOWNLOADS, "cifar10", fetch.Download(served, sums, "cifar-10-batches-bin", ("x",))
-    )
+    monkeypatch.setitem(DOWNLOADS, "cifar10", Download(served, sums, "cifar-10-batches-bin", ("x",)))
     with pytest.raises(UserError, match=says):
         fetch.fetch("cifar10", here / "data")
     assert sorted(path.name for path in (here / "data").iterdir()) == [name]
@@ -277,8 +276,8 @@ def test_a_download_that_does_not_end_is_given_up(here: Path, monkeypatch: pytes
     (here / "served").mkdir()
     (here / "served" / "big").write_bytes(bytes(1 << 20))
     monkeypatch.setattr(fetch, "MOST_BYTES", 1 << 19)
-    served = fetch.Download(((here / "served").as_uri() + "/",), (("big", "0" * 32),), "mnist")
-    monkeypatch.setitem(fetch.DOWNLOADS, "mnist", served)
+    served = Download(((here / "served").as_uri() + "/",), (("big", "0" * 32),), "mnist")
+    monkeypatch.setitem(DOWNLOADS, "mnist", served)
     with pytest.raises(UserError, match="gives more than 524,288 bytes"):
         fetch.fetch("mnist", here / "data")
     assert list((here / "data" / "mnist").iterdir()) == []

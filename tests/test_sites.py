@@ -11,9 +11,10 @@ import torch
 
 import unskew as package
 from unskew import Budget, Trial, UserError, engines, metrics
+from unskew.data import from_csv
 from unskew.data.columns import FEWEST_ROWS, Columns
-from unskew.data.sources import absolute
-from unskew.data.tables import from_csv, read_rows
+from unskew.data.loading import absolute
+from unskew.data.tables import read_rows
 from unskew.methods import METHODS
 from unskew.record import MOST_SITES
 from unskew.report.read import read_run

@@ -19,7 +19,7 @@ from torch import nn
 import unskew as toolkit
 from federations import split
 from unskew import Budget, Dataset, Federation, Method, Result, Trial, UserError, load_model, train
-from unskew.data.own import from_arrays
+from unskew.data.arrays import from_arrays
 from unskew.methods import METHODS
 from unskew.methods.assemble import assemble
 from unskew.models import Tuning

@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from unskew.data.arrays import npz_arrays
 from unskew.data.bounded import check_regular
 from unskew.data.images import SUFFIXES, has_size, list_images, read_images
-from unskew.data.own import npz_arrays, shortened
+from unskew.data.names import shortened
 from unskew.data.tables import read_like, read_texts
 from unskew.errors import UserError
 from unskew.trained_model import TrainedModel

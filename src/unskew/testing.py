@@ -16,7 +16,7 @@ from unskew import engines
 from unskew.checkpoints import Checkpoints
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
+from unskew.data.partition import partition_of
 from unskew.data.validation import hold_out, validation_split
 from unskew.engines.job import Fit, completed
 from unskew.errors import UserError

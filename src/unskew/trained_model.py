@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from unskew import notebook, record
+from unskew.data.arrays import Array, to_array, to_bytes
 from unskew.data.columns import CellValue, Columns, InputColumn, Rows, cell_of
-from unskew.data.own import Array, to_array, to_bytes
 from unskew.data.words import Words, tokenise
 from unskew.errors import UserError
 from unskew.types import Out

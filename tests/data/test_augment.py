@@ -14,7 +14,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import ndimage
 from torch import Tensor
 
-from unskew.data.augment import POLICY, RANGES, Augment, Op, autoaugment, normalise, recolour, resample
+from unskew.data.augment import Augment, normalise
+from unskew.data.autoaugment import POLICY, RANGES, Op, autoaugment, recolour, resample
 from unskew.errors import UserError
 from unskew.types import Inputs
 
@@ -47,7 +48,7 @@ def uniforms(n: int, draws: int, seed: int = 1) -> Tensor:
 
 
 def bytes_of(x: Tensor, augment: str, u: Tensor) -> Array:
-    """The augmented pictures as bytes."""
+    """Return the augmented pictures as bytes."""
     out = Augment.parse(augment).apply(x, u, (), ()) * 255
     assert torch.equal(out.round(), out.round().clamp(0, 255))
     return out.round().to(torch.uint8).numpy()
@@ -262,7 +263,7 @@ def test_geometric_operations_are_the_affine_maps(op: Op) -> None:
     ],
 )
 def test_two_geometric_operations_in_a_row(first: Op, m1: float, second: Op, m2: float) -> None:
-    """As one after the other, and what the first moved out of the picture does not come back."""
+    """Compare with one operation after the other: what the first moves out of the picture stays lost."""
     x = smooth(4, 24, 24)
     steps = [(torch.full((4,), int(op)), torch.full((4,), m)) for op, m in ((first, m1), (second, m2))]
     result = resample(x, steps).numpy().astype(int)
@@ -289,7 +290,7 @@ def test_pictures_without_geometry_stay_exact() -> None:
 
 
 def test_the_policy_is_the_papers() -> None:
-    """Its shape, and the sub-policies the paper shows; the whole table is too plain to repeat."""
+    """Compare its shape and the sub-policies that the paper shows; the whole table need not be repeated."""
     assert len(POLICY) == 25
     assert POLICY[0] == ((Op.INVERT, 0.1, 7), (Op.CONTRAST, 0.2, 6))
     assert POLICY[1] == ((Op.ROTATE, 0.7, 2), (Op.TRANSLATE_X, 0.3, 9))
@@ -303,7 +304,7 @@ def test_the_policy_is_the_papers() -> None:
 
 
 def by_policy(image: Tensor, u: list[float]) -> Tensor:
-    """One image through the sub-policy, operation after operation."""
+    """Apply a sub-policy to one image, operation after operation."""
     pair = POLICY[min(int(np.float32(u[0]) * np.float32(25)), 24)]
     for (op, probability, m), apply, strength in zip(pair, u[1::2], u[2::2], strict=True):
         if not np.float32(apply) < np.float32(probability):

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import unskew
+from unskew.data import load
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
 from unskew.data.join import join
-from unskew.data.manifest import partition_of
+from unskew.data.partition import partition_of
 from unskew.data.partitions import Dirichlet, Domains
 from unskew.errors import UserError
 
@@ -195,8 +196,6 @@ class TestDomains:
 @REAL
 class TestRealData:
     def test_table_7_on_cifar10_in_its_own_order(self) -> None:
-        from unskew.data.sources import load
-
         made = federate(
             load("cifar10", Path(os.environ["UNSKEW_DATA"])), "dirichlet:0.05,variant=fedvls", 10, 1
         )
@@ -205,8 +204,6 @@ class TestRealData:
         assert made.indices(9)[:5].tolist() == [34147, 28657, 17698, 42994, 10929]
 
     def test_fedntd_shards_of_cifar10(self) -> None:
-        from unskew.data.sources import load
-
         made = federate(
             load("cifar10", Path(os.environ["UNSKEW_DATA"])), "shards:2,variant=fedntd", 100, 19940817
         )
@@ -214,8 +211,6 @@ class TestRealData:
         assert made.counts.sum().item() == 50000
 
     def test_mnist_and_usps_as_domains(self, tmp_path: Path) -> None:
-        from unskew.data.sources import load
-
         folder = Path(os.environ["UNSKEW_DATA"])
         joined = join([load("mnist", folder), load("usps", folder)])
         made = federate(joined, "domains:6/4,fraction=0.01+dirichlet:0.1,min_size=1", 10, 1)

@@ -16,8 +16,10 @@ import pytest
 from layouts import idx, noise, write_cifar10
 from rich.console import Console
 
-from unskew.data.fetch import DOWNLOADS, Download, fetch, progress_bar
-from unskew.data.sources import SOURCES, load
+from unskew.data import load
+from unskew.data.downloads import DOWNLOADS, Download
+from unskew.data.fetch import fetch, progress_bar
+from unskew.data.sources import SOURCES
 from unskew.errors import UserError
 
 
@@ -92,7 +94,7 @@ def md5(data: bytes) -> str:
 
 @pytest.fixture
 def mnist(server: Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """A small MNIST on the server, with its checksums in the table."""
+    """Put a small MNIST on the server, and its checksums into the table."""
     images, labels = noise(0, 600, 28, 28), (np.arange(600) % 10).astype(np.uint8)
     files = {}
     for part in ("train", "t10k"):

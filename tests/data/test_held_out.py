@@ -13,12 +13,12 @@ from unskew import Dataset, UserError, federate, load
 from unskew.data import from_arrays, from_csv
 from unskew.data.dataset import Split
 from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
+from unskew.data.partition import partition_of
 from unskew.data.validation import hold_out
 
 
 def holding(*counts: tuple[int, ...]) -> tuple[Dataset, list[np.ndarray]]:
-    """A dataset, and the rows of clients that hold so many samples of each class."""
+    """Return a dataset, and for each client rows with these counts of each class."""
     labels = np.concatenate([np.repeat(np.arange(len(mine)), mine) for mine in counts])
     inputs = torch.arange(len(labels), dtype=torch.float32)[:, None]
     names = tuple(f"class {c}" for c in range(len(counts[0])))

@@ -260,7 +260,7 @@ class TestPfllib:
     TESTS = ([8, 62], [9])
 
     def write(self, folder: Path, dataset: Dataset, scale: str = "pfllib") -> Path:
-        """As PFLlib does: the splits merged, pixels as (x/255 - 0.5)/0.5, one dictionary per file."""
+        """Write files as PFLlib does: splits merged, pixels as (x/255 - 0.5)/0.5, a dictionary per file."""
         pixels = torch.cat([dataset.train.inputs, dataset.test.inputs]).float()
         scaled = {
             "pfllib": (pixels / 255 - 0.5) / 0.5,

@@ -56,7 +56,7 @@ def test_rows_become_images(tmp_path):
         (lambda c: c["user_data"].pop("bob"), "has no lists x and y for user 'bob'"),
         (
             lambda c: c["num_samples"].__setitem__(0, 3),
-            "another number of samples of user 'ann' than it tells",
+            "another number of samples of user 'ann' than num_samples says",
         ),
         (lambda c: c["user_data"]["bob"]["x"].__setitem__(0, [1]), "samples of user 'bob' that are no rows"),
         (

@@ -14,7 +14,8 @@ import torch
 
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import federate
-from unskew.data.manifest import cite, load, partition_of, save
+from unskew.data.manifest import load, save
+from unskew.data.partition import cite, partition_of
 from unskew.errors import UserError
 
 

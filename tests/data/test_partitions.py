@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unskew.data.dataset import Dataset, Split
-from unskew.data.manifest import Partition
+from unskew.data.partition import Partition
 from unskew.data.partitions import (
     PARTITIONERS,
     Dirichlet,
@@ -49,7 +49,7 @@ TABLE_7 = [
 
 
 def toy(sizes: Sequence[int], owners: Sequence[int] | None = None) -> Dataset:
-    """A dataset with so many training samples of each class, in a fixed mixed order."""
+    """Return a dataset with these numbers of training samples of each class, in a fixed mixed order."""
     y = np.random.RandomState(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     labels, inputs = torch.from_numpy(y), torch.arange(len(y), dtype=torch.float32)[:, None]
     train = Split(inputs, labels, None if owners is None else torch.tensor(owners))
@@ -136,8 +136,9 @@ class TestPublished:
     def test_pfllib_bit_for_bit(
         self, sizes: Sequence[int], skew: str, clients: int, seed: int, sha256: str, first: list[int]
     ) -> None:
-        """What PFLlib's separate_data (d832e76) gave for these labels after np.random.seed(seed). Its least
-        number decides here: 40 at the sizes of CIFAR-10, and less where an equal share is below 80."""
+        """Compare with the results of PFLlib's separate_data (d832e76) for these labels after
+        np.random.seed(seed). They depend on its least number of samples: 40 at the sizes of CIFAR-10, and
+        less if an equal share is below 80."""
         made = divide(sizes, f"{skew},variant=pfllib", clients, seed)
         assert made.sizes[:4].tolist() == first
         assert made.index_sha256.startswith(sha256)
@@ -212,7 +213,7 @@ class TestPublished:
     def test_fedlmd_headline_setting_takes_19126_draws(
         self, searched: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        """Whether the draws that fail are made, or known to fail."""
+        """Try it both with the failing draws made and with them skipped, since they are known."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         if searched:
             if not os.environ.get("UNSKEW_SLOW"):
@@ -457,7 +458,7 @@ class TestDirichlet:
         assert made.notes == ()
 
     def test_acceptance_rate(self) -> None:
-        """With 30 clients at β = 0.05 about 28 % of all draws give every client 10 samples."""
+        """Expect that about 28 % of all draws give each of 30 clients 10 samples at β = 0.05."""
         dataset = toy(CIFAR10)
         tries = [partition(dataset, "dirichlet:0.05", 30, seed).tries for seed in range(60)]
         assert 60 / sum(tries) == pytest.approx(0.28, abs=0.08)
@@ -481,7 +482,7 @@ class TestDirichlet:
         assert made.counts.sum(axis=0).tolist() == [200] * 5
         assert made.tries == 5
         assert "None of 5 draws gave every client 40 samples" in made.notes[0]
-        assert "samples came to them from the largest clients" in made.notes[0]
+        assert "samples were moved to them from the largest clients" in made.notes[0]
 
     def test_repair_keeps_the_givers_class_mix(self) -> None:
         before = np.array([[600, 4, 0], [200, 0, 0], [200, 0, 1]])  # classes × clients

@@ -34,11 +34,12 @@ from layouts import (
 )
 from sklearn.datasets import load_digits
 
-from unskew.data.cache import keep
+from unskew.data import load
+from unskew.data.cache import write_arrays
+from unskew.data.downloads import DOWNLOADS
 from unskew.data.federation import federate
-from unskew.data.fetch import DOWNLOADS
 from unskew.data.images import channel_stats
-from unskew.data.sources import SOURCES, available, data_folder, load
+from unskew.data.sources import SOURCES, available, data_folder
 from unskew.errors import UserError
 
 real = pytest.mark.skipif(not os.environ.get("UNSKEW_DATA"), reason="UNSKEW_DATA names no data folder")
@@ -125,7 +126,7 @@ def test_synthetic_draws_by_its_seed() -> None:
 
 
 def test_synthetic_clients_label_by_linear_models_of_their_own() -> None:
-    """One linear rule explains all labels of a client, and not those of another one."""
+    """Check that one linear rule explains all labels of a client, but not those of another client."""
     from sklearn.linear_model import LogisticRegression
 
     data = load("synthetic:0,0,clients=12,cap=1000,seed=3")
@@ -180,7 +181,7 @@ def test_mixed_synthetic_gives_half_of_the_clients_two_classes_in_equal_parts() 
 
 
 def test_leaf_synthetic_is_leafs_own() -> None:
-    """The label counts that LEAF's main.py gives for 200 tasks, 5 classes, 60 dimensions and its seed."""
+    """Compare with the label counts of LEAF's main.py for 200 tasks, 5 classes, 60 features and its seed."""
     data = load("leaf_synthetic:clients=200")
     assert torch.bincount(data.train.labels).tolist() == [1666, 6761, 4821, 5651, 2440]
     assert data.inputs.shape == (60,)
@@ -517,7 +518,7 @@ def test_a_broken_or_unwritable_cache_does_no_harm(tmp_path: Path, cache: Path) 
 
 def test_a_cache_file_that_cannot_be_written_whole_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="allow_pickle"):
-        keep(tmp_path / "some.npz", {"good": np.zeros(3), "bad": np.array([object()])})
+        write_arrays(tmp_path / "some.npz", {"good": np.zeros(3), "bad": np.array([object()])})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,8 +17,9 @@ from unskew.advice.recommendation import Advice, Goal, Match
 from unskew.advice.verdict import ChosenCandidate, in_setting
 from unskew.data.federation import Federation
 from unskew.data.importers import Import
+from unskew.data.loading import OWN
 from unskew.data.partitions import own_skew, parse_skew, write_skew
-from unskew.data.sources import OWN, SOURCES, spelled
+from unskew.data.sources import SOURCES, spelled
 from unskew.errors import UserError, unknown, whole_number
 from unskew.notation import joined, named
 from unskew.report.sentences import join

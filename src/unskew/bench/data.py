@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from unskew.data import Dataset, Split
-from unskew.data.sources import SOURCES, data_folder, load
+from unskew.data.loading import load_one
+from unskew.data.sources import SOURCES, data_folder
 
 
 def dataset(name: str, folder: Path | None) -> tuple[Dataset, tuple[str, ...]]:
@@ -19,7 +20,7 @@ def dataset(name: str, folder: Path | None) -> tuple[Dataset, tuple[str, ...]]:
     """
     source = SOURCES[name]
     if source.bundled or source.find(data_folder(folder)):
-        return load(name, folder), ()
+        return load_one(name, folder), ()
     shape = tuple(map(int, source.shape.split("x")))
     note = f"{source.title} is not in {data_folder(folder)}: random pixels of its shape took its place."
     return made(name, shape, source.train, source.test, source.classes), (note,)

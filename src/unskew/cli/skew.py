@@ -14,8 +14,8 @@ from unskew.cli import options
 from unskew.cli.flags import experiment_settings, given_flags
 from unskew.cli.terminal import console
 from unskew.data import Federation
-from unskew.data.own import shortened
-from unskew.data.sources import absolute
+from unskew.data.loading import absolute
+from unskew.data.names import shortened
 from unskew.errors import UserError
 from unskew.experiment import Experiment, brief_skew, load_data, partition
 from unskew.notation import short_data

@@ -1,4 +1,4 @@
-"""Packed files, unpacked only as far as an honest one goes: a few bytes can stand for terabytes of zeros."""
+"""Compressed files, unpacked up to a limit, since a few bytes can stand for terabytes of zeros."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from unskew.errors import UserError
 SMALL = 256 << 20
 """Bytes that any file may unpack to."""
 RATIO = 100
-"""How many times its own size a larger one may unpack to: pixels and text reach a tenth of it."""
+"""How many times its own size a larger file may unpack to; pixels and text reach a tenth of it."""
 MOST_EMPTY = 1 << 16
-"""The longest axis of an array without any value, which takes no bytes however long it is."""
+"""The longest axis of an array without values, which takes no bytes however long the axis is."""
 CHUNK = 1 << 20
 
 Array = npt.NDArray[Any]
 
 DAMAGED = Exception
-"""What reading a damaged archive or array raises: which one is not documented, and depends on the place."""
+"""What reading a damaged archive or array raises: the errors are not documented, and depend on the damage."""
 
 
 class TooLargeError(ValueError):
-    """A file that unpacks to more than it should."""
+    """A file unpacks to more than the limit."""
 
 
 def check_regular(path: Path) -> None:
-    """Check that what is to be read is a file that has an end: no pipe, and nothing like /dev/zero."""
+    """Refuse a path that is no regular file: a pipe, or /dev/zero, has no end."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is {'a folder' if path.is_dir() else 'no regular file'}: name a file.")
 
 
 def most_unpacked(packed: int) -> int:
-    """How many bytes a file of this size may unpack to."""
+    """Return how many bytes a file of this size may unpack to."""
     return max(SMALL, RATIO * packed)
 
 
 def read_all(stream: IO[bytes], packed: int) -> bytes:
-    """All that an unpacking stream gives, of a file of so many bytes."""
+    """Read a decompressing stream to its end, up to the limit for a compressed file of `packed` bytes."""
     limit, parts, done = most_unpacked(packed), [], 0
     while block := stream.read(CHUNK):
         done += len(block)
@@ -54,8 +54,8 @@ def read_all(stream: IO[bytes], packed: int) -> bytes:
 
 
 def open_zip(file: BinaryIO | Path) -> zipfile.ZipFile:
-    """A zip archive whose files, unpacked, are together no larger than `most_unpacked` says. What each claims
-    to unpack to is the most that is read of it."""
+    """Open a zip archive whose files together claim to unpack to no more than `most_unpacked`. The zipfile
+    module reads no more of a file than it claims."""
     archive = zipfile.ZipFile(file)
     claimed = sum(info.file_size for info in archive.infolist())
     assert archive.fp is not None
@@ -71,7 +71,7 @@ def open_zip(file: BinaryIO | Path) -> zipfile.ZipFile:
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """The plain arrays in an .npz file; raises one of DAMAGED where it is not such a file."""
+    """Read the plain arrays in an .npz file; raise one of DAMAGED if it is not such a file."""
     arrays: dict[str, Array] = {}
     with path.open("rb") as file, open_zip(file) as archive:
         for info in archive.infolist():
@@ -84,7 +84,7 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 
 def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns come first, and type of the array in an .npy stream."""
+    """Read the header of an .npy stream: shape, whether in Fortran order, and type of the array."""
     major = np.lib.format.read_magic(file)[0]
     header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = header(file)
@@ -94,7 +94,7 @@ def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[An
 def read_npy_data(
     file: IO[bytes], shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any], size: int
 ) -> Array:
-    """The values that follow a header in a stream of at most `size` bytes."""
+    """Read the values that follow the header in an .npy stream of at most `size` bytes."""
     if dtype.hasobject or not dtype.itemsize:
         raise ValueError("an array of objects, or of nothing, is not plain data")
     check_shape(shape)
@@ -116,7 +116,6 @@ def read_npy_data(
 
 
 def check_shape(shape: tuple[int, ...]) -> None:
-    """Check that no axis is negative, nor longer than a loop over it should take where there is nothing to
-    loop over."""
+    """Refuse a negative axis, and in an array without values an axis too long to loop over."""
     if min(shape, default=0) < 0 or (math.prod(shape) == 0 and max(shape, default=0) > MOST_EMPTY):
         raise ValueError("an array's shape is out of bounds")

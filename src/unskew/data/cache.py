@@ -17,7 +17,7 @@ from unskew.data.bounded import read_npz
 from unskew.files import replacing
 
 Arrays = dict[str, npt.NDArray[Any]]
-FORMAT = 1  # raise it when what is kept for the same files changes
+FORMAT = 1  # raise it when the arrays for the same files change
 
 
 def cache_folder(name: str) -> Path:
@@ -25,15 +25,15 @@ def cache_folder(name: str) -> Path:
 
 
 def cached(name: str, files: Sequence[Path], decode: Callable[[], Arrays]) -> Arrays:
-    """decode(), or what it gave before for exactly these files (by path, size and time of change)."""
+    """Return decode(), or its earlier result for the same files (by path, size and time of change)."""
     folder = cache_folder("decoded")
     place = hashlib.sha256(str(files[0].parent.resolve()).encode()).hexdigest()[:12]
     path = folder / f"{name}-{place}-{signature(files)[:24]}.npz"
-    if (found := kept(path)) is not None:
+    if (found := read_arrays(path)) is not None:
         return found
     arrays = decode()
     try:
-        keep(path, arrays)
+        write_arrays(path, arrays)
     except OSError as error:
         warnings.warn(f"decoded images cannot be kept in {folder} ({error}).", stacklevel=2)
         return arrays
@@ -45,6 +45,7 @@ def cached(name: str, files: Sequence[Path], decode: Callable[[], Arrays]) -> Ar
 
 
 def signature(files: Sequence[Path]) -> str:
+    """Return a hash of the files' paths, sizes and times of change."""
     digest = hashlib.sha256(f"{FORMAT}".encode())
     for path in files:
         stat = path.stat()
@@ -52,16 +53,16 @@ def signature(files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def kept(path: Path) -> Arrays | None:
-    """The arrays in a file that `keep` wrote; None where there is no such file or it is damaged."""
-    # What a damaged file raises is not documented: it depends on where the damage is.
+def read_arrays(path: Path) -> Arrays | None:
+    """Read the arrays in a file of the cache; return None if there is no such file or it is damaged."""
+    # Which errors a damaged file raises is not documented: they depend on where the damage is.
     with contextlib.suppress(Exception):
         return read_npz(path)
     return None
 
 
-def keep(path: Path, arrays: Arrays) -> None:
-    """Write arrays for `kept` to find: nobody ever sees half a file."""
+def write_arrays(path: Path, arrays: Arrays) -> None:
+    """Write arrays to a file of the cache. Other processes see the complete file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial, partial.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

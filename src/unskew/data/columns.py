@@ -1,4 +1,4 @@
-"""How the columns of a table become numbers: learnt from training rows, and the same for all others."""
+"""How the columns of a table become features: learnt from training rows, then applied to any rows."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from unskew.errors import UserError, unknown
 from unskew.notation import in_order
 
 CellValue = float | str
-"""A number where the file has one, else its text."""
+"""A number if the cell holds one, else its text."""
 Missing = Literal["refuse", "fill", "column"]
 Scale = Literal["all", "site", "none"]
-"""The training rows that numbers are scaled and missing values filled by: those of all sites together, or
-each site's own. none: numbers stay as they are."""
+"""Which training rows decide how numbers are scaled and missing values filled: those of all sites together,
+or each site's own. none: numbers stay as they are."""
 Floats = npt.NDArray[np.float64]
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
-"""Texts that stand for a value that is not there, in lower case."""
+"""Texts that stand for a missing value, in lower case."""
 LARGEST = float(np.finfo(np.float32).max)
 NAMELESS = frozenset({"", "?", "nan"})
-"""What stands where a class or a site has no name. Other words of MISSING, such as na, may be one's name."""
+"""Texts that stand for a missing class or site. Other words of MISSING, such as na, may be names."""
 MOST_FOUND = 100
+"""The most categories of a column that is taken as categories because it holds only text."""
 MOST_ASKED = 1000
-"""Categories of a column that is text by itself, and of one that was called categorical."""
+"""The most categories of a column that the user called categorical."""
 
 
 VERSION = 1
-"""Of what `Columns.to_json` writes."""
+"""The version of the format that `Columns.to_json` writes."""
 FEWEST_ROWS = 10
-"""From so many rows on, a site that training has not seen can be scaled by them."""
+"""The fewest rows from which the scale of a site can be computed that was not trained on."""
 FILL_IT = "put a value there, or give missing=fill or missing=column"
 
 
@@ -48,7 +49,7 @@ def cell_of(text: str) -> CellValue:
         number = float(text)
     except ValueError:
         return text
-    if "_" in text:  # a number to Python, and a text such as 10_20 to everybody else
+    if "_" in text:  # Python reads 10_20 as a number; in a table it is text
         return text
     return text if math.isnan(number) else number
 
@@ -58,20 +59,20 @@ def is_missing(cell: CellValue) -> bool:
 
 
 def category_of(cell: CellValue) -> str:
-    """The category that a cell names: 1 and 1.0 are the same."""
+    """Return the category that a cell names: 1 and 1.0 are the same."""
     return cell if isinstance(cell, str) else repr(cell).removesuffix(".0")
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of one file or several, and where each stands."""
+    """Rows of one or more files, and the file and line of each."""
 
     columns: tuple[str, ...]
     cells: list[list[CellValue]]
     files: list[Path]
     lines: list[int]
     sites: list[str] | None = None
-    """The owner of each row, where that is known."""
+    """The site of each row; None if the sites are not known."""
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -87,7 +88,7 @@ class Rows:
         return [row[at] for row in self.cells]
 
     def mistake(self, row: int, column: str, remedy: str) -> UserError:
-        """The sentence on the cell in this row and column."""
+        """Make the error that a cell in this row and column is wrong."""
         cell = self.cells[row][self.columns.index(column)]
         shown = cell if isinstance(cell, str) else f"{cell:g}"
         return UserError(
@@ -97,10 +98,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class InputColumn:
-    """How one column becomes numbers.
+    """How one column becomes features.
 
-    A number becomes (number - mean) / scale. A category becomes one number for each of `categories`: 1 for
-    its own and 0 for the others, 0 for all where training had no such category."""
+    A number becomes (number - mean) / scale. A category becomes one feature for each of `categories`: 1 for
+    its own and 0 for the others. A category that no training row has becomes 0 in all of them."""
 
     name: str
     kind: Literal["number", "category"]
@@ -108,11 +109,11 @@ class InputColumn:
     scale: float = 1.0
     categories: tuple[str, ...] = ()
     fill: float | str | None = None
-    """What a missing value is taken for; where it is None, a missing value that is not flagged is refused."""
+    """The value that replaces a missing one; if it is None, missing values are refused unless `flagged`."""
     flagged: bool = False
-    """Whether one more number says that the value is missing."""
+    """Whether one more feature says that the value is missing."""
     unknown: tuple[float, ...] = ()
-    """Numbers that stand for a value that is missing, such as 0 for a blood pressure."""
+    """Numbers that stand for a missing value, such as 0 for a blood pressure."""
 
     @property
     def features(self) -> list[str]:
@@ -122,7 +123,7 @@ class InputColumn:
         return [*named, *([f"{self.name} is missing"] if self.flagged else [])]
 
     def apply(self, rows: Rows) -> Floats:
-        """What this column of the rows becomes, [n, features]."""
+        """Return the features that this column of the rows becomes, [n, features]."""
         cells = rows.column(self.name)
         missing = np.array([is_missing(cell) or cell in self.unknown for cell in cells], np.bool_)
         if missing.any() and self.fill is None and not self.flagged:
@@ -145,7 +146,7 @@ class InputColumn:
         )
 
     def unseen(self, rows: Rows) -> Counter[str]:
-        """The categories in these rows that training had none of, and how often they occur."""
+        """Count the categories in these rows that no training row has."""
         if self.kind == "number":
             return Counter()
         found = Counter(category_of(cell) for cell in rows.column(self.name) if not is_missing(cell))
@@ -157,19 +158,19 @@ class Columns:
     """How a table's rows become the features of a dataset, in the order of its columns."""
 
     columns: tuple[InputColumn, ...]
-    """Of all sites; where each has a scale of its own, without it."""
+    """The columns for all sites together; with scale=site they have no scale, and those in `sites` have."""
     scale: Scale = "all"
     site: str | None = None
-    """The column that names who owns a row, where the table had one."""
+    """The column that names the site of each row, if the table has one."""
     sites: dict[str, tuple[InputColumn, ...]] = field(default_factory=dict)
-    """The columns of each site that was trained on, where each has a scale of its own."""
+    """With scale=site, the columns of each site that was trained on."""
 
     def __iter__(self) -> Iterator[InputColumn]:
         return iter(self.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns that a table needs."""
+        """The names of the columns that a table needs."""
         return tuple(column.name for column in self.columns)
 
     @cached_property
@@ -178,8 +179,8 @@ class Columns:
         return tuple(name for column in self.columns for name in column.features)
 
     def apply(self, rows: Rows) -> Floats:
-        """The features of these rows, [n, features]. Where each site has a scale of its own, one that was not
-        trained on is scaled by its rows at hand; rows without a site are taken for one such site's."""
+        """Return the features of these rows, [n, features]. With scale=site, the rows of a site that was not
+        trained on are scaled by themselves; rows without a site count as one such site."""
         if self.scale != "site":
             return _features(self.columns, rows)
         found = np.zeros((len(rows), len(self.features)))
@@ -189,7 +190,7 @@ class Columns:
         return found
 
     def of_new_site(self, name: str, rows: Rows) -> tuple[InputColumn, ...]:
-        """The columns of a site that was not trained on, scaled by these rows of it."""
+        """Return the columns for a site that was not trained on, scaled by these rows of it."""
         if len(rows) < FEWEST_ROWS:
             called = f"the site '{name}'" if name else "a site without a name"
             raise UserError(
@@ -200,12 +201,12 @@ class Columns:
         return tuple(_own_scale(column, rows) for column in self.columns)
 
     def to_json(self) -> dict[str, Any]:
-        """All that it takes to apply them elsewhere."""
+        """Return everything that is needed to apply the columns elsewhere, as JSON values."""
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, value: object) -> Columns:
-        """The columns that `to_json` wrote."""
+        """Return the columns that `to_json` wrote."""
         if not isinstance(value, dict) or value.get("version") != VERSION:
             there = value.get("version") if isinstance(value, dict) else None
             raise UserError(
@@ -220,7 +221,7 @@ class Columns:
 
 
 def numbers_in(rows: Rows, name: str) -> Floats:
-    """A column of numbers, NaN where one is missing; raises where a cell is neither."""
+    """Return a column of numbers, with NaN for missing values; refuse other text and too large numbers."""
     cells = rows.column(name)
     for row, cell in enumerate(cells):
         if isinstance(cell, str) and not is_missing(cell):
@@ -231,7 +232,7 @@ def numbers_in(rows: Rows, name: str) -> Floats:
 
 
 def rows_by_site(rows: Rows) -> dict[str, npt.NDArray[np.intp]]:
-    """Which rows each site owns; all are those of a site without a name where nobody knows."""
+    """Return the rows of each site. If sites are not known, all rows belong to one site without a name."""
     if rows.sites is None:
         return {"": np.arange(len(rows))}
     names, number = np.unique(np.array(rows.sites, np.str_), return_inverse=True)
@@ -243,19 +244,19 @@ def _features(columns: tuple[InputColumn, ...], rows: Rows) -> Floats:
 
 
 TO_NOTHING = 1e30
-"""The scale of a column of numbers of which a site has none: what comes later is a 1e30th of itself."""
+"""The scale of a column in which a site has no number: it turns later values into almost 0."""
 
 
 def _own_scale(column: InputColumn, rows: Rows) -> InputColumn:
-    """A column as one site scales and fills it. Where the site has no value of it, numbers are 0, and a
-    missing category is none."""
+    """Return a column that is scaled and filled by the rows of one site. If the site has no value in it,
+    numbers become almost 0, and missing values get no category."""
     cells = rows.column(column.name)
     present = [cell for cell in cells if not is_missing(cell) and cell not in column.unknown]
     if column.kind == "category":
         if column.fill is None:
             return column
         if not present:
-            return replace(column, fill="")  # which is no category
+            return replace(column, fill="")  # no category has this name
         found = Counter(map(category_of, present))
         return replace(column, fill=min(found, key=lambda each: (-found[each], each)))
     values = numbers_in(rows, column.name)
@@ -268,8 +269,8 @@ def _own_scale(column: InputColumn, rows: Rows) -> InputColumn:
 
 
 def _mean_and_scale(matrix: Floats) -> tuple[Floats, Floats]:
-    """The mean and the standard deviation of every column, without its gaps. Of a constant one that value and
-    1, since what rounding leaves of a deviation is none."""
+    """Return the mean and the standard deviation of every column, without its missing values. A constant
+    column has its value and 1: its computed deviation would be a rounding error."""
     if not matrix.size:
         return np.zeros(matrix.shape[1]), np.ones(matrix.shape[1])
     gaps = bool(np.isnan(matrix).any())
@@ -287,14 +288,14 @@ def learn(
     scale: Scale = "all",
     site: str | None = None,
 ) -> Columns:
-    """How these training rows become numbers. A column that is called categorical, or has no number, holds
-    categories. `site` is the column that names who owns a row, where the table has one."""
+    """Learn from training rows how columns become features. A column holds categories if it is named in
+    `categorical`, or has no number. `site` is the column that names the site of each row, if there is one."""
     for name, given, known in (("missing", missing, Missing), ("scale", scale, Scale)):
         if given not in get_args(known):
             raise unknown(name, str(given), get_args(known))
     if scale != "site":
         return Columns(_learn(rows, categorical, missing, standardise=scale == "all"), scale, site)
-    # Of all sites together, what features there are, and nothing of their values.
+    # All sites share the list of features, but no statistics of their values.
     shared = tuple(
         replace(each, fill=None if each.fill is None else 0.0)
         if each.kind == "number"
@@ -323,7 +324,7 @@ def _learn(
         is_text = name in categorical or all(isinstance(cell, str) for cell in present)
         kinds[name] = "category" if is_text else "number"
     numbers = [name for name, kind in kinds.items() if kind == "number"]
-    # The mean of a whole matrix has other bits than those of its columns one by one.
+    # Together, since the means of a matrix differ in their last bits from those of its columns one by one.
     matrix = np.stack([numbers_in(rows, name) for name in numbers], axis=1) if numbers else np.zeros((0, 0))
     mean, scale = _mean_and_scale(matrix)
     columns = []

@@ -1,4 +1,4 @@
-"""A training split that is never whole: every client's samples are drawn when somebody asks for them."""
+"""A training split that is never whole: a client's samples are drawn when they are needed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LabelledSamples = tuple[Tensor, Tensor]
 """Inputs and labels."""
 
 MOST_BYTES = 64 << 20
-"""Of samples that were drawn last and lie ready."""
+"""Bytes of recently drawn samples that are kept in memory."""
 
 
 class Ranges(Sequence[Ints]):
-    """The rows of clients that follow each other in a split, made when they are asked for."""
+    """The rows of clients whose samples follow each other in a split, made when they are accessed."""
 
     def __init__(self, sizes: Ints) -> None:
         self.sizes = sizes
@@ -42,7 +42,7 @@ class Ranges(Sequence[Ints]):
     def __getitem__(self, client: int | slice) -> Ints | Sequence[Ints]:
         if isinstance(client, slice):
             return [self[each] for each in range(*client.indices(len(self)))]
-        start = self.starts[client]  # an IndexError where there is none, as of any sequence
+        start = self.starts[client]  # raises an IndexError as any sequence does
         return np.arange(start, start + self.sizes[client], dtype=np.int64)
 
     def __iter__(self) -> Iterator[Ints]:
@@ -50,7 +50,7 @@ class Ranges(Sequence[Ints]):
 
 
 class _Recent:
-    """The clients that were drawn last, as many as there is memory for, and at least one."""
+    """The samples of the clients that were drawn last, up to MOST_BYTES, but at least one client."""
 
     def __init__(self) -> None:
         self._samples: OrderedDict[int, LabelledSamples] = OrderedDict()
@@ -74,7 +74,7 @@ def _bytes(samples: LabelledSamples) -> int:
 
 
 class AbsentSplit(Split):
-    """Samples that are never all here: who wants them whole is told so."""
+    """A split whose samples are never all here: `whole`, `inputs` and `labels` raise an error."""
 
     @property
     def drawn(self) -> bool:
@@ -93,14 +93,16 @@ class AbsentSplit(Split):
 
 
 class DrawnSplit(AbsentSplit):
-    """Clients' samples one client after the other, of which only those that are asked for exist. A client's
-    are a function of its number alone, whoever else was drawn before."""
+    """The samples of clients, one client after the other, each drawn when it is needed. They depend only on
+    the client's number, not on the clients that were drawn before."""
 
     def __init__(
         self, recipe: str, sizes: Ints, draw: Callable[[int], LabelledSamples], counts: Ints
     ) -> None:
-        """`recipe` says how samples are drawn, `sizes` how many each client has, and `counts` how many of
-        each class the first ones have."""
+        """Make a split of clients that `draw` draws by number.
+
+        recipe: how samples are drawn, as a text. sizes: the number of samples of each client. counts: the
+        first clients' samples of each class, [clients, classes]."""
         vars(self).update(recipe=recipe, rows=Ranges(sizes), draw=draw, counts=counts, _drawn=_Recent())
 
     recipe: str
@@ -143,7 +145,7 @@ class DrawnSplit(AbsentSplit):
         return x[own], y[own]
 
     def of_client(self, client: int) -> LabelledSamples:
-        """All samples of a client, in the order of its rows. Those that were drawn last lie ready."""
+        """Return all samples of a client in the order of its rows; draw them unless they were kept."""
         return self._drawn.get(client) or self._drawn.add(client, self.draw(client))
 
     def digest(self, into: hashlib._Hash) -> None:

@@ -1,4 +1,4 @@
-"""A dataset and who holds what of it."""
+"""A dataset, and which client holds which of its samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from unskew import notebook
 from unskew.data.dataset import Dataset, Split
-from unskew.data.manifest import Partition, cite, save
+from unskew.data.manifest import save
+from unskew.data.partition import Partition, cite
 from unskew.data.partitions import Skew, parse_skew, partition, write_skew
 from unskew.data.validation import (
     NONE,
@@ -35,23 +36,23 @@ from unskew.types import Population
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What one client trains on: rows of a training split, and how many of them each class has."""
+    """The samples that one client trains on: rows of a training split, and their label counts."""
 
     rows: NDArray[np.int64]
     counts: Tensor
-    """Label counts, int64 [C]; empty where the samples are elsewhere and nobody told them."""
+    """Label counts, int64 [C]; empty if the samples are elsewhere and their counts are not known."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def same_as(self, other: Holding) -> bool:
-        """Whether both are the same samples in the same order."""
+        """Say whether both hold the same samples in the same order."""
         same_rows = self.rows is other.rows or np.array_equal(self.rows, other.rows)
         return same_rows and torch.equal(self.counts, other.counts)
 
 
 def holding_of(dataset: Dataset, rows: NDArray[np.int64]) -> Holding:
-    """These training samples of a dataset, with their label counts."""
+    """Return a holding of these training samples of a dataset."""
     _, labels = dataset.train.take(torch.from_numpy(rows))
     return Holding(rows, torch.bincount(labels, minlength=len(dataset.classes)))
 
@@ -64,14 +65,14 @@ class Federation:
     dataset: Dataset
     partition: Partition
     validation: Split | None = None
-    """Samples on which rounds are chosen and nobody trains. Where they are the clients' own, their `owners`
-    are the clients' numbers."""
+    """Samples that no client trains on, for the choice of rounds. If they were held out of the clients'
+    samples, their `owners` are the clients' numbers."""
     validated_on: str = NONE
-    """Where these come from, as it was typed: a share of each client's samples, or a dataset; a type's name
-    for samples that were given as such."""
+    """Where the validation samples come from, as it was typed: a share of each client's samples, or a
+    dataset. For samples that were given as an object, the name of its type."""
 
     def __repr__(self) -> str:
-        """Say who shares what, and how skewed that is, in two lines."""
+        """Describe dataset, clients and skew in two lines."""
         held = "" if self.validation is None else f", {len(self.validation):,} validation samples"
         return (
             f"Federation({self.dataset.short_name!r}, {self.skew!r}, clients={self.clients:,}, "
@@ -80,7 +81,7 @@ class Federation:
         )
 
     def _repr_html_(self) -> str:
-        """The same as HTML for a notebook, with who holds what where that fits."""
+        """Describe the same as HTML for a notebook, with a table of label counts if it is not too large."""
         counts, classes = self.partition.counts, self.dataset.classes
         facts = {
             "data": f"{self.dataset.short_name}, {self.population.samples:,} {self.dataset.samples} of "
@@ -103,10 +104,10 @@ class Federation:
 
     @cached_property
     def skew(self) -> str:
-        """How the samples were divided, without options that have their defaults and without folders."""
+        """The skew string, without options that have their defaults and without folders."""
         try:
             text = write_skew(parse_skew(self.partition.recipe), brief=True)
-        except UserError:  # a partition of one's own
+        except UserError:  # the user's own partition
             text = self.partition.recipe
         return short_texts([text])[text]
 
@@ -123,8 +124,8 @@ class Federation:
 
     @cached_property
     def counts(self) -> Tensor:
-        """Samples per client and class, int64 [clients, classes]; where clients are drawn when they are
-        needed, of the first ones only."""
+        """Samples per client and class, int64 [clients, classes]; only for the first clients if clients are
+        drawn when they are needed."""
         return torch.from_numpy(self.partition.counts)
 
     @cached_property
@@ -134,13 +135,13 @@ class Federation:
 
     @cached_property
     def population(self) -> Population:
-        """What a server has to know of all clients together."""
+        """What a server has to know about all clients together."""
         return Population(holders=int((self.sizes > 0).sum()), samples=int(self.sizes.sum()))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What the clients are called, where each is one of the dataset's owners or several of them; empty
-        where owners are unknown or have been divided."""
+        """The names of the clients, if each is one or several of the dataset's owners; empty if owners are
+        not known, or if an owner's samples are divided among clients."""
         owners = self.dataset.train.owners
         if owners is None or not self.dataset.owners:
             return self.dataset.train.names
@@ -151,30 +152,22 @@ class Federation:
 
     @cached_property
     def sites(self) -> Sites | None:
-        """The owners of the test samples, and what of theirs clients train on; None where the data do not
-        say whose the test samples are. Owners without any sample are none of them."""
-        dataset, C = self.dataset, len(self.dataset.classes)
+        """The owners of the test samples, and their samples that clients train on; None if the data do not
+        say who owns the test samples. Owners without any sample are left out."""
+        dataset = self.dataset
         if dataset.test.owners is None or (dataset.train.owners is None and not dataset.train.drawn):
             return None
         tested = dataset.test.owners.numpy()
         sizes = None
-        if dataset.train.owners is None:  # drawn when they are needed, or elsewhere: client k is owner k
+        if dataset.train.owners is None:  # drawn when needed, or elsewhere: client k is owner k
             train, client = self.partition.counts, np.arange(len(self.partition.counts))
-            if not len(train):  # clients keep what classes they hold
-                train, client = np.zeros((self.clients, C), np.int64), np.arange(self.clients)
-                sizes = self.partition.sizes
+            if not len(train):  # the clients' label counts are not known
+                train = np.zeros((self.clients, len(dataset.classes)), np.int64)
+                client, sizes = np.arange(self.clients), self.partition.sizes
         else:
-            rows = np.concatenate(self.partition.indices)
-            holders = np.repeat(np.arange(self.clients), [len(mine) for mine in self.partition.indices])
-            owners, labels = dataset.train.owners.numpy()[rows], dataset.train.labels.numpy()[rows]
-            N = 1 + max(int(tested.max()), int(dataset.train.owners.max()))
-            train = np.bincount(owners * C + labels, minlength=N * C).reshape(N, C)
-            first, last = np.full(N, self.clients), np.full(N, -1)
-            np.minimum.at(first, owners, holders)
-            np.maximum.at(last, owners, holders)
-            client = np.where(first == last, first, -1)
-        held = train.any(axis=1) if sizes is None else sizes > 0
-        there = np.flatnonzero(held | (np.bincount(tested, minlength=len(train)) > 0))
+            train, client = self._owners_at_clients(1 + int(max(tested.max(), dataset.train.owners.max())))
+        trained = train.any(axis=1) if sizes is None else sizes > 0
+        there = np.flatnonzero(trained | (np.bincount(tested, minlength=len(train)) > 0))
         number = np.full(len(train), -1)
         number[there] = np.arange(len(there))
         return Sites(
@@ -186,8 +179,22 @@ class Federation:
             sizes=None if sizes is None else sizes[there],
         )
 
+    def _owners_at_clients(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the label counts of the samples of owners 0..number-1 that clients train on, [owners,
+        classes], and the client that holds each owner's samples, -1 if none or several do."""
+        train, C = self.dataset.train, len(self.dataset.classes)
+        assert train.owners is not None
+        rows = np.concatenate(self.partition.indices)
+        holders = np.repeat(np.arange(self.clients), [len(mine) for mine in self.partition.indices])
+        owners, labels = train.owners.numpy()[rows], train.labels.numpy()[rows]
+        counts = np.bincount(owners * C + labels, minlength=number * C).reshape(number, C)
+        first, last = np.full(number, self.clients), np.full(number, -1)
+        np.minimum.at(first, owners, holders)
+        np.maximum.at(last, owners, holders)
+        return counts, np.where(first == last, first, -1)
+
     def holding(self, client: int) -> Holding:
-        """What the client holds: its rows of the training split and its label counts."""
+        """Return the client's rows of the training split and its label counts."""
         rows = self.partition.indices[client]
         if client < len(self.counts):
             return Holding(rows, self.counts[client])
@@ -196,19 +203,19 @@ class Federation:
         return holding_of(self.dataset, rows)
 
     def indices(self, client: int) -> Tensor:
-        """The client's samples in the training split, int64."""
+        """Return the client's rows of the training split, int64."""
         return torch.from_numpy(self.partition.indices[client])
 
     def labels(self, client: int) -> Tensor:
-        """The labels of the client's samples, int64."""
+        """Return the labels of the client's samples, int64."""
         return self.dataset.train.take(self.indices(client))[1]
 
     def save(self, path: Path) -> None:
-        """Write the partition's manifest; the skew `file:PATH` makes the same federation from it."""
+        """Write the partition's manifest, from which the skew `file:PATH` makes the same federation."""
         save(self.partition, self.dataset, path, self.names)
 
     def cite(self) -> str:
-        """One line that identifies the partition in a paper."""
+        """Return one line that identifies the partition in a paper."""
         return cite(self.partition, self.dataset)
 
 
@@ -223,9 +230,10 @@ def federate(
     """Divide the training split among `clients` clients by a skew such as "dirichlet:0.1", or by a function
     of your own (labels, clients, rng) that returns the indices of each client.
 
-    validation: on what rounds are chosen. A share such as 0.1 is held out of each client's samples, by class,
-    drawn with the partition's seed. Or samples of one's own: a dataset, all of it, its name such as
-    "csv:val.csv,label=grade", or a split that has the classes and columns of `dataset`."""
+    validation: the samples by which rounds are chosen. A share such as 0.1 is held out of each client's
+    samples, by class, drawn with the partition's seed. Other samples can be given as a dataset, of which all
+    are used, as its name such as "csv:val.csv,label=grade", or as a split that has the classes and columns of
+    `dataset`."""
     if not isinstance(dataset, Dataset):
         raise UserError("federate needs a dataset: load one with unskew.load(name).")
     made = partition(dataset, skew, clients, seed)
@@ -236,7 +244,7 @@ def federate(
     elif isinstance(given, str):
         given = read_validation(given, dataset)
     if isinstance(given, Split):
-        replace(dataset, test=given)  # which checks it
+        replace(dataset, test=given)  # checks that the split fits the dataset
         refuse_test_samples(given, dataset)
         return Federation(dataset, made, given, source)
     if given is not None:

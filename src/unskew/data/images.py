@@ -1,4 +1,4 @@
-"""Image files to uint8 arrays, and the statistics of such arrays."""
+"""Read image files into uint8 arrays, and compute statistics of such arrays."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", 
 GREY = frozenset({"1", "L", "LA"})
 DEEP = ("I", "F")  # Pillow's modes of 16-bit, 32-bit and float images begin with these
 FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
-"""Those of the suffixes above: Pillow would also know by their content files that it hands to other programs,
-such as PostScript."""
+"""The formats of these suffixes. Pillow goes by a file's content, and would hand files of other formats, such
+as PostScript, to other programs."""
 CHUNK = 256  # images per task: large enough that a task costs more than its hand-over
 MOST_PIXELS = 1 << 26
-"""Of one image: 8192x8192. A file of a few kilobytes can claim any number."""
+"""The most pixels of one image, 8192x8192. A file of a few kilobytes can claim any number."""
 LARGE = 1 << 22
-"""Pixels from which on images are decoded one after the other."""
+"""Images of more pixels than this are decoded one at a time."""
 _one_by_one = threading.Lock()
 
 
 def list_images(folder: Path) -> list[Path]:
-    """All image files below `folder`, by suffix, in the order of their paths; hidden files and those in
-    hidden folders are left out."""
+    """List the image files below `folder`, which are known by their suffixes, in the order of their paths.
+    Hidden files and those in hidden folders are left out."""
     found = []
     for where, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -51,12 +51,14 @@ def list_images(folder: Path) -> list[Path]:
 
 
 Size = int | tuple[int, int]
-"""Of a square, or width and height."""
+"""The side of a square, or width and height."""
 
 
 def pixels(image: Image.Image, channels: int | None = None, size: Size | None = None) -> Pixels:
-    """One Pillow image as [channels, height, width]. `channels`: 1 or 3; None keeps grey images grey and
-    makes all others RGB. `size`: what it is resized to (bilinear, antialiased)."""
+    """Return a Pillow image as an array [channels, height, width].
+
+    channels: 1 or 3; None keeps grey images grey and makes all others RGB.
+    size: resize the image to this size (bilinear, antialiased)."""
     if image.mode.startswith(DEEP):
         raise UserError(
             f"an image of mode '{image.mode}' has more than 8 bits per pixel: convert it to 8 bits."
@@ -73,7 +75,7 @@ def pixels(image: Image.Image, channels: int | None = None, size: Size | None = 
 
 
 def read_image(path: Path, channels: int | None = None, size: Size | None = None) -> Pixels:
-    """An image file as [channels, height, width]; see `pixels`."""
+    """Read an image file as an array [channels, height, width]; see `pixels`."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             check_size(image)
@@ -99,7 +101,7 @@ def read_image(path: Path, channels: int | None = None, size: Size | None = None
 
 
 def has_size(path: Path, size: tuple[int, int]) -> bool:
-    """Whether an image file is of this width and height; of one that cannot be read, `read_image` tells."""
+    """Say whether an image file has this width and height. A file that cannot be read counts as if it had."""
     try:
         with warnings.catch_warnings(), Image.open(path, formats=FORMATS) as image:
             return image.size == size
@@ -108,15 +110,15 @@ def has_size(path: Path, size: tuple[int, int]) -> bool:
 
 
 def check_size(image: Image.Image) -> None:
-    """Before any pixel is decoded."""
+    """Refuse an image that is too large, before any of its pixels is decoded."""
     if math.prod(image.size) > MOST_PIXELS:
         raise UserError(f"an image of {image.width}x{image.height} pixels is too large: make it smaller.")
 
 
 def read_images(files: Sequence[Path], channels: int | None = None, size: Size | None = None) -> Pixels:
-    """Image files, decoded by several threads, as [n, channels, height, width]. All must be of one shape."""
+    """Read image files of one shape by several threads into an array [n, channels, height, width]."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's, of damage that it reads over
+        warnings.simplefilter("ignore")  # Pillow's about damage that it ignores
         return _read_images(files, channels, size)
 
 
@@ -138,6 +140,7 @@ def _read_images(files: Sequence[Path], channels: int | None, size: Size | None)
 
 
 def unlike(path: Path, image: Pixels, other: Path, first: Pixels) -> str:
+    """Return the sentence that two images differ in their number of channels or in their size."""
     if image.shape[1:] == first.shape[1:]:
         kind = {1: "grey", 3: "colour"}
         return (
@@ -149,8 +152,8 @@ def unlike(path: Path, image: Pixels, other: Path, first: Pixels) -> str:
 
 
 def channel_stats(images: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of pixels/255 per channel, exact. A constant channel gets std 1, so that
-    normalising it gives 0 and not a division by zero."""
+    """Return the exact mean and standard deviation of pixels/255 per channel. A constant channel gets std 1,
+    so that normalising it gives 0 and not a division by zero."""
     channels = images.shape[1]
     counts = np.zeros((channels, 256), np.int64)
     for start in range(0, len(images), 4096):  # bincount widens its input to int64: keep that copy small

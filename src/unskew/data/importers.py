@@ -7,31 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unskew.data.bounded import (
-    DAMAGED,
-    TooLargeError,
-    check_regular,
-    open_zip,
-    read_npy_data,
-    read_npy_header,
-)
 from unskew.data.dataset import Dataset, Split
 from unskew.data.images import channel_stats
-from unskew.data.manifest import Ints, Partition, integers, load, partition_of
-from unskew.data.pickles import unpickle
+from unskew.data.manifest import load
+from unskew.data.partition import Ints, Partition, integers, partition_of
+from unskew.data.plain_data import json_content, npy_content, npz_content, open_regular, pickle_content
 from unskew.errors import UserError
 from unskew.notation import path_of
 
@@ -42,7 +34,7 @@ Lists = Sequence[npt.ArrayLike]
 
 @dataclass(frozen=True)
 class Import:
-    """A partition in a file or folder: `kind` is a name in IMPORTERS."""
+    """A partition in a file or folder; `kind` is a name in IMPORTERS."""
 
     kind: str
     path: str
@@ -56,7 +48,7 @@ class Import:
         return f"{self.kind}:{self.path}"
 
     def load(self, dataset: Dataset, clients: int = 0) -> Partition:
-        """The partition, which must have so many clients (0: as many as it has)."""
+        """Load the partition, which must have this number of clients (0: any number)."""
         partition = IMPORTERS[self.kind](path_of(self.path), dataset)
         if clients not in (0, partition.clients):
             raise UserError(
@@ -67,12 +59,12 @@ class Import:
 
 
 def flwr(path: Path, dataset: Dataset) -> Partition:
-    """A JSON file {partition id: [indices]} into the training split; see also `flwr_partition`."""
-    return partition_of(_lists(_json(path), path), dataset, recipe=f"flwr:{path}")
+    """Read a JSON file {partition id: [indices]} into the training split; see also `flwr_partition`."""
+    return partition_of(_lists(json_content(path), path), dataset, recipe=f"flwr:{path}")
 
 
 class FlwrPartitioner(Protocol):
-    """What is used of a partitioner of flwr-datasets."""
+    """The part of a partitioner of flwr-datasets that is used here."""
 
     dataset: object
 
@@ -85,8 +77,8 @@ class FlwrPartitioner(Protocol):
 def flwr_partition(
     partitioner: FlwrPartitioner, dataset: Dataset, label: str = "label", owner: str = "owner"
 ) -> Partition:
-    """Divide the training split by a partitioner of flwr-datasets that has not been given its data yet. It
-    sees a table with the columns `label` (its `partition_by`) and, where known, `owner`."""
+    """Divide the training split by a partitioner of flwr-datasets that has no dataset yet. It is given a
+    table with the columns `label` (its `partition_by`) and, if owners are known, `owner`."""
     if partitioner.is_dataset_assigned():
         raise UserError(
             "this flwr partitioner has its data already: give a new one, which divides the dataset here."
@@ -108,14 +100,14 @@ def flwr_partition(
 
 
 def niidbench(path: Path, dataset: Dataset) -> Partition:
-    """A net_dataidx_map, {client: indices}, as .json, .npy, .npz, .pkl, or as the .txt file that FedML
+    """Read a net_dataidx_map, {client: indices}, as .json, .npy, .npz, .pkl, or as the .txt file that FedML
     reads."""
     readers: dict[str, Callable[[Path], object]] = {
-        ".json": _json,
-        ".npy": _npy,
-        ".npz": _npz,
-        ".pkl": _pickle,
-        ".pickle": _pickle,
+        ".json": json_content,
+        ".npy": npy_content,
+        ".npz": npz_content,
+        ".pkl": pickle_content,
+        ".pickle": pickle_content,
         ".txt": _fedml,
     }
     if path.suffix.lower() not in readers:
@@ -124,23 +116,25 @@ def niidbench(path: Path, dataset: Dataset) -> Partition:
 
 
 def flbench(path: Path, dataset: Dataset) -> Partition:
-    """FL-bench's partition.pkl: the clients' training samples. FL-bench numbers the training and then the
-    test split as one, so its clients also hold official test samples, which cannot be trained on here and are
-    left out; `flbench_dataset` keeps FL-bench's own split instead."""
+    """Read the clients' training samples from FL-bench's partition.pkl.
+
+    FL-bench numbers the training and then the test split as one. So its clients also hold samples of the
+    official test split. These cannot be trained on here and are left out; `flbench_dataset` keeps FL-bench's
+    own split instead."""
     n = len(dataset.train)
-    parts = [mine[0] for mine in _flbench(path, dataset)]
+    parts = [mine[0] for mine in _read_flbench(path, dataset)]
     foreign = sum(int((mine >= n).sum()) for mine in parts)
     kept = [mine[mine < n] for mine in parts]
     return partition_of(kept, dataset, recipe=f"flbench:{path}", notes=_left_out(foreign, "FL-bench"))
 
 
 def flbench_dataset(path: Path, dataset: Dataset) -> Dataset:
-    """The dataset as FL-bench splits it: its clients' training samples, with the clients as owners (divide
-    it by `natural`), and their validation and test samples together."""
+    """Make the dataset as FL-bench splits it. The clients are the owners (divide it by `natural`) of their
+    training samples; their validation and test samples together are the test split."""
     inputs = torch.cat([dataset.train.inputs, dataset.test.inputs])
     labels = torch.cat([dataset.train.labels, dataset.test.labels])
     splits = []
-    for parts in zip(*_flbench(path, dataset), strict=True):
+    for parts in zip(*_read_flbench(path, dataset), strict=True):
         chosen, owners = torch.from_numpy(np.concatenate(parts)), _owners(parts)
         splits.append(Split(inputs[chosen], labels[chosen], owners))
     train, test = splits
@@ -158,10 +152,10 @@ def _owners(parts: Sequence[Sized]) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(mine) for mine in parts]))
 
 
-def _flbench(path: Path, dataset: Dataset) -> list[tuple[Ints, Ints]]:
-    """For each client its training samples, and its validation and test samples, numbered over both
-    splits."""
-    content = _pickle(path)
+def _read_flbench(path: Path, dataset: Dataset) -> list[tuple[Ints, Ints]]:
+    """Read for each client its training samples, and its validation and test samples together, numbered over
+    both splits."""
+    content = pickle_content(path)
     clients = content.get("data_indices") if isinstance(content, dict) else None
     if not isinstance(clients, list) or not all(
         isinstance(mine, dict) and "train" in mine for mine in clients
@@ -171,13 +165,13 @@ def _flbench(path: Path, dataset: Dataset) -> list[tuple[Ints, Ints]]:
         )
     total = len(dataset.train) + len(dataset.test)
 
-    named = 0
+    seen = 0
 
     def indices(values: npt.ArrayLike, client: int) -> Ints:
-        nonlocal named
+        nonlocal seen
         array = integers(values, f"flbench:{path}", client)
-        named += len(array)
-        if named > total:
+        seen += len(array)
+        if seen > total:
             raise UserError(f"{path} names more than the {total} samples of '{dataset.name}': make it again.")
         if array.size and (array.min() < 0 or array.max() >= total):
             raise UserError(
@@ -194,12 +188,14 @@ def _flbench(path: Path, dataset: Dataset) -> list[tuple[Ints, Ints]]:
 
 
 def pfllib(path: Path, dataset: Dataset) -> Partition:
-    """A folder of PFLlib (train/0.npz, train/1.npz, …). PFLlib stores pixels and no indices, so every sample
-    is looked up in the dataset by its pixels and label. It mixes the official training and test splits; test
-    samples cannot be trained on here and are left out. `pfllib_dataset` keeps PFLlib's own split instead."""
+    """Read a folder of PFLlib (train/0.npz, train/1.npz, …).
+
+    PFLlib stores pixels and no indices, so every sample is looked up in the dataset by its pixels and label.
+    It mixes the official training and test splits. Test samples cannot be trained on here and are left out;
+    `pfllib_dataset` keeps PFLlib's own split instead."""
     found, missing, foreign = [], 0, 0
     train, test = _by_content(dataset.train), _by_content(dataset.test)
-    for inputs, labels in _pfllib(path, "train"):
+    for inputs, labels in _read_pfllib(path, "train"):
         mine = []
         for key in _content(inputs, labels):
             if train[key]:
@@ -219,11 +215,11 @@ def pfllib(path: Path, dataset: Dataset) -> Partition:
 
 
 def pfllib_dataset(path: Path, name: str = "pfllib") -> Dataset:
-    """The data in a folder of PFLlib as a dataset of their own, in PFLlib's split, with its clients as
-    owners: divide it by `natural`."""
+    """Make a dataset of the samples in a folder of PFLlib, in PFLlib's split, with its clients as owners:
+    divide it by `natural`."""
     splits, largest = [], 0
     for part in ("train", "test"):
-        clients = _pfllib(path, part)
+        clients = _read_pfllib(path, part)
         inputs = torch.cat([torch.from_numpy(inputs) for inputs, _ in clients])
         labels = torch.cat([torch.from_numpy(labels) for _, labels in clients])
         largest = max(largest, int(labels.max()))
@@ -233,8 +229,8 @@ def pfllib_dataset(path: Path, name: str = "pfllib") -> Dataset:
     return Dataset(name, train, test, tuple(map(str, range(largest + 1))), mean, std)
 
 
-def _pfllib(folder: Path, part: str) -> list[tuple[SampleArray, Ints]]:
-    """Inputs and labels of every client, images as uint8 pixels."""
+def _read_pfllib(folder: Path, part: str) -> list[tuple[SampleArray, Ints]]:
+    """Read the inputs and labels of every client, images as uint8 pixels."""
     files = sorted((folder / part).glob("*.npz"), key=lambda file: (len(file.stem), file.stem))
     if not files or [file.stem for file in files] != [str(k) for k in range(len(files))]:
         raise UserError(
@@ -242,7 +238,7 @@ def _pfllib(folder: Path, part: str) -> list[tuple[SampleArray, Ints]]:
         )
     clients: list[tuple[SampleArray, Ints]] = []
     for file in files:
-        content = _npz(file)
+        content = npz_content(file)
         data = content.get("data", content) if isinstance(content, dict) else content
         data = data.item() if isinstance(data, np.ndarray) and data.ndim == 0 else data
         if not isinstance(data, dict) or not {"x", "y"} <= data.keys():
@@ -258,7 +254,7 @@ def _pfllib(folder: Path, part: str) -> list[tuple[SampleArray, Ints]]:
 
 
 def _pixels(images: npt.NDArray[np.number], file: Path) -> Pixels:
-    """Images as uint8, from uint8, from 0..1, or from PFLlib's (pixel/255 - 0.5)/0.5."""
+    """Convert images to uint8, from uint8, from 0..1, or from PFLlib's (pixel/255 - 0.5)/0.5."""
     if images.dtype == np.uint8:
         return images.astype(np.uint8)
     signed, scales = images.min(initial=0) < 0, [(255.0, 0.0), (1.0, 0.0)]
@@ -271,7 +267,7 @@ def _pixels(images: npt.NDArray[np.number], file: Path) -> Pixels:
 
 
 def _content(inputs: SampleArray, labels: Ints) -> list[bytes]:
-    """One hash per sample, over its type, shape, values and label."""
+    """Return a hash of each sample: of its type, shape, values and label."""
     kind = f"{inputs.dtype}{inputs.shape[1:]}".encode()
     rows = np.ascontiguousarray(inputs).reshape(len(inputs), -1)
     return [
@@ -283,7 +279,7 @@ def _content(inputs: SampleArray, labels: Ints) -> list[bytes]:
 
 
 def _by_content(split: Split) -> defaultdict[bytes, deque[int]]:
-    """Where each content is found: several times, for datasets with duplicates."""
+    """Map each content hash to its positions in the split: several, if samples occur several times."""
     found: defaultdict[bytes, deque[int]] = defaultdict(deque)
     for i, key in enumerate(_content(split.inputs.numpy(), split.labels.numpy())):
         found[key].append(i)
@@ -291,7 +287,7 @@ def _by_content(split: Split) -> defaultdict[bytes, deque[int]]:
 
 
 def _lists(content: object, path: Path) -> Lists:
-    """One list of indices per client, from a mapping by client number or from a plain sequence."""
+    """Return one list of indices per client, from a mapping by client number or from a plain sequence."""
     if isinstance(content, np.ndarray) and content.ndim == 0:
         content = content.item()
     if isinstance(content, Mapping):
@@ -306,73 +302,17 @@ def _lists(content: object, path: Path) -> Lists:
     raise UserError(f"{path} does not hold {{client: [indices]}}: save the map itself.")
 
 
-def _open(path: Path) -> BinaryIO:
-    try:
-        check_regular(path)
-        return path.open("rb")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-
-
-def _json(path: Path) -> object:
-    with _open(path) as file:
-        try:
-            content: object = json.load(file)
-        except (ValueError, RecursionError):
-            raise UserError(f"{path} is not valid JSON: copy or make it again.") from None
-    return content
-
-
 def _fedml(path: Path) -> object:
-    """{client: [indices]} as text, whatever the line breaks."""
-    with _open(path) as file:
+    """Read {client: [indices]} as text, with any line breaks."""
+    with open_regular(path) as file:
         text = file.read().decode("ascii", errors="replace")
     entry = re.compile(r"(\d+)\s*:\s*\[([\d\s,]*)\]")
-    # Beyond 18 digits no number is an index, and Python reads only some thousands.
+    # A number of more than 18 digits is no index, and Python refuses one of thousands of digits.
     if re.search(r"\d{19}", text) or not re.fullmatch(r"[\s{},]*", entry.sub("", text)):
         raise UserError(
             f"{path} is not a net_dataidx_map of FedML: entries such as '0: [4, 7, 9]' are expected."
         )
     return {int(key): [int(i) for i in re.findall(r"\d+", items)] for key, items in entry.findall(text)}
-
-
-def _pickle(path: Path) -> object:
-    with _open(path) as file:
-        return unpickle(file, path)
-
-
-def _npy(path: Path) -> object:
-    with _open(path) as file:
-        try:
-            return _array(file, path, path.stat().st_size)
-        except DAMAGED as error:
-            raise _damaged(path, error) from None
-
-
-def _npz(path: Path) -> object:
-    contents = {}
-    with _open(path) as file:
-        try:
-            with open_zip(file) as archive:
-                for info in archive.infolist():
-                    with archive.open(info) as member:
-                        contents[info.filename.removesuffix(".npy")] = _array(member, path, info.file_size)
-        except DAMAGED as error:
-            raise _damaged(path, error) from None
-    return contents
-
-
-def _array(file: IO[bytes], path: Path, size: int) -> object:
-    """The array in an .npy stream; one of objects goes through the same gate as a pickle."""
-    shape, fortran, dtype = read_npy_header(file)
-    return unpickle(file, path) if dtype.hasobject else read_npy_data(file, shape, fortran, dtype, size)
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    if isinstance(error, UserError):
-        return error
-    why = str(error) if isinstance(error, TooLargeError) else "is no NumPy file, or breaks off"
-    return UserError(f"{path} {why}: copy or make it again.")
 
 
 IMPORTERS: Mapping[str, Callable[[Path, Dataset], Partition]] = {

@@ -1,4 +1,4 @@
-"""Several datasets as the domains of one."""
+"""Join several datasets as the domains of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unskew.data.images import channel_stats
 from unskew.errors import UserError
 from unskew.notation import in_order
 
-CHUNK = 4096  # images resized at once: their float copy stays small
+CHUNK = 4096  # images that are resized at once, so that their float copy stays small
 
 
 def join(
@@ -23,11 +23,13 @@ def join(
     *,
     union: bool = False,
 ) -> Dataset:
-    """One dataset with a domain for each of `datasets`. Images are brought to `shape` (channels, height,
-    width): resized bilinearly with antialiasing, grey repeated over the channels; tables must have as many
-    features. A dataset whose samples have no owners is their owner.
-    union: the classes, told apart by their names, are those of all datasets together, and one may lack some;
-    without it all must have the same."""
+    """Make one dataset with a domain for each of `datasets`.
+
+    Images are brought to `shape` (channels, height, width): they are resized bilinearly with antialiasing,
+    and grey is repeated over the channels. Tables must have the same number of features. If the samples of a
+    dataset have no owners, the dataset itself becomes their owner.
+    union: the classes are those of all datasets together, matched by name, and a dataset may lack some;
+    without it all datasets must have the same classes."""
     if len(datasets) < 2:
         raise UserError(f"joining needs at least 2 datasets, not {len(datasets)}.")
     names = tuple(dataset.name for dataset in datasets)
@@ -40,11 +42,7 @@ def join(
         _check_inputs(dataset, datasets[0], None if tables else shape[0])
         if not union:
             _check_classes(dataset, datasets[0])
-    classes = datasets[0].classes
-    if union:
-        classes = tuple(dict.fromkeys(each for dataset in datasets for each in dataset.classes))
-        if all(list(dataset.classes) == in_order(dataset.classes) for dataset in datasets):
-            classes = tuple(in_order(classes))
+    classes = _union(datasets) if union else datasets[0].classes
     number = {each: at for at, each in enumerate(classes)}
     first_owner, owners = list[int](), list[str]()
     for dataset in datasets:
@@ -56,16 +54,16 @@ def join(
             torch.tensor([number[each] for each in dataset.classes])[part.labels]
             for dataset, part in zip(datasets, parts, strict=True)
         ]
-        held = [
+        owned_by = [
             first + (torch.zeros_like(part.labels) if part.owners is None else part.owners)
             for first, part in zip(first_owner, parts, strict=True)
         ]
-        owned = all(p.owners is not None or not _owners(d) for d, p in zip(datasets, parts, strict=True))
+        known = all(p.owners is not None or not _owners(d) for d, p in zip(datasets, parts, strict=True))
         splits.append(
             Split(
                 torch.cat([part.inputs if tables else _resize(part.inputs, shape) for part in parts]),
                 torch.cat(labels),
-                torch.cat(held) if owned else None,
+                torch.cat(owned_by) if known else None,
                 domains=torch.repeat_interleave(
                     torch.arange(len(parts)), torch.tensor([len(part) for part in parts])
                 ),
@@ -86,8 +84,15 @@ def join(
     )
 
 
+def _union(datasets: Sequence[Dataset]) -> tuple[str, ...]:
+    """Return the classes of all datasets together, sorted if the classes of every dataset are."""
+    classes = tuple(dict.fromkeys(each for dataset in datasets for each in dataset.classes))
+    is_sorted = all(list(dataset.classes) == in_order(dataset.classes) for dataset in datasets)
+    return tuple(in_order(classes)) if is_sorted else classes
+
+
 def _owners(dataset: Dataset) -> list[str]:
-    """The names of those who own samples of it, or their numbers; none where it has no owners."""
+    """Return the names of the dataset's owners, or their numbers as texts; empty if it has no owners."""
     if dataset.train.owners is None:
         return []
     held = [split.owners for split in (dataset.train, dataset.test) if split.owners is not None]

@@ -1,168 +1,23 @@
-"""A partition as a value, and as a file that proves which data it divides and that nobody edited it."""
+"""The manifest of a partition: a file with hashes of the data that it divides and of its own content."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unskew.data.bounded import check_regular
 from unskew.data.dataset import Dataset
-from unskew.data.drawn import DrawnSplit, Ranges
+from unskew.data.drawn import DrawnSplit
+from unskew.data.partition import Partition, drawn_partition, partition_of
 from unskew.errors import UserError
 from unskew.files import write_file
 from unskew.version import VERSION
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Partition:
-    """Which training samples each client holds: disjoint, and not necessarily all of them."""
-
-    indices: Sequence[Ints]
-    """One int64 array per client, into the training split."""
-    counts: Ints
-    """Samples per client and class, [clients, classes]; where clients are drawn when they are needed, of the
-    first ones only."""
-    recipe: str
-    """The skew string that makes this partition again, every option written out."""
-    seed: int | None
-    """None where the partition was made elsewhere and its seed is not known."""
-    notes: tuple[str, ...] = ()
-    """What could not be met and what was done instead, one sentence each."""
-    dropped: int = 0
-    """Training samples that no client holds."""
-    tries: int = 1
-    """Draws it took to satisfy the recipe."""
-    validation: tuple[Ints, ...] = ()
-    """The validation samples of each client, which are not among `indices`; empty where none do."""
-
-    @property
-    def clients(self) -> int:
-        return len(self.indices)
-
-    @cached_property
-    def sizes(self) -> Ints:
-        """Samples per client."""
-        sizes: Ints = self.indices.sizes if isinstance(self.indices, Ranges) else self.counts.sum(axis=1)
-        return sizes
-
-    @cached_property
-    def vacant(self) -> Ints:
-        """How many classes each client has no sample of, as far as `counts` tells."""
-        vacant: Ints = (self.counts == 0).sum(axis=1)
-        return vacant
-
-    @cached_property
-    def entropy(self) -> Floats:
-        """Of each client's labels, in nats (natural logarithm), as far as `counts` tells: 0 for one class or
-        no sample, ln C at most."""
-        shares = self.counts / np.maximum(self.counts.sum(axis=1, keepdims=True), 1)
-        logs = np.log(shares, where=shares > 0, out=np.zeros_like(shares))
-        entropy: Floats = np.maximum(-(shares * logs).sum(axis=1), 0.0)
-        return entropy
-
-    @cached_property
-    def index_sha256(self) -> str:
-        """SHA-256 over little-endian int64 numbers: how many clients, then for every client how many samples
-        and their indices in order; where these follow each other client by client, only how many. Where some
-        validate, the same follows of these."""
-        digest = hashlib.sha256(np.array(self.clients, dtype="<i8").tobytes())
-        if isinstance(self.indices, Ranges):
-            digest.update(self.sizes.astype("<i8").tobytes())
-            return digest.hexdigest()
-        for mine in (*self.indices, *self.validation):
-            digest.update(np.array(len(mine), dtype="<i8").tobytes())
-            digest.update(mine.astype("<i8").tobytes())
-        return digest.hexdigest()
-
-
-def partition_of(
-    indices: Sequence[npt.ArrayLike],
-    dataset: Dataset,
-    *,
-    recipe: str,
-    seed: int | None = None,
-    notes: tuple[str, ...] = (),
-    tries: int = 1,
-    validation: Sequence[npt.ArrayLike] = (),
-) -> Partition:
-    """The partition of the training split with these indices, of which those in `validation` validate:
-    checked to lie in it and to be disjoint."""
-    labels: Ints = dataset.train.labels.numpy()
-    C, arrays = len(dataset.classes), list[Ints]()
-    if not len(indices):
-        raise UserError(f"'{recipe}' names no client: at least one is needed.")
-    counts = np.zeros((len(indices), C), dtype=np.int64)
-    holder = np.full(len(labels), -1, dtype=np.int64)
-    if validation and len(validation) != len(indices):
-        raise UserError(
-            f"'{recipe}' has validation samples of {len(validation)} clients, but has {len(indices)} clients."
-        )
-    for at, given in enumerate([*indices, *validation]):
-        k, trains = at % len(indices), at < len(indices)
-        arrays.append(mine := integers(given, recipe, k))
-        if len(mine) and (mine.min() < 0 or mine.max() >= len(labels)):
-            raise UserError(
-                f"'{recipe}' gives client {k} the index {mine.max() if mine.min() >= 0 else mine.min()}, but "
-                f"the training split of '{dataset.name}' has the indices 0..{len(labels) - 1}: use the "
-                "dataset that was divided."
-            )
-        if trains:
-            counts[k] = np.bincount(labels[mine], minlength=C)
-        taken = mine[holder[mine] >= 0]
-        if len(taken):
-            other = int(holder[taken[0]])
-            raise UserError(
-                f"'{recipe}' gives sample {taken[0]} to client {other} and to client {k}: only one may."
-            )
-        holder[mine] = k
-        if len(np.unique(mine)) != len(mine):
-            raise UserError(f"'{recipe}' gives client {k} a sample twice: name each once.")
-    dropped = int((holder < 0).sum())
-    N = len(indices)
-    return Partition(tuple(arrays[:N]), counts, recipe, seed, notes, dropped, tries, tuple(arrays[N:]))
-
-
-def drawn_partition(split: DrawnSplit, *, recipe: str, seed: int | None = None) -> Partition:
-    """The partition of a training split whose clients are drawn when they are needed."""
-    known, clients = len(split.counts), len(split.rows)
-    note = (
-        f"Clients are drawn when they are needed: the test split and the majority, minority and vacant "
-        f"classes are those of the first {known:,} of {clients:,}."
-    )
-    return Partition(split.rows, split.counts, recipe, seed, (note,) if known < clients else ())
-
-
-def integers(values: npt.ArrayLike, recipe: str, client: int) -> Ints:
-    """A client's sample indices as an array."""
-    # NumPy would make as much room for every part of a list as the longest text in it takes.
-    plain = not isinstance(values, list | tuple) or all(isinstance(each, int | np.integer) for each in values)
-    array = np.asarray(values) if plain else np.array(None)
-    if array.size == 0:
-        return np.zeros(0, dtype=np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise UserError(f"'{recipe}' has no flat list of integers for client {client}: give sample indices.")
-    return array.astype(np.int64)
-
-
-def cite(partition: Partition, dataset: Dataset) -> str:
-    """One line that identifies a partition in a paper: recipe, seed, data, and the indices' SHA-256."""
-    seed = "" if partition.seed is None else f" seed {partition.seed}"
-    return (
-        f"{partition.recipe}{seed} on {dataset.name} (sha256 {dataset.sha256[:12]}…): "
-        f"partition {partition.index_sha256[:12]}…"
-    )
 
 
 class _Data(BaseModel):
@@ -173,11 +28,11 @@ class _Data(BaseModel):
     test: int
     classes: list[str]
     samples: str | None = None
-    """What samples are called, such as images; left out in files of before."""
+    """The word for samples, such as images; older files have none."""
 
 
 class _Manifest(BaseModel):
-    """The file's content, in the file's order. `sha256` is over all the rest."""
+    """The content of the file, in the file's order. `sha256` is the hash of all other fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     format: Literal["unskew-partition-1"]
@@ -192,18 +47,19 @@ class _Manifest(BaseModel):
     index_sha256: str
     counts: list[list[int]]
     indices: list[list[int]] | None
-    """None where clients are drawn when they are needed: the dataset's name says how."""
+    """None if clients are drawn when they are needed: the dataset's name says how."""
     names: list[str] | None = None
-    """What the clients are called, where they are sites that have names."""
+    """The names of the clients, if they have any."""
     validation: list[list[int]] | None = None
-    """Left out without validation samples."""
+    """None, and left out of the file, if there are no validation samples."""
     sha256: str
 
 
 def save(partition: Partition, dataset: Dataset, path: Path, names: Sequence[str] = ()) -> None:
-    """Write the manifest, whole or not at all: recipe, seed, data, hashes, counts, notes and the indices
-    themselves, so that it can be loaded where no recipe can make it again. Clients that are drawn when they
-    are needed have no indices. `names` is what the clients are called, where they have names."""
+    """Write the manifest, whole or not at all: recipe, seed, data, hashes, counts, notes and indices.
+
+    With the indices it can be loaded even if no recipe can make it again. Clients that are drawn when they
+    are needed have no indices. names: the names of the clients, if they have any."""
     manifest = _Manifest(
         format="unskew-partition-1",
         unskew=VERSION,
@@ -241,8 +97,8 @@ def save(partition: Partition, dataset: Dataset, path: Path, names: Sequence[str
 
 
 def load(path: Path, dataset: Dataset) -> Partition:
-    """The partition in a manifest, after checking that the file is as it was saved and that `dataset` is
-    the one it divides. Its recipe is then `file:PATH`, and a note says what made it."""
+    """Load the partition in a manifest, after checking that the file is unchanged since it was saved and that
+    it divides `dataset`. The recipe becomes `file:PATH`, and a note names the original recipe."""
     manifest = _read(Path(path))
     if manifest.sha256 != _digest(manifest):
         raise UserError(f"{path} was edited after it was saved: restore it, or make the partition anew.")
@@ -289,7 +145,7 @@ def _read(path: Path) -> _Manifest:
             f"{path} is not a whole partition file (it breaks off or is damaged at line {error.lineno}): "
             "copy it again."
         ) from None
-    except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists without end
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists nested too deeply
         raise UserError(f"{path} is not a partition file: make it again with `unskew skew --out`.") from None
     try:
         return _Manifest.model_validate(content)
@@ -302,8 +158,8 @@ def _read(path: Path) -> _Manifest:
 
 
 def _content(manifest: _Manifest) -> dict[str, Any]:
-    """All but the hash over it. Clients without names have no such field, and without validation samples
-    there is none of them."""
+    """Return the manifest's fields without its hash, and without names, validation and the word for samples
+    if these are None."""
     absent = {name for name in ("names", "validation") if getattr(manifest, name) is None}
     content = manifest.model_dump(exclude={"sha256", *absent})
     if manifest.dataset.samples is None:

@@ -13,11 +13,11 @@ from unskew.errors import UserError
 MAGIC = b"PAR1"
 BATCH = 4096
 CELL = 8
-"""The least bytes that a cell takes when it is read."""
+"""The fewest bytes that a cell takes in memory."""
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file is one, by its name or its first bytes."""
+    """Say whether a file is a Parquet file, by its name or its first bytes."""
     if path.suffix.lower() == ".parquet":
         return True
     with path.open("rb") as file:
@@ -25,7 +25,7 @@ def is_parquet(path: Path) -> bool:
 
 
 def parquet_header(path: Path) -> tuple[Any, tuple[str, ...]]:
-    """A Parquet file, opened, and the names of its columns."""
+    """Open a Parquet file; return it and the names of its columns."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -45,7 +45,7 @@ def parquet_header(path: Path) -> tuple[Any, tuple[str, ...]]:
 
 
 def parquet_rows(file: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The cells of every row as text, and the number of the row, from 1 on."""
+    """Yield the number of every row, from 1 on, and its cells as text."""
     import pyarrow
 
     limit = most_unpacked(path.stat().st_size)
@@ -69,12 +69,12 @@ def parquet_rows(file: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _stored(file: Any) -> list[str]:
-    """The names of the columns, without the unnamed index that pandas stores beside them: it numbers rows."""
+    """Return the names of the columns, without the index of row numbers that pandas adds."""
     return [name for name in file.schema_arrow.names if not re.fullmatch(r"__index_level_\d+__", name)]
 
 
 def _text(value: object) -> str:
-    """A cell as a CSV file would have it; nothing where there is none."""
+    """Return a cell as a CSV file would have it; a missing value is an empty text."""
     if value is None or value != value:
         return ""
     if isinstance(value, bool):

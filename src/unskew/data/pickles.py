@@ -1,4 +1,4 @@
-"""Pickled files of plain data, read without running any code of theirs."""
+"""Read pickled files of plain data without running any of their code."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from unskew.data.bounded import check_shape
 from unskew.errors import UserError
 
 MOST = 256 << 20
-"""Bytes that the arrays, sets and ranges of one file may take together; CIFAR-100's training images take 154
-million. A file can name one piece of itself any number of times."""
+"""Bytes that the arrays, sets and ranges of one file may take together. A limit is needed since a file can
+refer to one piece of itself any number of times. CIFAR-100's training images take 154 million."""
 
 
 def unpickle(file: IO[bytes], path: Path) -> object:
-    """What is pickled in `file`, of which errors speak as `path`: containers, numbers, text and NumPy arrays
-    of these. Text that Python 2 wrote comes as bytes."""
+    """Read the pickled containers, numbers, text and NumPy arrays of these in `file`; refuse anything else.
+    Errors name the file `path`. Text that Python 2 wrote becomes bytes."""
     try:
         content: object = _RestrictedUnpickler(io.BytesIO(file.read())).load()
     except UserError as error:
@@ -35,8 +35,8 @@ def unpickle(file: IO[bytes], path: Path) -> object:
 
 
 class _DType:
-    """Stands for numpy.dtype, which would take over whatever inner state a file claims: numbers, truth
-    values and objects alone."""
+    """Takes the place of numpy.dtype, which would accept any inner state from a file. Only numbers, booleans
+    and objects are allowed."""
 
     def __init__(self, code: bytes | str, *_: object) -> None:
         self.code = code.decode() if isinstance(code, bytes) else code
@@ -45,7 +45,7 @@ class _DType:
         self.order = "="
 
     def take_state(self, state: Any) -> int:
-        """Take over the state that a file gives; how many bytes that makes comes back."""
+        """Set the state that a file gives; return how many bytes this takes."""
         order = state[1].decode() if isinstance(state[1], bytes) else state[1]
         if order not in ("<", ">", "|", "=") or any(part is not None for part in state[2:5]):
             raise ValueError("arrays of records are not plain data")
@@ -58,10 +58,10 @@ class _DType:
 
 
 class _Array(np.ndarray[Any, Any]):
-    """An array that checks the state that a file gives it before it takes it over."""
+    """An array that checks a state from a file before it is set."""
 
     def take_state(self, state: Any) -> int:
-        """See `_DType.take_state`."""
+        """Check and set the state that a file gives; return how many bytes this takes."""
         _, shape, kind, fortran, raw = state
         real, count = kind.real, math.prod(shape)
         check_shape(shape)
@@ -96,13 +96,13 @@ def _scalar(kind: _DType, raw: bytes) -> object:
 
 
 def _empty(*_: object) -> object:
-    """A dictionary to be filled, without the function that would make what it lacks."""
+    """Return a plain dictionary in place of a defaultdict, without the function that makes defaults."""
     return {}
 
 
 def _check_key(key: object) -> None:
-    """Keys are numbers and text: the hash of deeply nested tuples ends the process, and among huge numbers a
-    file could choose those that a dictionary does not tell apart."""
+    """Refuse keys that are neither small numbers nor text. Hashing deeply nested tuples ends the process, and
+    among huge numbers a file could choose some with equal hashes, which make a dictionary slow."""
     if not isinstance(key, str | bytes | int | np.integer | None) or (
         isinstance(key, int) and abs(key) >= 1 << 60
     ):
@@ -110,32 +110,33 @@ def _check_key(key: object) -> None:
 
 
 _NAMES: Mapping[tuple[str, str], object] = {
-    # As what a defaultdict would make; nothing calls them.
+    # What a defaultdict would make its defaults by; nothing calls them.
     ("builtins", "list"): None,
     ("builtins", "dict"): None,
     ("collections", "defaultdict"): _empty,
     ("numpy", "ndarray"): None,
     ("numpy", "dtype"): _DType,
-    # How bytes are written for Python 2 where there are none.
+    # How empty bytes are written for Python 2.
     ("builtins", "bytes"): lambda: b"",
 }
 _NUMPY: Mapping[str, object] = {"_reconstruct": _reconstruct, "_frombuffer": _frombuffer, "scalar": _scalar}
-"""What rebuilds arrays and numbers, by its names in all versions of NumPy."""
+"""The functions that rebuild arrays and numbers, under their names in all versions of NumPy."""
 
 _REFUSED = (
     *(pickle.PERSID, pickle.BINPERSID, pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.INST, pickle.OBJ),
     *(pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.FROZENSET),
     *(pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
 )
-"""Instructions that plain data do not need."""
+"""Pickle instructions that plain data do not need."""
 
 
 class _RestrictedUnpickler(pickle._Unpickler):
-    """A pickle may name any function to call: all but those above are refused. Of Python's two
-    unpicklers this is the one written in Python: its instructions can be chosen, and it sets no memory aside
-    that a file only asks for."""
+    """An unpickler that refuses all functions but those above, since a pickle may call any function by name.
 
-    # As pickle has them.
+    It extends the one of Python's two unpicklers that is written in Python: its instructions can be replaced,
+    and it does not allocate memory that a file only claims to need."""
+
+    # Attributes of pickle._Unpickler.
     stack: list[Any]
     append: Callable[[Any], None]
     read: Callable[[int], bytes]
@@ -153,7 +154,7 @@ class _RestrictedUnpickler(pickle._Unpickler):
         }
 
     def find_class(self, module: str, name: str) -> object:
-        if module == "__builtin__":  # Python 2, and the protocols it knew
+        if module == "__builtin__":  # its name in Python 2 and its protocols
             module = "builtins"
         for known in (_NAMES, self._makers):
             if (module, name) in known:
@@ -184,7 +185,7 @@ class _RestrictedUnpickler(pickle._Unpickler):
 
     def _range(self, *ends: int) -> range:
         made = range(*ends)
-        self._spend(64 * len(made))  # what its numbers take one by one
+        self._spend(64 * len(made))  # the memory of its numbers, should they be listed
         return made
 
     def _encode(self, text: str, _: object) -> bytes:
@@ -193,9 +194,9 @@ class _RestrictedUnpickler(pickle._Unpickler):
 
     def _bytes(self) -> None:
         (size,) = struct.unpack("<Q", self.read(8))
-        self.append(bytearray(self.read(size)))  # made of what is there
+        self.append(bytearray(self.read(size)))  # read() returns no more than the file has
 
-    # The instructions that take over a state, or put something under a key.
+    # Replacements for the instructions that set a state, or put a value under a key.
 
     def _build(self) -> None:
         state, made = self.stack.pop(), self.stack[-1]

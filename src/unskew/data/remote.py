@@ -1,4 +1,4 @@
-"""Data of a federation whose clients are on other machines, as its server knows them: how many there are."""
+"""The federation of a server whose clients are on other machines: it knows how many samples each has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from unskew.data.dataset import Dataset, Split
 from unskew.data.drawn import AbsentSplit, Ranges
 from unskew.data.federation import Federation
-from unskew.data.manifest import Partition
+from unskew.data.partition import Partition
 from unskew.errors import UserError
 from unskew.types import Inputs
 
@@ -23,10 +23,10 @@ Ints = NDArray[np.int64]
 
 
 class RemoteSplit(AbsentSplit):
-    """Training samples that stay with their clients."""
+    """Training samples that stay on the clients' machines."""
 
     def __init__(self, sizes: Ints, names: Sequence[str] = ()) -> None:
-        """`sizes` says how many samples each client has, `names` what the clients are called."""
+        """Make a split of clients with these numbers of samples and these names."""
         vars(self).update(rows=Ranges(sizes), _names=tuple(names))
 
     rows: Ranges
@@ -59,22 +59,22 @@ class RemoteSplit(AbsentSplit):
 
 @dataclass(frozen=True, eq=False)
 class RemoteClient:
-    """What a client tells of its data."""
+    """What a server knows about the data of a client."""
 
     name: str
     samples: int
-    """To train on."""
+    """The number of its training samples."""
     test: Ints | None = None
-    """[C]: its own test samples of each class, where the model is tested at the clients."""
+    """The number of its own test samples of each class, [C]; None if the model is not tested there."""
     counts: Ints | None = None
-    """[C]: its training samples of each class, where it shares them."""
+    """The number of its training samples of each class, [C]; None if it does not share them."""
     validation: Ints | None = None
-    """[C]: its validation samples, by class."""
+    """The number of its validation samples of each class, [C]; None if it has none."""
 
 
 def stand_in(inputs: Inputs, counts: Sequence[Ints]) -> Split:
-    """A split as large as those of several owners together, with their labels and without their inputs. What
-    is counted of the answers on such samples by owner and class is what was counted there."""
+    """Make a split with as many samples of each owner and class as `counts` says, but without their inputs.
+    Predictions that the owners' machines have counted by class can be assigned to its samples."""
     labels = np.concatenate([np.repeat(np.arange(len(each)), each) for each in counts])
     owners = np.repeat(np.arange(len(counts)), [int(each.sum()) for each in counts])
     kind = {"image": torch.uint8, "table": torch.float32, "text": torch.int32}[inputs.kind]
@@ -90,9 +90,11 @@ def remote_federation(
     recipe: str = "natural",
     test: Split | None = None,
 ) -> Federation:
-    """The federation as its server knows it. `like` has the form of the clients' data: classes and inputs;
-    `recipe` and `seed` say how these were divided, where they are parts of one dataset; `test` are the
-    samples to test on, where the server has some of its own."""
+    """Make the federation as its server knows it.
+
+    like: a dataset with the classes and the form of inputs of the clients' data.
+    recipe, seed: how the data were divided, if they are parts of one dataset.
+    test: the server's own test samples; without them the clients test the model."""
     sizes = np.array([client.samples for client in clients], np.int64)
     shared = [client.counts for client in clients if client.counts is not None]
     known = len(shared) == len(clients)
@@ -118,7 +120,7 @@ def remote_federation(
         columns=like.columns,
         words=like.words,
     )
-    note = "Label counts stay with the clients: their majority, minority and vacant classes are not told."
+    note = "Label counts stay with the clients: their majority, minority and vacant classes are not known."
     partition = Partition(
         dataset.train.rows if isinstance(dataset.train, RemoteSplit) else (),
         counts,
@@ -131,11 +133,12 @@ def remote_federation(
 
 
 def only_classes(federation: Federation, group: Sequence[int], samples: Ints, name: str) -> Federation:
-    """The same clients with their samples of these classes alone, of which each has so many."""
+    """Return the federation of the same clients with only their samples of the classes in `group`. `samples`
+    has the number of these samples for each client."""
     dataset = federation.dataset
     assert isinstance(dataset.train, RemoteSplit)
     counts = federation.partition.counts[:, list(group)]
-    test = Split(dataset.test.inputs[:1], torch.zeros(1, dtype=torch.int64))  # nobody is tested on it
+    test = Split(dataset.test.inputs[:1], torch.zeros(1, dtype=torch.int64))  # it is not used
     part = Dataset(
         name=name,
         train=RemoteSplit(samples, dataset.train.names),

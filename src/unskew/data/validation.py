@@ -1,4 +1,4 @@
-"""The validation set: a part of each client's own, or a file. Nobody trains on them."""
+"""The validation set, on which no client trains: a part of each client's samples, or another dataset."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from unskew.data.arrays import Array, from_arrays, npz_arrays
 from unskew.data.dataset import Dataset, Split
-from unskew.data.manifest import Ints, Partition
-from unskew.data.own import Array, from_arrays, npz_arrays, shortened
+from unskew.data.loading import TABLES, load_one
+from unskew.data.names import shortened
+from unskew.data.partition import Ints, Partition
 from unskew.data.partitions.pool import PartitionSeed
-from unskew.data.sources import TABLES, load
 from unskew.data.tables import ColumnRoles, read_table
 from unskew.errors import UserError, require
 from unskew.notation import Item, Option, items, named, path_of, read_options
@@ -22,7 +23,8 @@ NONE = "none"
 
 
 def parse(text: str) -> float | str | None:
-    """A share such as 0.1, the name of a dataset such as csv:val.csv,label=grade, or None for `none`."""
+    """Read a setting of validation: a share such as 0.1, the name of a dataset such as
+    csv:val.csv,label=grade, or None for `none`."""
     text = text.strip()
     if text == NONE:
         return None
@@ -43,13 +45,13 @@ def check_share(share: float) -> float:
 
 
 def hold_out(partition: Partition, dataset: Dataset, share: float, seed: int) -> Partition:
-    """The partition with a share of each client's samples held out for validation, drawn with `seed`, which
-    only they and the client's number decide about.
+    """Hold a share of each client's samples out for validation, and return the new partition. The choice
+    depends only on the client's samples, the client's number and `seed`.
 
-    Stratified: the client's samples are gone through once, class after class and shuffled within each, and
-    one is taken from every stretch of 1 / share of them, at a random place that is the same in all. So a
-    class gives its share of the client's samples, rounded up or down, and how it is rounded is drawn: over
-    many clients, rare classes give their share too. The last sample of a class always stays in training."""
+    The choice is stratified: the client's samples are put in a row, class after class and shuffled within
+    each class, and one is taken from every stretch of 1 / share samples, at a random place that is the same
+    in all stretches. So a class gives its share of the client's samples, randomly rounded up or down: over
+    many clients, rare classes give their share too. At least one sample of each class stays in training."""
     check_share(share)
     if partition.validation:
         raise UserError(
@@ -74,7 +76,7 @@ def hold_out(partition: Partition, dataset: Dataset, share: float, seed: int) ->
 
 
 def _chosen(labels: Ints, share: float, draw: np.random.Generator) -> Ints:
-    """Places of the validation samples, in ascending order."""
+    """Choose validation samples among samples with these labels; return their positions, ascending."""
     order = draw.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     passed = np.floor(share * np.arange(len(labels) + 1) + draw.random())
@@ -88,7 +90,7 @@ def _chosen(labels: Ints, share: float, draw: np.random.Generator) -> Ints:
 
 
 def with_validation(partition: Partition, dataset: Dataset, held: Sequence[Ints]) -> Partition:
-    """The partition without these samples of each client, which become its validation samples."""
+    """Return the partition with these samples of each client as its validation samples."""
     labels: Ints = dataset.train.labels.numpy()
     indices = tuple(rows[~np.isin(rows, mine)] for rows, mine in zip(partition.indices, held, strict=True))
     C = len(dataset.classes)
@@ -105,7 +107,7 @@ def with_validation(partition: Partition, dataset: Dataset, held: Sequence[Ints]
 
 
 def validation_split(dataset: Dataset, partition: Partition) -> Split | None:
-    """The validation samples, whose owners are the clients' numbers; None where there are none."""
+    """Return the validation samples, with the clients' numbers as owners; None if there are none."""
     if not partition.validation:
         return None
     rows = torch.from_numpy(np.concatenate(partition.validation))
@@ -121,8 +123,8 @@ def validation_split(dataset: Dataset, partition: Partition) -> Split | None:
 
 
 def read_validation(word: str, dataset: Dataset, folder: Path | None = None) -> Split:
-    """All samples of another dataset as `dataset` has them: its classes by name, and of a table the columns
-    as its training rows were scaled."""
+    """Load all samples of another dataset in the form of `dataset`: classes are matched by name, and the
+    columns of a table are scaled as its training rows were."""
     kind, rest = named(word)
     if kind in TABLES:
         return _of_table(word, items(rest), dataset)
@@ -139,20 +141,20 @@ def read_validation(word: str, dataset: Dataset, folder: Path | None = None) -> 
         both = (arrays["x"], _by_name(arrays["y"], dataset)) * 2
         other = from_arrays(*both, name=path.stem, classes=dataset.classes)
         return from_dataset(replace(other, test=replace(other.test, owners=None)), dataset, parts=1)
-    return from_dataset(load(word, folder), dataset)
+    return from_dataset(load_one(word, folder), dataset)
 
 
 def _by_name(labels: Array, dataset: Dataset) -> Array:
-    """Labels that are whole numbers as the names of classes, where any class is called by one: its number is
-    then the place of its name."""
+    """Return labels that are whole numbers as names of classes, if any class has a number as its name;
+    otherwise return them as they are, as positions of classes."""
     if labels.dtype.kind not in "iu" or not any(name.isdecimal() for name in dataset.classes):
         return labels
     return labels.astype(np.str_)
 
 
 def from_dataset(other: Dataset, dataset: Dataset, parts: int = 2) -> Split:
-    """All samples of a dataset as validation of another one: its training and test split, or the first of
-    these `parts` alone."""
+    """Return all samples of `other` for the validation of `dataset`: its training and test split, or only the
+    first `parts` of these two."""
     splits = [other.train.whole(), other.test][:parts]
     if other.columns is not None:
         raise UserError(
@@ -177,7 +179,8 @@ def from_dataset(other: Dataset, dataset: Dataset, parts: int = 2) -> Split:
 
 
 def refuse_test_samples(validation: Split, dataset: Dataset) -> None:
-    """Refuse to choose by what a model is tested on. A few rows of a small table may be alike by chance."""
+    """Refuse validation samples that contain more than half of the test samples. Some may be equal by chance,
+    such as rows of a small table."""
     hashes = [
         {
             (hash(x.numpy().tobytes()), label)

@@ -1,4 +1,4 @@
-"""How texts become token ids: learnt from training texts, and the same for all others."""
+"""How texts become token ids: learnt from training texts, then applied to any texts."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from pydantic import TypeAdapter, ValidationError
 from unskew.errors import UserError
 
 PADDING, UNKNOWN = 0, 1
-ENTITY = re.compile(r"&?#(\d+);")  # AG News holds "#39;" where "&#39;" was meant
+ENTITY = re.compile(r"&?#(\d+);")  # AG News has "#39;" instead of "&#39;"
 WORD = re.compile(r"\w+(?:'\w+)?")
 
 
 @dataclass(frozen=True)
 class Words:
-    """The words that have a token id, and how many ids a text becomes: it is cut, or padded with 0 at its
-    end. Id 1 stands for every other word."""
+    """The words that have a token id. A text becomes `length` ids: it is cut, or padded with 0 at its end.
+    Id 1 stands for every other word."""
 
     words: tuple[str, ...]
-    """Those of the ids 2, 3, ..."""
+    """The words with the ids 2, 3, ..."""
     length: int
     columns: tuple[str, ...] = ()
     """The columns of a table whose cells, with a blank between them, are the text."""
 
     @property
     def ids(self) -> int:
-        """How many token ids there are."""
+        """The number of token ids."""
         return len(self.words) + 2
 
     @cached_property
@@ -41,7 +41,7 @@ class Words:
         return {word: at for at, word in enumerate(self.words, start=UNKNOWN + 1)}
 
     def encode(self, texts: Sequence[Sequence[str]]) -> torch.Tensor:
-        """The token ids of texts that are split into words, int32 [n, length]."""
+        """Return the token ids of texts that are split into words, int32 [n, length]."""
         out = np.full((len(texts), self.length), PADDING, np.int32)
         for row, words in zip(out, texts, strict=True):
             tokens = [self._ids.get(word, UNKNOWN) for word in words[: self.length]]
@@ -53,7 +53,7 @@ class Words:
 
     @classmethod
     def from_json(cls, value: object) -> Words:
-        """The words that `to_json` wrote."""
+        """Return the words that `to_json` wrote."""
         try:
             return TypeAdapter(cls).validate_python(value)
         except ValidationError as error:
@@ -62,7 +62,8 @@ class Words:
 
 
 def tokenise(text: str) -> list[str]:
-    """Lower-case words. AG News writes line breaks as a backslash, and HTML entities without their "&"."""
+    """Split a text into lower-case words. AG News writes line breaks as a backslash, and HTML entities
+    without their "&"."""
     if "#" in text or "&" in text:
         text = html.unescape(ENTITY.sub(r"&#\1;", text))
     return WORD.findall(text.replace("\\", " ").lower())

@@ -9,6 +9,7 @@ from unskew.data import load
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
 from unskew.data.importers import Import
+from unskew.data.loading import OWN, absolute
 from unskew.data.partitions import (
     Domains,
     Natural,
@@ -17,7 +18,7 @@ from unskew.data.partitions import (
     innermost,
     parse_skew,
 )
-from unskew.data.sources import OWN, SOURCES, absolute, spelled
+from unskew.data.sources import SOURCES, spelled
 from unskew.data.validation import NONE, read_validation
 from unskew.data.validation import parse as parse_validation
 from unskew.errors import UserError, unknown

@@ -14,8 +14,8 @@ from unskew.checkpoints import Period
 from unskew.data.augment import Augment
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
+from unskew.data.loading import absolute
 from unskew.data.partitions import absolute_skew
-from unskew.data.sources import absolute
 from unskew.engines.network import Network
 from unskew.errors import UserError, unknown
 from unskew.experiment.data import partition, write_validation

@@ -13,8 +13,8 @@ from typing import Any
 
 import tomli_w
 
+from unskew.data.loading import load_one
 from unskew.data.partitions import parse_skew
-from unskew.data.sources import load
 from unskew.errors import UserError
 from unskew.experiment import MethodSpec, check_names, method_table
 from unskew.files import put
@@ -99,7 +99,7 @@ def write_app(folder: Path, settings: Mapping[str, Any], *, like: str | None, no
         f"{package}/server_app.py": SERVER,
     }
     if like is not None:
-        files[f"{package}/{FORM}"] = form_of(load(like)) + "\n"
+        files[f"{package}/{FORM}"] = form_of(load_one(like)) + "\n"
     files |= {f"{package}/{path.name}": path.read_text(encoding="utf-8") for path in code}
     _write_folder(folder, files)
     return list(files)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
+from unskew.data.arrays import stratified
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation, federate
-from unskew.data.own import stratified
-from unskew.data.sources import load
+from unskew.data.loading import load_one
 from unskew.data.validation import NONE, read_validation
 from unskew.errors import UserError
 from unskew.experiment import Experiment, load_data, partition
@@ -61,7 +61,7 @@ def _own_site(text: str, experiment: Experiment, config: Config, folder: Path | 
     if is_code(text):
         data = _made_by_code(text)
     elif like is None:
-        data = load(text)
+        data = load_one(text)
     else:
         data, tests = _read_like(text, like, config)
     if isinstance(data, Federation):

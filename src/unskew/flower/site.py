@@ -11,7 +11,7 @@ import torch
 
 from unskew.data.dataset import Dataset, Split
 from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
+from unskew.data.partition import partition_of
 from unskew.errors import UserError
 
 MeanAndStd = tuple[Sequence[float], Sequence[float]]

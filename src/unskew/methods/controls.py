@@ -35,7 +35,7 @@ from torch import Tensor
 
 from unskew.attacks import Attack
 from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
+from unskew.data.partition import partition_of
 from unskew.engines.check import check_fit
 from unskew.engines.job import Task
 from unskew.errors import require

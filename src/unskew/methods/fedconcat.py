@@ -53,7 +53,7 @@ from torch import Tensor
 from unskew.data.augment import Augment
 from unskew.data.dataset import Split
 from unskew.data.federation import Federation, holding_of
-from unskew.data.manifest import partition_of
+from unskew.data.partition import partition_of
 from unskew.engines.job import Task
 from unskew.errors import require, unknown
 from unskew.faults import require_enough

@@ -59,7 +59,7 @@ from unskew import metrics
 from unskew.data import remote
 from unskew.data.dataset import Split
 from unskew.data.federation import Federation
-from unskew.data.manifest import partition_of
+from unskew.data.partition import partition_of
 from unskew.data.remote import RemoteSplit
 from unskew.engines.network import Network
 from unskew.errors import require, unknown

@@ -14,12 +14,12 @@ from typing import cast
 from unskew.data.dataset import Dataset
 from unskew.data.drawn import DrawnSplit
 from unskew.data.importers import IMPORTERS, Import
-from unskew.data.manifest import Partition, drawn_partition, partition_of
+from unskew.data.partition import Partition, drawn_partition, partition_of
 from unskew.data.partitions import recipe as recipes
+from unskew.data.partitions.cached import cached_division
 from unskew.data.partitions.classes import Balanced, Classes, Labels, Quantity
 from unskew.data.partitions.compose import Domains, LongTail, Part
 from unskew.data.partitions.dirichlet import ClientDirichlet, Dirichlet
-from unskew.data.partitions.kept import drawn
 from unskew.data.partitions.natural import Natural
 from unskew.data.partitions.own import OwnSkew
 from unskew.data.partitions.pool import Division, Partitioner, PartitionSeed, SamplePool
@@ -73,11 +73,11 @@ PARTITIONERS: Mapping[str, type[Partitioner]] = {
 }
 
 Skew = Partitioner | Import
-"""A rule that divides, or a partition made elsewhere."""
+"""A rule that divides samples, or a partition made elsewhere."""
 
 
 def parse_skew(text: str) -> Skew:
-    """The rule that a skew string names, its options checked."""
+    """Return the rule that a skew string names, with its options checked."""
     name, options = named(text)
     if name in IMPORTERS:
         return Import(name, options or "")
@@ -114,7 +114,7 @@ def _parse_rule(parts: Sequence[str]) -> Partitioner:
 
 
 def write_skew(skew: Skew, *, brief: bool = False) -> str:
-    """The skew string of a rule, with every option written out, or in brief only with those that matter."""
+    """Return the skew string of a rule, with every option, or if `brief` only with those that matter."""
     if isinstance(skew, Import):
         return skew.recipe
     if isinstance(skew, OwnSkew):
@@ -133,14 +133,14 @@ def write_skew(skew: Skew, *, brief: bool = False) -> str:
 
 
 def own_skew(skew: Skew) -> OwnSkew | None:
-    """The function of the user's own in a rule, where there is one."""
+    """Return the user's own function in a rule; None if the rule has none."""
     while isinstance(skew, LongTail | Part | Domains):
         skew = skew.then
     return skew if isinstance(skew, OwnSkew) else None
 
 
 def absolute_skew(recipe: str) -> str:
-    """The recipe with the paths of files written out, so that it can be read from any folder."""
+    """Make the paths of files in a recipe absolute, so that it can be read from any folder."""
     skew = parse_skew(recipe)
     if isinstance(skew, Import):
         return f"{skew.kind}:{path_of(skew.path).resolve()}"
@@ -156,8 +156,10 @@ def _absolute(rule: Partitioner) -> Partitioner:
 def partition(
     dataset: Dataset, skew: str | Skew | Callable[..., object], clients: int, seed: int
 ) -> Partition:
-    """Divide the training split. Where the dataset has domains, each has its own clients. `clients` may be 0
-    where the number is known without it: natural owners, imported partitions, domains with numbers."""
+    """Divide the training split among clients. If the dataset has domains, each has its own clients.
+
+    clients: may be 0 if the rule decides the number: natural owners, imported partitions, domains with
+    numbers."""
     clients, seed = whole_number("clients", clients, None), whole_number("seed", seed)
     if clients < 0:
         raise UserError(f"{clients} clients cannot share data: ask for at least 1.")
@@ -186,10 +188,12 @@ def partition(
     )
     rule = spell_out(rule, pool.domain_names, clients)
     recipe = write_skew(rule)
-    if own_skew(rule) is not None:  # what it depends on is not known
+    if own_skew(rule) is not None:  # not cached, since it may depend on anything
         division = rule.divide(pool, clients, PartitionSeed(seed))
     else:
-        division = drawn(recipe, pool, clients, seed, lambda: rule.divide(pool, clients, PartitionSeed(seed)))
+        division = cached_division(
+            recipe, pool, clients, seed, lambda: rule.divide(pool, clients, PartitionSeed(seed))
+        )
     return partition_of(
         division.clients,
         dataset,
@@ -209,8 +213,8 @@ def _rule(skew: str | Skew | Callable[..., object]) -> Skew:
 
 
 def spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Partitioner:
-    """The rule with its domains written out, where the dataset has domains. Those who own samples are of one
-    domain each already."""
+    """Return the rule with the number of clients and the fraction of each domain, if the dataset has domains.
+    Owners, by which `natural` divides, belong to one domain each already."""
     if domains and not isinstance(innermost(rule), Natural | Domains):
         rule = Domains((), rule)
     if isinstance(rule, Domains):
@@ -221,7 +225,7 @@ def spell_out(rule: Partitioner, domains: tuple[str, ...], clients: int) -> Part
 
 
 def innermost(rule: Skew) -> Skew:
-    """The rule that divides what LongTail and Part leave of the samples."""
+    """Return the rule that divides the samples which LongTail and Part keep."""
     while isinstance(rule, LongTail | Part):
         rule = rule.then
     return rule

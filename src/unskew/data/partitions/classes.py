@@ -1,4 +1,4 @@
-"""A few classes per client."""
+"""Rules that give each client a few classes, or all classes in equal parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from unskew.data.manifest import Ints
+from unskew.data.partition import Ints
 from unskew.data.partitions.pool import (
     Division,
     PartitionSeed,
@@ -23,11 +23,12 @@ from unskew.errors import UserError
 
 @dataclass(frozen=True)
 class Labels:
-    """Client i holds class i mod C and k-1 other random classes; every class is divided evenly among its
-    holders (NIID-Bench "#label=k").
+    """Client i holds class i mod C and k-1 other random classes; every class is divided evenly among the
+    clients that hold it (NIID-Bench "#label=k").
 
-    variant: clean deals the classes that would have no holder (fewer clients than classes) first, so that
-        none is lost; niid-bench makes the draws of the published code, bit for bit, and fails where it fails.
+    variant: clean first deals the classes that no client would hold (if there are fewer clients than
+        classes), so that none is lost; niid-bench makes the draws of the published code, bit for bit, and
+        fails if that leaves a class without a client.
     """
 
     k: int
@@ -40,10 +41,7 @@ class Labels:
     def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         C = pool.classes
-        if self.k > C:
-            raise UserError(
-                f"labels:{self.k} asks for more classes per client than the {C} there are: lower it."
-            )
+        _refuse_too_many("labels", self.k, C)
         if clients * self.k < C:
             raise UserError(
                 f"{clients} clients with {self.k} classes each cannot cover {C} classes: raise one of the "
@@ -51,14 +49,15 @@ class Labels:
             )
         if self.variant == "niid-bench":
             return self._divide_as_published(pool, clients, seed)
-        holds = self._holders(clients, C, seed.stream("labels"))
+        holds = self._deal_classes(clients, C, seed.stream("labels"))
         return Division(deal(pool, _evenly(pool.class_sizes, holds), seed.stream("deal")))
 
-    def _holders(self, clients: int, classes: int, rng: np.random.Generator) -> Ints:
+    def _deal_classes(self, clients: int, classes: int, rng: np.random.Generator) -> Ints:
+        """Draw the classes that clients hold, [clients, classes] of 0 and 1."""
         holds = np.zeros((clients, classes), dtype=np.int64)
         holds[np.arange(clients), np.arange(clients) % classes] = 1
-        homeless = rng.permutation(np.flatnonzero(holds.sum(axis=0) == 0))
-        holds[rng.permutation(np.repeat(np.arange(clients), self.k - 1))[: len(homeless)], homeless] = 1
+        unheld = rng.permutation(np.flatnonzero(holds.sum(axis=0) == 0))
+        holds[rng.permutation(np.repeat(np.arange(clients), self.k - 1))[: len(unheld)], unheld] = 1
         for mine in holds:
             others = np.flatnonzero(mine == 0)
             mine[rng.choice(others, self.k - int(mine.sum()), replace=False)] = 1
@@ -86,8 +85,16 @@ class Labels:
         return Division(tuple(np.concatenate(hand) for hand in hands))
 
 
+def _refuse_too_many(rule: str, each: int, classes: int) -> None:
+    """Refuse a rule that asks for more classes per client than there are."""
+    if each > classes:
+        raise UserError(
+            f"{rule}:{each} asks for more classes per client than the {classes} there are: lower it."
+        )
+
+
 def _evenly(sizes: Ints, holds: Ints) -> Ints:
-    """Every class in equal shares for its holders, [clients, classes]."""
+    """Divide every class in equal shares among the clients that hold it; return counts [clients, classes]."""
     counts = np.zeros_like(holds)
     for c, size in enumerate(sizes.tolist()):
         holders = np.flatnonzero(holds[:, c])
@@ -97,16 +104,16 @@ def _evenly(sizes: Ints, holds: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Quantity:
-    """Each client holds s classes and each class has s·N/C holders, in fixed blocks (clients 0 and 1 share
-    the first s classes, and so on); the holders of a class get unequal parts of it (the quantity-based skew
-    of FedVLS and FedED; PFLlib "pat").
+    """Each client holds s classes and each class has s·N/C holders (clients that hold it), in fixed blocks:
+    clients 0 and 1 share the first s classes, and so on. The holders of a class get unequal parts of it (the
+    quantity-based skew of FedVLS and FedED; PFLlib "pat").
 
     variant: clean cuts a class at uniformly random places, with a tenth of an equal share for each holder at
-        least. The draws of the published codes, bit for bit: fedvls-cifar10 (the first holder gets a tenth of
-        an equal share to all of the class), fedvls-cifar100 (also TinyImageNet; up to an equal share, so that
-        all but the last holder are small), fedvls-mnist (the same, at least 256/C samples), pfllib (the same,
-        at least 40/C samples, or n/2NC where that is less; more holders where s·N/C is no whole number, and
-        classes that then find no holder are dropped).
+        least. The other variants make the draws of the published codes, bit for bit: fedvls-cifar10 (the
+        first holder gets a tenth of an equal share to all of the class), fedvls-cifar100 (also TinyImageNet;
+        up to an equal share, so that all but the last holder have little), fedvls-mnist (the same, at least
+        256/C samples), pfllib (the same, at least 40/C samples, or n/2NC if that is less; more holders if
+        s·N/C is no whole number, and classes that then find no holder are dropped).
     mix_classes: form the blocks from the classes in random order (clean only).
     """
 
@@ -125,10 +132,7 @@ class Quantity:
     def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         C = pool.classes
-        if self.s > C:
-            raise UserError(
-                f"quantity:{self.s} asks for more classes per client than the {C} there are: lower it."
-            )
+        _refuse_too_many("quantity", self.s, C)
         if self.variant != "clean":
             return self._divide_as_published(pool, clients, seed)
         holders = per_class("quantity", self.s, clients, C)
@@ -138,7 +142,7 @@ class Quantity:
         quota = np.full(clients, self.s)
         for left, c in zip(range(C, 0, -1), order.tolist(), strict=True):
             able = np.flatnonzero(quota)
-            # Whoever needs all the classes that are left comes first, so that every quota is met in the end.
+            # Clients that need all remaining classes come first, so that every quota is met in the end.
             mine = able[np.argsort(quota[able] < left, kind="stable")][:holders]
             quota[mine] -= 1
             counts[mine, c] = _spacings(int(pool.class_sizes[c]), holders, c, rng)
@@ -172,13 +176,16 @@ class Quantity:
             overdrawn += int(parts.sum() > len(samples))
             for k, part in zip(mine, np.split(samples, np.cumsum(parts)), strict=True):
                 hands[k].append(part)
-        note = f"{self.variant} gave {overdrawn} classes away before all their holders had a part, as it can."
+        note = (
+            f"{self.variant} gave {overdrawn} classes away before all their holders had a part, as the "
+            "published code does."
+        )
         empty = np.zeros(0, dtype=np.int64)
         return Division(tuple(np.concatenate([*hand, empty]) for hand in hands), (note,) if overdrawn else ())
 
 
 def _spacings(total: int, parts: int, label: int, rng: np.random.Generator) -> Ints:
-    """`total` cut at uniformly random places, each part a tenth of an equal one at least."""
+    """Cut `total` at uniformly random places into parts of at least a tenth of an equal one."""
     if total == 0:
         return np.zeros(parts, dtype=np.int64)
     if total < parts:
@@ -209,10 +216,7 @@ class Classes:
     def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
         enough(pool, clients)
         C = pool.classes
-        if self.k > C:
-            raise UserError(
-                f"classes:{self.k} asks for more classes per client than the {C} there are: lower it."
-            )
+        _refuse_too_many("classes", self.k, C)
         holders = per_class("classes", self.k, clients, C)
         holds = _distinct(clients, self.k, C, seed.stream("classes"))
         sizes = pool.class_sizes
@@ -228,10 +232,12 @@ class Classes:
 
 
 def _distinct(clients: int, k: int, classes: int, rng: np.random.Generator) -> Ints:
-    """The classes that clients hold, [clients, classes] of 0 and 1: rows sum to k, and columns are equal.
-    From a cyclic deal, pairs of clients trade at random what only one of them holds, which tends to the
-    uniform distribution over all such tables and, unlike dealing until no client has a class twice, always
-    ends."""
+    """Draw the classes that clients hold, [clients, classes] of 0 and 1, with k classes for each client and
+    equally many clients for each class.
+
+    It begins with a cyclic table, in which pairs of clients then exchange at random the classes that only one
+    of them holds. This tends to the uniform distribution over all such tables, and always ends, unlike
+    drawing until no client has a class twice."""
     holds = np.zeros((clients, classes), dtype=np.int64)
     for j in range(k):
         holds[np.arange(clients), (np.arange(clients) * k + j) % classes] = 1

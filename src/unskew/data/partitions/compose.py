@@ -1,4 +1,4 @@
-"""What happens to the samples before a partitioner divides them: a long tail, or several domains."""
+"""Rules that choose or group samples before another rule divides them: a long tail, a part, or domains."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Literal
 
 import numpy as np
 
-from unskew.data.manifest import Ints
+from unskew.data.partition import Ints
 from unskew.data.partitions.pool import Division, Partitioner, PartitionSeed, SamplePool, even
 from unskew.errors import UserError
 
 
 @dataclass(frozen=True)
 class LongTail:
-    """A long-tailed class profile over all clients together: class 0 keeps n_max samples, the largest class's
-    number, and the last class 1/factor of that. The rest is dropped, and `then` divides what is left.
+    """The sizes of the classes, over all clients together, get a long tail: class 0 keeps n_max samples, the
+    size of the largest class, and the last class 1/factor of that. The rest is dropped, and `then` divides
+    the samples that are left.
 
     profile: exp, class c keeps n_max·factor^(-c/(C-1)); step, the second half of the classes keeps
         n_max/factor.
@@ -42,7 +43,7 @@ class LongTail:
         return Division(tuple(kept[hand] for hand in inner.clients), (note, *inner.notes), inner.tries)
 
     def wanted(self, largest: int, classes: int) -> Ints:
-        """How many samples each class should have, 1 at least."""
+        """Return how many samples each class should have, at least 1."""
         steps = np.arange(classes)
         depth = steps / (classes - 1) if self.profile == "exp" else (steps >= classes // 2).astype(np.float64)
         sizes: Ints = np.floor(largest * self.factor**-depth + 1e-9).astype(np.int64)
@@ -50,14 +51,15 @@ class LongTail:
 
 
 def kept_of(samples: int, fraction: float) -> int:
-    """How many samples of a class, or of an owner, `Part` keeps."""
+    """Return how many samples of a class, or of an owner, `Part` keeps."""
     return max(1, round(fraction * samples))
 
 
 @dataclass(frozen=True)
 class Part:
-    """A random part of the data, for a smaller version of the same: of every class, or where samples have
-    owners of every owner's, this fraction and one sample at least. `then` divides what is left."""
+    """A random part of the data, as a smaller version of the same: this fraction of every class, or of every
+    owner's samples if there are owners, and at least one sample of each. `then` divides the samples that are
+    left."""
 
     fraction: float
     then: Partitioner
@@ -81,7 +83,7 @@ class Part:
 
 
 def _by_owner(owners: Ints) -> list[Ints]:
-    """The positions of each owner, ascending."""
+    """Return the positions of each owner's samples, ascending."""
     _, sizes = np.unique(owners, return_counts=True)
     return np.split(np.argsort(owners, kind="stable"), np.cumsum(sizes)[:-1])
 
@@ -90,8 +92,8 @@ def _by_owner(owners: Ints) -> list[Ints]:
 class Domains:
     """Every domain of a joined dataset has clients of its own, among which `then` divides its samples.
 
-    clients: how many, domain by domain (6/4/3/7), or even.
-    fraction: the part of each domain's samples that is used, one number for all or one each
+    clients: the number of clients of each domain (6/4/3/7), or even.
+    fraction: the part of each domain's samples that is used, one number for all domains or one for each
         (0.01/0.01/0.02/0.01).
     """
 
@@ -108,7 +110,7 @@ class Domains:
             raise UserError("domains fraction should be numbers above 0 and at most 1, separated by '/'.")
 
     def spell_out(self, names: tuple[str, ...], clients: int) -> Domains:
-        """The same rule with one number of clients and one fraction for each domain."""
+        """Return the same rule with one number of clients and one fraction for each domain."""
         if not names:
             raise UserError("domains needs several datasets joined by +, and this is one: leave it out.")
         D = len(names)

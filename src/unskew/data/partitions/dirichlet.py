@@ -1,5 +1,5 @@
-"""Shares drawn from Dirichlet distributions: of every class over the clients, or of every client over the
-classes."""
+"""Rules with shares from Dirichlet distributions: of every class over the clients, or of every client over
+the classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.manifest import Floats, Ints
+from unskew.data.partition import Floats, Ints
 from unskew.data.partitions.known_draws import FAILED_DRAWS, PublishedSearch
 from unskew.data.partitions.pool import (
     Division,
@@ -26,11 +26,11 @@ from unskew.data.partitions.pool import (
 from unskew.errors import UserError
 
 BLOCK = 1 << 16
-"""Numbers per block of tries: 0.5 MB an array stays in the processor's cache. It changes no result."""
+"""Numbers per block of tries, so that an array of 0.5 MB fits the processor's cache. It changes no result."""
 PILOT = 1000
 """Tries after which a hopeless recipe is recognised."""
 LARGEST_BETA = 1e9
-"""Far beyond it, Gamma draws lose the digits that tell clients apart; the division is even long before."""
+"""The division is even long before this. Far beyond it, Gamma draws of clients differ in no digit."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Dirichlet:
     cap: a client that holds n/N samples or more gets none of the classes that follow (in label order), and
         its share goes to the others. All published codes do this and no paper says so; false is the plain
         definition.
-    min_size: draw everything again until every client has as many samples. auto: 10, and in the variant
-        pfllib the least number of that code, 40 or half an equal share.
+    min_size: draw everything again until every client has at least this number of samples. auto: 10, and in
+        the variant pfllib the least number of that code, 40 or half an equal share.
     rounding: largest (remainder), or floor (of the cumulated shares; the last client then gets stray single
         samples of almost every class). auto: largest, and floor in the published variants.
     variant: clean, or the draws of a published code, bit for bit: fedvls (FedVLS and FedED on CIFAR and
-        TinyImageNet, FedDecorr), fedntd (FedNTD and FedLMD "lda"), niid-bench (NIID-Bench and MOON
+        TinyImageNet, FedDecorr), fedntd (FedNTD and FedLMD "lda") and niid-bench (NIID-Bench and MOON
         "noniid-labeldir"), which draw alike, and pfllib (PFLlib "dir"; with min_size=256 FedVLS on MNIST),
         which leaves the samples of a client in label order.
-    max_tries, on_failure: after so many draws, repair the closest one (move samples from the largest clients,
-        keeping their class mix) or raise. A recipe whose first 1,000 draws show that it cannot be met is
-        given up at once.
+    max_tries, on_failure: after max_tries draws, repair the closest one (move samples from the largest
+        clients, keeping their class mix) or raise an error. If the first 1,000 draws show that min_size
+        cannot be met, no more are made.
     """
 
     beta: float
@@ -97,12 +97,12 @@ class Dirichlet:
 
 
 Draw = Callable[[int], Floats]
-"""So many draws of everything: how many samples of a class a client gets, [draws, classes, clients]."""
+"""A function that makes this number of draws: the samples per class and client, [draws, classes, clients]."""
 
 
 def _search(rule: Dirichlet, min_size: int, draw: Draw, block: int) -> tuple[Ints, int, tuple[str, ...]]:
-    """The first draw that gives every client min_size samples, else the closest one, repaired: [classes,
-    clients], the number of draws, and what there is to say about it."""
+    """Draw until every client has min_size samples, or repair the closest draw. Return the counts [classes,
+    clients], the number of draws, and notes on a repair."""
     tries, size, short_clients = 0, 1, 0
     closest, least = np.zeros(0), math.inf
     while tries < rule.max_tries:
@@ -128,12 +128,15 @@ def _search(rule: Dirichlet, min_size: int, draw: Draw, block: int) -> tuple[Int
         raise UserError(
             f"none {outcome}: lower min_size, raise beta, ask for fewer clients, or set on_failure=repair."
         )
-    note = f"None {outcome}: {least:,.0f} samples came to them from the largest clients, in these' class mix."
+    note = (
+        f"None {outcome}: {least:,.0f} samples were moved to them from the largest clients, which kept their "
+        "class mix."
+    )
     return _repair(closest.astype(np.int64), min_size), tries, (note,)
 
 
 def _repair(counts: Ints, min_size: int) -> Ints:
-    """Fill every client up to min_size from whichever is then the largest, in the giver's class mix."""
+    """Fill every client up to min_size from the client that is then the largest, keeping its class mix."""
     counts = counts.copy()
     sizes = counts.sum(axis=0)
     for short in np.flatnonzero(sizes < min_size):
@@ -150,11 +153,12 @@ def _repair(counts: Ints, min_size: int) -> Ints:
 
 
 def _weights(exponential: Floats, gamma: Floats, beta: float, is_open: npt.NDArray[np.bool_]) -> Floats:
-    """Rows of Dirichlet(β·1) over the open entries, 0 elsewhere, not normalised. A Gamma(β) variable is
-    Gamma(β+1)·exp(-Exponential/β); taken relative to the row's largest, it underflows for no β."""
+    """Return rows of Dirichlet(β·1) over the open entries, not normalised, with 0 elsewhere. A Gamma(β)
+    variable is Gamma(β+1)·exp(-Exponential/β); taken relative to the row's largest, no β makes all of them
+    underflow."""
     powers = np.where(is_open, exponential, np.inf)
     np.subtract(powers.min(axis=-1, keepdims=True), powers, out=powers)
-    with np.errstate(over="ignore"):  # to minus infinity, which is right, for a β near the smallest float
+    with np.errstate(over="ignore"):  # a β near the smallest float gives minus infinity, which is right
         powers /= beta
     np.maximum(powers, -700.0, out=powers)  # exp is slow where it underflows
     weights: Floats = np.exp(powers, out=powers)
@@ -164,6 +168,7 @@ def _weights(exponential: Floats, gamma: Floats, beta: float, is_open: npt.NDArr
 
 
 def _clean(rule: Dirichlet, pool: SamplePool, clients: int, seed: PartitionSeed) -> Draw:
+    """Make the function that draws for the variant clean."""
     exponential, gamma = seed.stream("exponential"), seed.stream("gamma")
     shape, full = (pool.classes, clients), len(pool) / clients
     round_off = largest_remainder if rule.rounding == "largest" else _floor
@@ -190,21 +195,22 @@ def _clean(rule: Dirichlet, pool: SamplePool, clients: int, seed: PartitionSeed)
 
 
 def _floor(shares: Floats, total: int) -> Floats:
+    """Round each row of `shares` to whole numbers by rounding down its cumulated shares."""
     cuts = np.minimum(np.floor(np.cumsum(shares, axis=1)[:, :-1]), total)
     return np.diff(cuts, axis=1, prepend=0, append=total)
 
 
 @dataclass
 class _Published:
-    """One draw at a time, consuming the generator as the published codes do: per class one shuffle of its
-    samples, one Dirichlet draw."""
+    """Draws of a published variant, one at a time. They use the generator as the published codes do: for each
+    class one shuffle of its samples and one Dirichlet draw."""
 
     rule: Dirichlet
     by_class: tuple[Ints, ...]
     clients: int
     rng: np.random.RandomState
     orders: list[Ints] = field(default_factory=list)
-    """The samples of each class as the latest draw shuffled them."""
+    """The samples of each class in the order of the latest draw."""
     redrawn: int = 0
 
     def __post_init__(self) -> None:
@@ -229,8 +235,8 @@ class _Published:
         return counts
 
     def _shares(self, is_open: npt.NDArray[np.bool_] | bool) -> Floats:
-        """NumPy's older Dirichlet underflows at small β, to NaN or to no mass on any open client. The
-        published codes continue with garbage then; here it is drawn again."""
+        """Draw the clients' shares of a class. At small β NumPy's older Dirichlet underflows, to NaN or to no
+        mass on any open client. The published codes continue with garbage then; here it is drawn again."""
         for _ in range(10_000):
             shares = self.rng.dirichlet(self.alpha)
             shares *= is_open
@@ -259,10 +265,10 @@ class _Published:
 
 @dataclass(frozen=True)
 class ClientDirichlet:
-    """Each client draws its own class shares from Dirichlet(α·1) and then equally many samples, without
-    replacement; a class that is used up drops out of the shares of the clients that follow. By Hsu et al.,
-    "Measuring the effects of non-identical data distribution" (2019); the label-skew papers' "Dirichlet" is
-    the other one."""
+    """Each client draws its own class shares from Dirichlet(α·1) and then, without replacement, as many
+    samples as every other client; a class that is used up drops out of the shares of the clients that follow.
+    By Hsu et al., "Measuring the effects of non-identical data distribution" (2019). The "Dirichlet" of the
+    label-skew papers is `Dirichlet`."""
 
     alpha: float
 
@@ -280,7 +286,7 @@ class ClientDirichlet:
         rng, left = seed.stream("multinomial"), pool.class_sizes.copy()
         counts = np.zeros(shape, dtype=np.int64)
         for k, need in enumerate(even(len(pool), clients).tolist()):
-            while need:  # what overflows a class is drawn again among those that are left
+            while need:  # samples that a class no longer has are drawn again from the classes that are left
                 weights = _weights(e[k], g[k], self.alpha, left > 0)
                 taken = np.minimum(rng.multinomial(need, weights / weights.sum()), left)
                 counts[k] += taken

@@ -1,4 +1,4 @@
-"""Searches of published codes whose end is known, so that nobody waits for the draws that fail."""
+"""Known results of the published codes' long searches, so that the draws that fail need not be repeated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class PublishedSearch(NamedTuple):
-    """What the outcome of every draw of a search depends on."""
+    """Everything that the draws of a search depend on."""
 
     beta: float
     cap: bool
@@ -20,15 +20,16 @@ class PublishedSearch(NamedTuple):
 
 
 class FailedDraws(NamedTuple):
-    """The draws before the one that succeeds, none of which underflows."""
+    """The draws of a search before the one that succeeds; none of them underflows."""
 
     draws: int
+    """The number of these draws."""
     state: str
-    """The file with the state of the generator after them: MT19937's key, then its position, in 32 bits each,
-    the lowest first."""
+    """The file with the state of the generator after them: MT19937's key, then its position, as little-endian
+    numbers of 32 bits."""
 
     def skip(self, rng: np.random.RandomState) -> None:
-        """Set a generator to where these draws leave it."""
+        """Set a generator to the state after these draws."""
         *key, position = np.fromfile(Path(__file__).parent / self.state, dtype="<u4").tolist()
         rng.set_state(("MT19937", np.array(key, dtype=np.uint32), position, 0, 0.0))
 

@@ -1,4 +1,4 @@
-"""The clients that the data come with."""
+"""The rule by which the owners of samples become clients."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from unskew.errors import UserError
 
 @dataclass(frozen=True)
 class Natural:
-    """One client per owner of samples in the dataset (writer, site, generated client).
+    """One client for each owner of samples in the dataset (writer, site, generated client).
 
     min_size: owners with fewer samples are dropped.
-    surplus: when there are more owners than clients asked for, drop keeps random ones, merge deals all of
-        them into equally many owners per client.
+    surplus: if there are more owners than clients asked for, drop keeps random owners, and merge gives each
+        client equally many owners (up to one more).
     Asking for 0 clients keeps every owner.
     """
 

@@ -1,4 +1,4 @@
-"""A partition by a function of the user's own, named as mine.py:function."""
+"""A partition by the user's own function, named as mine.py:function."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.manifest import Ints, integers
+from unskew.data.partition import Ints, integers
 from unskew.data.partitions.pool import Division, PartitionSeed, SamplePool, enough
 from unskew.errors import UserError, unknown
 from unskew.notation import items, without
 from unskew.user_code import absolute_name, find_name, split_name
 
 GIVEN = ("labels", "clients", "rng", "seed", "classes", "owners")
-"""What a function is given where it has a parameter of the name."""
+"""The arguments that a function is given if it has a parameter of that name."""
 
 
 @dataclass(frozen=True)
 class OwnSkew:
-    """A function that gives every client the positions of its samples: a list of lists or arrays of whole
+    """A function that returns the positions of every client's samples: a list of lists or arrays of whole
     numbers, one for each client.
 
-    It is given what its parameters ask for: labels (int64 [n]), clients (how many there are to be; without
-    it the function says so by what it returns), rng (a NumPy generator that follows from the seed), seed,
-    classes (how many), owners (int64 [n], or None); where its first three have other names, labels, clients
-    and rng. The options are parameters of its own.
+    It is given the following arguments, if it has parameters of these names: labels (int64 [n]), clients (the
+    number of clients; a function without it decides the number), rng (a NumPy generator that follows from the
+    seed), seed, classes (their number), owners (int64 [n], or None). If it has none of these names, the first
+    three parameters that it needs are labels, clients and rng. The options are values of its other
+    parameters.
     """
 
     name: str
     """Such as mine.py:function."""
     options: tuple[tuple[str, Any], ...] = ()
     function: Callable[..., Any] | None = field(default=None, compare=False)
-    """Where it comes from Python and no file is to be read."""
+    """The function itself, if it comes from Python rather than from a file."""
 
     @classmethod
     def parse(cls, text: str) -> OwnSkew:
-        """Read FILE.py:NAME,option=value. Nothing of the file runs yet."""
+        """Read FILE.py:NAME,option=value, without running the file."""
         path, rest = split_name(text)
         given = items(rest)
         name = given.pop(0) if given else None
@@ -51,13 +52,13 @@ class OwnSkew:
         return cls(f"{path}:{name.text}", tuple((str(item.key), _value(item.value)) for item in given))
 
     def recipe(self, *, brief: bool = False) -> str:
-        """The text that `parse` reads; in brief without the file's folder."""
+        """Return the text that `parse` reads; if `brief`, without the folder of the file."""
         path, name = split_name(self.name)
         file = "" if self.function is not None else f"{Path(path).name if brief else path}:"
         return ",".join([f"{file}{name}", *(f"{key}={_text(value)}" for key, value in self.options)])
 
     def absolute(self) -> OwnSkew:
-        """The same, to be read from any folder."""
+        """Return the same with an absolute path, so that it can be read from any folder."""
         if self.function is not None:
             return self
         without("+,:", split_name(self.name)[0].resolve())
@@ -65,7 +66,7 @@ class OwnSkew:
 
     @property
     def tells_clients(self) -> bool:
-        """Whether the function says how many clients there are."""
+        """Whether the function decides how many clients there are."""
         return "clients" not in self._given()[1]
 
     def divide(self, pool: SamplePool, clients: int, seed: PartitionSeed) -> Division:
@@ -92,7 +93,7 @@ class OwnSkew:
         return Division(self._checked(parts, len(pool), clients))
 
     def _given(self) -> tuple[Callable[..., Any], dict[str, str]]:
-        """The function, and the parameter under which it takes each of `GIVEN` that it asks for."""
+        """Return the function, and for each argument in `GIVEN` that it takes the name of its parameter."""
         function = self.function or find_name(self.name, "skew")
         if not callable(function):
             raise UserError(f"'{self.name}' is of type {type(function).__name__}: let it be a function.")
@@ -119,7 +120,7 @@ class OwnSkew:
         return function, asked
 
     def _checked(self, parts: object, samples: int, clients: int) -> tuple[Ints, ...]:
-        """Whole numbers in 0..samples-1, each at most once."""
+        """Return the positions that the function returned, if they are 0..samples-1, each at most once."""
         if not isinstance(parts, list | tuple | np.ndarray):
             raise UserError(
                 f"'{self.name}' returns a {type(parts).__name__}: let it return a list with the indices of "
@@ -154,7 +155,7 @@ class OwnSkew:
 
 
 def _plain(given: Any) -> Any:
-    """What can be made an array of: a range or a tensor too."""
+    """Turn a range or a set into a list, from which an array can be made."""
     return list(given) if isinstance(given, range | set) else given
 
 

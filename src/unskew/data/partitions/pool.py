@@ -1,4 +1,4 @@
-"""What a partitioner is given, what it gives back, and the arithmetic that several of them share."""
+"""The input and output of partitioners, and the arithmetic that several of them share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Protocol
 
 import numpy as np
 
-from unskew.data.manifest import Floats, Ints
+from unskew.data.partition import Floats, Ints
 from unskew.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
 class SamplePool:
-    """The samples to divide, by position 0..n-1."""
+    """The samples to divide, which are named by their positions 0..n-1."""
 
     labels: Ints
     classes: int
@@ -29,7 +29,7 @@ class SamplePool:
 
     @cached_property
     def by_class(self) -> tuple[Ints, ...]:
-        """The positions of each class, ascending."""
+        """The positions of each class's samples, ascending."""
         order = np.argsort(self.labels, kind="stable")
         return tuple(np.split(order, np.cumsum(self.class_sizes)[:-1]))
 
@@ -38,7 +38,7 @@ class SamplePool:
         return np.bincount(self.labels, minlength=self.classes)
 
     def take(self, positions: Ints) -> SamplePool:
-        """The pool of these samples alone; position i of it is positions[i] here."""
+        """Return a pool of only these samples; its position i is positions[i] of this pool."""
         owners = None if self.owners is None else self.owners[positions]
         domains = None if self.domains is None else self.domains[positions]
         return SamplePool(self.labels[positions], self.classes, owners, domains, self.domain_names)
@@ -46,7 +46,7 @@ class SamplePool:
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Positions in the pool, per client."""
+    """The positions of every client's samples in the pool, with notes and the number of draws."""
 
     clients: tuple[Ints, ...]
     notes: tuple[str, ...] = ()
@@ -55,8 +55,8 @@ class Division:
 
 @dataclass(frozen=True)
 class PartitionSeed:
-    """A partition's own randomness: every purpose has its own stream, apart from those of training. `branch`
-    tells the domains of one federation apart."""
+    """The seed of a partition: every purpose has its own stream, apart from those of training. Domains of one
+    federation have different branches."""
 
     value: int
     branch: int = 0
@@ -66,15 +66,16 @@ class PartitionSeed:
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence(self.value, spawn_key=key)))
 
     def legacy(self) -> np.random.RandomState:
-        """As after np.random.seed(seed), which the published codes call; NumPy never changes this stream."""
+        """Return NumPy's generator as after np.random.seed(seed), which the published codes call. NumPy never
+        changes this stream."""
         return np.random.RandomState(self.legacy_seed())
 
     def legacy_python(self) -> random.Random:
-        """As after random.seed(seed)."""
+        """Return Python's generator as after random.seed(seed)."""
         return random.Random(self.legacy_seed())
 
     def legacy_seed(self) -> int:
-        """What the published codes' generators are seeded with."""
+        """Return the seed for the published codes' generators; refuse one that is too large for them."""
         if self.value + self.branch >= 2**32:
             raise UserError(
                 f"a published variant needs a seed below {2**32}, not {self.value}: choose a smaller one."
@@ -89,7 +90,7 @@ class Partitioner(Protocol):
 
 
 def enough(pool: SamplePool, clients: int, each: int = 1) -> None:
-    """Raise unless there are samples for every client."""
+    """Raise a UserError unless there are `each` samples for every client."""
     if clients < 1:
         raise UserError(f"{clients} clients cannot share data: ask for at least 1.")
     if clients > len(pool):
@@ -104,14 +105,14 @@ def enough(pool: SamplePool, clients: int, each: int = 1) -> None:
 
 
 def pfllib_least(pool: SamplePool, clients: int) -> int:
-    """The least number of samples that PFLlib wants a client to have: enough for a test batch of 10 in a
-    quarter of them, or half an equal share where that is less."""
+    """Return PFLlib's least number of samples of a client: so many that a quarter of them is a test batch of
+    10, or half an equal share if that is less."""
     return int(min(10 / (1 - 0.75), len(pool) / max(clients, 1) / 2))
 
 
 def per_class(rule: str, each: int, clients: int, classes: int) -> int:
-    """How many clients hold a class when all clients hold `each` of them and every class has equally many
-    holders; raises where that is not a whole number."""
+    """Return how many clients hold a class if every client holds `each` classes and every class has equally
+    many holders; raise a UserError if that is no whole number."""
     if clients * each % classes:
         raise UserError(
             f"{rule}:{each} needs clients × {each} to be a multiple of the {classes} classes, but {clients} "
@@ -121,21 +122,21 @@ def per_class(rule: str, each: int, clients: int, classes: int) -> int:
 
 
 def even(total: int, parts: int) -> Ints:
-    """`total` in `parts` shares that differ by 1 at most, larger ones first."""
+    """Divide `total` into `parts` shares that differ by 1 at most, larger ones first."""
     return total // parts + (np.arange(parts) < total % parts).astype(np.int64)
 
 
 def largest_remainder(shares: Floats, total: int) -> Floats:
-    """Round each row of `shares`, which sums to `total`, to whole numbers that do: down first, then one more
-    for the largest fractions, the lower index first among equals."""
+    """Round each row of `shares`, whose sum is `total`, to whole numbers with the same sum: all are rounded
+    down, then the ones with the largest fractions get one more, the lower index first among equals."""
     whole = np.floor(shares)
     fractions = shares - whole
     missing = total - whole.sum(axis=1).astype(np.int64)
-    # One sort tells each row's smallest fraction that is still rounded up: faster than ranking them all.
+    # One sort finds each row's smallest fraction that is still rounded up, which is faster than ranking.
     ranked = np.sort(fractions, axis=1)
     smallest = np.where(missing > 0, ranked[np.arange(len(missing)), -missing], np.inf)
     up = fractions >= smallest[:, None]
-    # Among equal fractions that rounds too many up.
+    # With equal fractions this rounds too many up.
     for row in np.flatnonzero(np.count_nonzero(up, axis=1) != missing):
         up[row] = False
         up[row, np.argsort(-fractions[row], kind="stable")[: missing[row]]] = True
@@ -144,7 +145,7 @@ def largest_remainder(shares: Floats, total: int) -> Floats:
 
 
 def deal(pool: SamplePool, counts: Ints, rng: np.random.Generator) -> tuple[Ints, ...]:
-    """Random samples for each client, counts[client, class] of them, in ascending order."""
+    """Deal counts[client, class] random samples to each client; return their positions in ascending order."""
     hands: list[list[Ints]] = [[] for _ in counts]
     for mine, share in zip(pool.by_class, counts.T, strict=True):
         cuts = np.cumsum(share)

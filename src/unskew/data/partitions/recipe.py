@@ -1,4 +1,4 @@
-"""Partitioners as text: NAME:PARAMETER,option=value. Options are read in any order and printed all."""
+"""Read and write partitioners as text: NAME:PARAMETER,option=value."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from unskew.notation import Option, items, read_options
 T = TypeVar("T")
 
 HIDDEN = "then"
-"""The field of a partitioner that holds another one; it is written after a plus sign."""
+"""The field of a partitioner that holds the next one, which is written after a plus sign."""
 
 
 def read(name: str, kind: type[T], text: str | None, **hidden: object) -> T:
-    """A `kind` with the options in `text`: first the required ones, which need no name, then option=value."""
+    """Make a `kind` with the options in `text`: the required ones, which need no name, then option=value."""
     hints = typing.get_type_hints(kind)
     known = {field.name: Option(hints[field.name], _required(field)) for field in _options(kind)}
     required = [key for key, option in known.items() if option.required]
@@ -23,8 +23,8 @@ def read(name: str, kind: type[T], text: str | None, **hidden: object) -> T:
 
 
 def write(name: str, rule: Any, *, brief: bool = False) -> str:
-    """The text that `read` turns into `rule`: required fields first without their names, then every option,
-    or in brief those that are not what they would be without being named."""
+    """Return the text that `read` turns into `rule`: first required fields without their names, then every
+    option, or if `brief` only those that differ from what they would be if they were left out."""
     chosen = {field.name: getattr(rule, field.name) for field in fields(rule)}
     written = [
         _text(chosen[field.name]) if _required(field) else f"{field.name}={_text(chosen[field.name])}"
@@ -35,7 +35,7 @@ def write(name: str, rule: Any, *, brief: bool = False) -> str:
 
 
 def _matters(rule: Any, field: Field[Any], chosen: dict[str, Any]) -> bool:
-    """Whether the rule would be another one if this option were left out and all others were kept."""
+    """Say whether the rule would be another one without this option, with all others kept."""
     without = type(rule)(**{key: value for key, value in chosen.items() if key != field.name})
     return bool(without != rule)
 

@@ -1,4 +1,4 @@
-"""Equal pieces: of everything (iid), of each class, or of the data sorted by label."""
+"""Rules that give equal pieces: of everything (iid), of each class, or of the data sorted by label."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from unskew.data.manifest import Ints
+from unskew.data.partition import Ints
 from unskew.data.partitions.pool import Division, PartitionSeed, SamplePool, deal, enough, even, per_class
 from unskew.errors import UserError
 
@@ -31,9 +31,9 @@ class Iid:
 
 @dataclass(frozen=True)
 class Shards:
-    """Each class is cut into s·N/C shards of equal size (the first ones get what is left over, one each), and
-    each client is dealt s shards at random: at most s classes, fewer where it is dealt one twice (FedNTD,
-    FedLMD).
+    """Each class is cut into s·N/C shards of equal size (samples left over go to the first ones, one each),
+    and each client is dealt s shards at random. It has at most s classes, and fewer if it is dealt two shards
+    of one class (FedNTD, FedLMD).
 
     variant: clean, or fedntd for the draws of the published code, bit for bit; it cuts the classes in the
         order of the dataset.
@@ -79,7 +79,7 @@ class Shards:
 
 
 def _cut(mine: Ints, parts: int) -> list[Ints]:
-    """Equal consecutive parts; the samples left over at the end are appended to the first parts, one each."""
+    """Cut into equal consecutive parts; samples left over are appended to the first parts, one each."""
     whole = len(mine) - len(mine) % parts
     left = mine[whole:]
     return [np.append(part, left[i : i + 1]) for i, part in enumerate(np.split(mine[:whole], parts))]
@@ -91,7 +91,7 @@ class SortedShards:
     the Q(α) of FedLC).
 
     straddle: a set may hold the end of one class and the start of the next, so that α sets can have up to 2α
-        labels; false cuts each class by itself, which is `shards`.
+        labels; false cuts each class by itself, which is the skew `shards`.
     """
 
     sets: int

@@ -1,48 +1,23 @@
-"""Named datasets: what they are, where they lie, and how to load one from a spec.
-
-A spec is NAME or NAME:OPTIONS for a source, and KIND:PATH or KIND:PATH,OPTIONS for the user's own data:
-`cifar10`, `emnist:letters`, `synthetic:0.5,0.5,clients=100`, `folder:/scans,size=64`,
-`csv:/table.csv,label=kind`. Commas separate options, so a path in a spec has none."""
+"""Named datasets: what they are, and where their files are in the data folder."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
 
-from unskew.data.dataset import Dataset
-from unskew.data.own import from_folder, from_npz
 from unskew.data.sources.ag_news import ag_news
 from unskew.data.sources.cifar import cifar10, cifar100
 from unskew.data.sources.digits import digits
 from unskew.data.sources.folders import cinic10, tiny_imagenet
 from unskew.data.sources.heart import heart_disease
 from unskew.data.sources.idx import emnist, fashion_mnist, kmnist, mnist
-from unskew.data.sources.leaf import femnist, from_leaf
+from unskew.data.sources.leaf import femnist
 from unskew.data.sources.mat import svhn, syn_digits
 from unskew.data.sources.source import Source, data_folder
 from unskew.data.sources.synthetic import leaf_synthetic, synthetic
 from unskew.data.sources.usps import usps
-from unskew.data.tables import TablePart, from_csv, from_tables
-from unskew.errors import UserError, unknown
-from unskew.notation import Item, Option, items, joined, named, path_of, read_options, without
 
-__all__ = [
-    "OWN",
-    "SOURCES",
-    "TABLES",
-    "Found",
-    "Source",
-    "absolute",
-    "available",
-    "data_folder",
-    "load",
-    "load_tables",
-    "seeded",
-    "spelled",
-]
+__all__ = ["SOURCES", "Found", "Source", "available", "data_folder", "spelled"]
 
 SOURCES: dict[str, Source] = {
     "digits": Source(
@@ -263,20 +238,10 @@ SOURCES: dict[str, Source] = {
     ),
 }
 
-OWN: dict[str, Callable[..., Dataset]] = {
-    "folder": from_folder,
-    "csv": from_csv,
-    "parquet": from_csv,
-    "npz": from_npz,
-    "leaf": from_leaf,
-}
-"""Kinds of the user's own data: loaders that take a path first."""
-TABLES = ("csv", "parquet")
-
 
 @dataclass(frozen=True)
 class Found:
-    """A source and the folder that holds it: None where it is absent, and where it is bundled."""
+    """A source and the folder that holds it: None if it is absent, or bundled."""
 
     source: Source
     folder: Path | None
@@ -287,137 +252,13 @@ class Found:
 
 
 def available(folder: Path | None = None) -> list[Found]:
-    """Every source, and where it is in the data folder (see `data_folder`)."""
+    """List every source with its place in the data folder (see `data_folder`)."""
     root = data_folder(folder)
     return [Found(source, source.find(root)) for source in SOURCES.values()]
 
 
-def load(spec: str, folder: Path | None = None, *, seed: int | None = None) -> Dataset:
-    """The dataset that `spec` names, read from the data folder (see `data_folder`).
-
-    seed: for what draws (generated data, a test split cut off the user's data), unless the spec has seed=…"""
-    try:
-        return _load(spec, folder, seed)
-    except OSError as error:  # such as a name that is too long, or a folder that may not be read
-        raise UserError(f"the dataset '{spec}' cannot be read ({error.strerror}): check its path.") from None
-
-
-def load_tables(specs: Sequence[str], *, seed: int | None = None) -> Dataset:
-    """Several files of rows as one dataset, each a site. An option that one of them gives is that of all, but
-    the test file."""
-    given = [items(named(spec)[1]) for spec in specs]
-    for spec, mine in zip(specs, given, strict=True):
-        if not mine or not mine[0].text:
-            raise UserError(f"'{spec}' has no path: write {named(spec)[0]}:PATH.")
-    shared = {each.key: each for mine in given for each in mine[1:] if each.key not in (None, "test")}
-    options, parts = dict[str, Any](), list[TablePart]()
-    for mine in given:
-        own = {each.key for each in mine} | set(
-            list(_options_of(from_csv))[: sum(e.key is None for e in mine[1:])]
-        )
-        more = [each for key, each in shared.items() if key not in own]
-        values = _read(named(specs[0])[0], from_csv, [*mine[1:], *more], seed, "PATH,")
-        parts.append(TablePart(path_of(mine[0].text), values.pop("test", None)))
-        for key, value in values.items():
-            if options.setdefault(key, value) != value:
-                raise UserError(f"{key} differs between the files that are joined: give it once, for all.")
-    try:
-        return from_tables(parts, **options)
-    except OSError as error:
-        raise UserError(
-            f"the dataset '{'+'.join(specs)}' cannot be read ({error.strerror}): check its paths."
-        ) from None
-
-
 def spelled(name: str) -> str:
-    """The name of a dataset as it is listed, also for one that has hyphens in the place of underscores or the
-    other way; what is no dataset stays as it is."""
+    """Return the listed name of a dataset whose hyphens and underscores may be exchanged; any other name is
+    returned as it is."""
     found = (known for known in SOURCES if known.replace("-", "_") == name.replace("-", "_"))
     return next(found, name)
-
-
-def _load(spec: str, folder: Path | None, seed: int | None) -> Dataset:
-    name, rest = named(spec)
-    name, given = spelled(name), items(rest)
-    if name in OWN:
-        if not given or not given[0].text:
-            raise UserError(f"'{spec}' has no path: write {name}:PATH.")
-        options = _read(name, OWN[name], given[1:], seed, "PATH,")
-        return OWN[name](path_of(given[0].text), **options)
-    if name not in SOURCES:
-        raise _not_a_dataset(spec, name)
-    source = SOURCES[name]
-    options = _read(name, source.load, given, seed)
-    place = [] if source.bundled else [locate(source, data_folder(folder))]
-    return source.load(*place, **options)
-
-
-def _read(
-    name: str, load: Callable[..., Dataset], given: list[Item], seed: int | None, path: str = ""
-) -> dict[str, Any]:
-    known = _options_of(load)
-    options = read_options(name, given, known, list(known), path)
-    return {"seed": seed} | options if seed is not None and "seed" in known else options
-
-
-def seeded(spec: str, seed: int) -> str:
-    """The spec with this seed, where it takes one and has none."""
-    name, rest = named(spec)
-    name, given = spelled(name), items(rest)
-    load = OWN[name] if name in OWN else SOURCES[name].load
-    values = _read(name, load, given[name in OWN :], None)
-    if "seed" not in _options_of(load) or "seed" in values:
-        return spec
-    return f"{spec}{',' if rest else ':'}seed={seed}"
-
-
-def _options_of(load: Callable[..., Dataset]) -> dict[str, Option]:
-    """The options of a loader: its keyword-only parameters, in order."""
-    parameters = inspect.signature(load, eval_str=True).parameters.values()
-    return {
-        p.name: Option(p.annotation, p.default is p.empty) for p in parameters if p.kind is p.KEYWORD_ONLY
-    }
-
-
-def _not_a_dataset(spec: str, name: str) -> UserError:
-    path = path_of(spec.strip())
-    tables = {f".{kind}": f"{kind}:{spec},label=COLUMN" for kind in TABLES}
-    kinds = {**tables, ".npz": f"npz:{spec}"}
-    if name and path.is_dir():
-        return UserError(f"'{spec}' is a folder: write folder:{spec} for images in one folder per class.")
-    if path.is_file() and path.suffix in kinds:
-        return UserError(f"'{spec}' is a file: write {kinds[path.suffix]}.")
-    return unknown("dataset", name, [*SOURCES, *OWN])
-
-
-def absolute(spec: str) -> str:
-    """The spec, with the paths of the user's own data written out, so that it can be read from any folder."""
-    return "+".join(map(_absolute, joined(spec)))
-
-
-def _absolute(spec: str) -> str:
-    name, rest = named(spec)
-    if name not in OWN or rest is None:
-        return spec
-    path, *given = items(rest)
-    known = _options_of(OWN[name])
-    words = [_written(path.text)]
-    for position, item in enumerate(given):
-        key = item.key or list(known)[position]
-        is_path = Path in (known[key].kind, *get_args(known[key].kind))
-        value = _written(item.value) if is_path and item.value != "none" else item.value
-        words.append(value if item.key is None else f"{key}={value}")
-    return f"{name}:{','.join(words)}"
-
-
-def _written(text: str) -> str:
-    """The whole path, where it can be written into a spec and read from it again."""
-    path = path_of(text).resolve()
-    return without(",+" if len(joined(str(path))) > 1 else ",", path)
-
-
-def locate(source: Source, root: Path) -> Path:
-    found = source.find(root)
-    if found is None:
-        raise source.missing(root)
-    return found

@@ -20,11 +20,11 @@ COLUMNS = ("title", "description")
 
 
 def ag_news(folder: Path, *, vocabulary: int = 20_000, length: int = 64, min_count: int = 2) -> Dataset:
-    """Texts as `length` token ids, cut or padded with 0 at the end.
+    """Read AG News, each text as `length` token ids, cut or padded with 0 at the end.
 
-    Ids are 0 padding, 1 unknown, then the words of the training texts from the most frequent on (words of
-    equal frequency in alphabetical order): at most `vocabulary` ids in all, of words that occur `min_count`
-    times."""
+    Id 0 is padding and 1 an unknown word. Then follow the words of the training texts that occur `min_count`
+    times or more, by falling frequency (in alphabetical order if that is equal), up to `vocabulary` ids in
+    all."""
     if vocabulary < 3 or length < 1 or min_count < 1:
         raise UserError("ag_news needs vocabulary of at least 3, length and min_count of at least 1.")
     train, train_labels = read_csv(find_file(folder, "train.csv"))
@@ -43,7 +43,7 @@ def ag_news(folder: Path, *, vocabulary: int = 20_000, length: int = 64, min_cou
 
 
 def read_csv(path: Path) -> tuple[list[list[str]], torch.Tensor]:
-    """Rows of class 1..4, title, description."""
+    """Read rows of class 1..4, title and description; return the words of each text, and the labels 0..3."""
     content = read(path)
     texts, labels = [], []
     try:

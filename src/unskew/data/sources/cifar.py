@@ -50,7 +50,7 @@ def cifar10(folder: Path) -> Dataset:
 
 
 def cifar100(folder: Path, *, labels: Literal["fine", "coarse"] = "fine") -> Dataset:
-    """`labels`: the 100 classes, or the 20 superclasses."""
+    """Read CIFAR-100. labels: the 100 classes, or the 20 superclasses."""
     classes = CIFAR100 if labels == "fine" else CIFAR100_COARSE
     train, test = (
         read_batches(
@@ -71,7 +71,7 @@ def cifar100(folder: Path, *, labels: Literal["fine", "coarse"] = "fine") -> Dat
 def read_batches(
     folder: Path, names: tuple[str, ...], *, label_byte: int, label_bytes: int, key: str, classes: int
 ) -> Split:
-    """Files of one split, NAME.bin in the binary version and NAME in the Python one."""
+    """Read the files of one split, NAME.bin in the binary version and NAME in the Python one."""
     images: list[npt.NDArray[np.uint8]] = []
     labels: list[npt.NDArray[np.int64]] = []
     for name in names:
@@ -97,7 +97,7 @@ def read_binary(path: Path, label_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 def read_pickle(path: Path, key: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """A batch of the Python version: a dictionary with `data` [n, 3072] and a list of labels under `key`."""
+    """Read a batch of the Python version: a dictionary with `data` [n, 3072] and labels under `key`."""
     batch = unpickle(io.BytesIO(read(path)), path)
     if not isinstance(batch, dict):
         raise damaged(path, "does not hold a CIFAR batch")

@@ -14,7 +14,8 @@ from unskew.errors import UserError
 
 
 def digits() -> Dataset:
-    """1,797 images, grey levels 0..16 scaled to 0..255; every fifth sample of each class is a test sample."""
+    """Read the 1,797 images, with grey levels 0..16 scaled to 0..255. Every fifth sample of each class is a
+    test sample."""
     path = find_file(_bundled(), "digits.csv.gz")
     try:
         table = np.loadtxt(read(path).decode().splitlines(), delimiter=",", dtype=np.uint8)
@@ -37,8 +38,8 @@ def digits() -> Dataset:
 
 
 def _bundled() -> Path:
-    """Where scikit-learn keeps its data. The file is read without importing scikit-learn, which would take
-    most of a second of every start."""
+    """Find the folder of scikit-learn's data without importing scikit-learn, which would slow down every
+    start by most of a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise UserError("'digits' comes with scikit-learn, which is not installed: pip install scikit-learn.")

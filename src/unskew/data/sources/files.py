@@ -1,4 +1,4 @@
-"""Reading publishers' files: what every reader shares."""
+"""What all readers of publishers' files share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def damaged(path: Path, why: str) -> UserError:
 
 
 def find_file(folder: Path, *names: str) -> Path:
-    """The first of `names` that is in `folder`."""
+    """Return the path of the first of `names` that is in `folder`."""
     for name in names:
         if (folder / name).is_file():
             return folder / name
@@ -32,7 +32,7 @@ def find_file(folder: Path, *names: str) -> Path:
 
 
 def read(path: Path) -> bytes:
-    """A file's content, decompressed where its name ends in .gz or .bz2; never empty."""
+    """Read a file, decompressed if its name ends in .gz or .bz2; refuse an empty one."""
     opened: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
     try:
         with opened(path, "rb") as file:
@@ -49,7 +49,7 @@ def read(path: Path) -> bytes:
 
 
 def check_labels(labels: npt.NDArray[Any], classes: int, path: Path, first: int = 0) -> LabelArray:
-    """Labels first..first+classes-1 of a publisher's file as int64 0..classes-1."""
+    """Return labels first..first+classes-1 of a publisher's file as int64 0..classes-1; refuse any others."""
     strange = damaged(path, "has labels that are no numbers of classes")
     if labels.dtype.kind == "f" and not (np.abs(labels) < 1 << 53).all():
         raise strange
@@ -65,7 +65,7 @@ def check_labels(labels: npt.NDArray[Any], classes: int, path: Path, first: int 
 
 
 def to_split(images: npt.NDArray[np.uint8], labels: LabelArray, owners: LabelArray | None = None) -> Split:
-    """Arrays as a Split, shared with them where they are contiguous."""
+    """Make a Split of arrays; it shares their memory if they are contiguous."""
     return Split(
         torch.from_numpy(np.ascontiguousarray(images)),
         torch.from_numpy(labels),

@@ -1,4 +1,4 @@
-"""Sets of many small image files: TinyImageNet and CINIC-10. Decoded once, then read from the cache."""
+"""Datasets of many small image files, TinyImageNet and CINIC-10: decoded once, then read from the cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Labelled = list[tuple[Path, int]]
 
 
 def tiny_imagenet(folder: Path) -> Dataset:
-    """200 classes in the order of their WordNet ids; the published validation images are the test split."""
+    """Read TinyImageNet, 200 classes in the order of their WordNet ids, with the published validation images
+    as the test split."""
     wnids = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
     train = in_class_folders(folder / "train", wnids)
     annotations = folder / "val" / "val_annotations.txt"
@@ -37,7 +38,7 @@ def tiny_imagenet(folder: Path) -> Dataset:
 
 
 def cinic10(folder: Path, *, valid: bool = False) -> Dataset:
-    """`valid`: add the published validation images to the training split."""
+    """Read CINIC-10. valid: add the published validation images to the training split."""
     parts = {
         which: decoded(f"cinic10-{which}", in_class_folders(folder / which, CIFAR10), 32)
         for which in (("train", "valid", "test") if valid else ("train", "test"))
@@ -55,7 +56,7 @@ def cinic10(folder: Path, *, valid: bool = False) -> Dataset:
 
 
 def in_class_folders(folder: Path, classes: list[str] | tuple[str, ...]) -> Labelled:
-    """Images in FOLDER/CLASS/, at any depth."""
+    """List the images in FOLDER/CLASS/, at any depth, with their class numbers."""
     labelled = []
     for label, name in enumerate(classes):
         images = list_images(folder / name)
@@ -66,7 +67,8 @@ def in_class_folders(folder: Path, classes: list[str] | tuple[str, ...]) -> Labe
 
 
 def annotated(table: Path, wnids: list[str]) -> Labelled:
-    """TinyImageNet's val_annotations.txt: file name, WordNet id and a box, separated by tabs."""
+    """List the images in TinyImageNet's val_annotations.txt with their class numbers. A line has file name,
+    WordNet id and a box, separated by tabs."""
     labels = {wnid: i for i, wnid in enumerate(wnids)}
     labelled = []
     for number, line in enumerate(table.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
@@ -81,8 +83,8 @@ def annotated(table: Path, wnids: list[str]) -> Labelled:
 
 
 def class_names(words: Path, wnids: list[str]) -> tuple[str, ...]:
-    """The first word that words.txt gives for each id; the id itself where it is not listed, and both where
-    two classes have one name."""
+    """Return the first word that words.txt gives for each id, the id itself if it is not listed, and both if
+    two classes have the same word."""
     listed = {}
     if words.is_file():
         rows = (
@@ -97,6 +99,7 @@ def class_names(words: Path, wnids: list[str]) -> tuple[str, ...]:
 
 
 def decoded(name: str, labelled: Labelled, side: int) -> Split:
+    """Decode images of side × side pixels, or take them from the cache, where `name` stands for them."""
     files = [path for path, _ in labelled]
 
     def decode() -> dict[str, npt.NDArray[np.uint8]]:

@@ -10,7 +10,8 @@ from typing import Literal
 from unskew.data.columns import CellValue, InputColumn, Scale
 from unskew.data.dataset import Dataset
 from unskew.data.sources.files import read
-from unskew.data.tables import ColumnRoles, Table, chosen, dataset_of, owned
+from unskew.data.table_dataset import dataset_of
+from unskew.data.tables import ColumnRoles, Table, chosen, owned
 
 HOSPITALS = {
     "Cleveland": "cleveland",
@@ -24,15 +25,15 @@ COLUMNS = (
 )
 CATEGORICAL = ("cp", "restecg", "slope", "thal")
 NEVER_ZERO = ("trestbps", "chol")
-"""Blood pressure and cholesterol, of which the files write 0 where they are unknown."""
+"""Blood pressure and cholesterol, which the files give as 0 if they are unknown."""
 
 
 def heart_disease(*, task: Literal["binary", "grades"] = "binary", scale: Scale = "all") -> Dataset:
-    """920 patients with 13 measurements each, their hospitals as owners; a fifth of each class of each
-    hospital is for testing.
+    """Read 920 patients with 13 measurements each, and their hospitals as owners. A fifth of each class of
+    each hospital is for testing.
 
-    task: binary tells the healthy from the diseased; grades tells the grades 0 to 4, of which Hungary
-    recorded 0 and 1 only. scale: of numbers, as `from_csv` has it."""
+    task: binary has the classes healthy and diseased; grades has the grades 0 to 4, of which Hungary recorded
+    0 and 1 only. scale: how numbers are scaled, as for `from_csv`."""
     chosen_options = [task] * (task != "binary") + [f"scale={scale}"] * (scale != "all")
     tables = [_hospital(name, file, task) for name, file in HOSPITALS.items()]
     dataset = dataset_of(
@@ -72,6 +73,7 @@ def _never_zero(columns: tuple[InputColumn, ...]) -> tuple[InputColumn, ...]:
 
 
 def _hospital(name: str, file: str, task: str) -> Table:
+    """Read the table of one hospital, in which zeros that mean unknown become missing values."""
     path = Path(__file__).parent / "heart_disease" / f"processed.{file}.data"
     lines = csv.reader(read(path).decode().splitlines())
     table = owned(chosen(path, COLUMNS, enumerate(lines, 1), ColumnRoles("num", None, (), ())), name)

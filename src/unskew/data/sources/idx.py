@@ -1,4 +1,4 @@
-"""Sets in the IDX format: MNIST, Fashion-MNIST, KMNIST and EMNIST."""
+"""Datasets in the IDX format: MNIST, Fashion-MNIST, KMNIST and EMNIST."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EMNIST = {
 
 
 def mnist(folder: Path) -> Dataset:
-    # Statistics of the training pixels: 0.13066, 0.30811; in print, and here, four digits.
+    # Statistics of the training pixels (0.13066, 0.30811), rounded to four digits as they are published.
     return mnist_like("mnist", folder, DIGITS, 0.1307, 0.3081)
 
 
@@ -59,7 +59,7 @@ def emnist(
     *,
     split: Literal["balanced", "byclass", "bymerge", "letters", "digits", "mnist"] = "balanced",
 ) -> Dataset:
-    """EMNIST stores every image transposed; here they stand upright."""
+    """Read a split of EMNIST, and turn its images upright, since its files have them transposed."""
     classes = EMNIST[split]
     first = 1 if split == "letters" else 0
     train, test = (
@@ -71,7 +71,7 @@ def emnist(
 
 
 def read_pair(folder: Path, stem: str, classes: int, first: int = 0, transposed: bool = False) -> Split:
-    """The images and labels files that begin with `stem`."""
+    """Read the files of images and labels whose names begin with `stem`."""
     images_path, labels_path = idx_file(folder, f"{stem}-images", 3), idx_file(folder, f"{stem}-labels", 1)
     images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
     if len(images) != len(labels):
@@ -90,7 +90,7 @@ def idx_file(folder: Path, stem: str, ndim: int) -> Path:
 
 
 def read_idx(path: Path, ndim: int) -> npt.NDArray[Any]:
-    """An IDX file of bytes: 0, 0, 8 (for unsigned bytes), ndim, a big-endian uint32 per axis, the data."""
+    """Read an IDX file of bytes: 0, 0, 8 (unsigned bytes), ndim, a big-endian uint32 per axis, the data."""
     data = read(path)
     start = 4 + 4 * ndim
     if data[:4] != bytes((0, 0, 8, ndim)) or len(data) < start:

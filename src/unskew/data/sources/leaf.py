@@ -1,4 +1,4 @@
-"""Data as LEAF writes it, FEMNIST among them: JSON files of users, each with samples and labels."""
+"""Data in LEAF's format, such as FEMNIST: JSON files of users, each with samples and labels."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import math
 import string
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from unskew.data.arrays import from_arrays
 from unskew.data.bounded import check_regular
 from unskew.data.cache import Arrays, cached
 from unskew.data.dataset import Dataset
 from unskew.data.images import channel_stats
-from unskew.data.own import from_arrays
 from unskew.data.sources.files import LabelArray, check_labels, damaged, read, to_split
 from unskew.errors import UserError
 
@@ -25,11 +25,11 @@ CLASSES = (*string.digits, *string.ascii_uppercase, *string.ascii_lowercase)
 
 
 def femnist(folder: Path, *, digits_only: bool = False, min_samples: int = 10) -> Dataset:
-    """Handwriting with its writers, who become `Split.owners`.
+    """Read FEMNIST, handwritten characters whose writers become `Split.owners`.
 
     digits_only: keep the ten digits. min_samples: drop writers with fewer samples than this in both splits
-    together, after that choice (LEAF's default is 10). Where LEAF has cut train/ and test/, these are the
-    splits; of its all_data/ every tenth sample of each writer is a test sample, as many as LEAF takes."""
+    together, after that choice (LEAF's default is 10). LEAF's train/ and test/ are the splits, if it has made
+    them; of its all_data/ every tenth sample of each writer is a test sample, which is LEAF's share."""
     if min_samples < 0:
         raise UserError(f"min_samples is {min_samples}: give 0 or more.")
     files, training = leaf_files(folder)
@@ -50,6 +50,17 @@ def femnist(folder: Path, *, digits_only: bool = False, min_samples: int = 10) -
     return Dataset("femnist:digits" if digits_only else "femnist", train, test, classes, mean, std)
 
 
+class UserSamples(NamedTuple):
+    """The samples of a user in one file."""
+
+    user: str
+    x: npt.NDArray[np.float64]
+    y: npt.NDArray[np.str_]
+    """The names of the samples' classes."""
+    file: int
+    """The number of the file."""
+
+
 def from_leaf(
     path: Path,
     *,
@@ -58,15 +69,16 @@ def from_leaf(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Samples with their users in LEAF's JSON, a file or a folder of files: users, num_samples, and user_data
-    with x and y of each. Users become owners: the skew `natural` makes a client of each.
+    """Make a dataset of a file in LEAF's JSON, or of a folder of such files.
 
-    x: numbers, [features] each, which become a table; with `shape`, such as 1/28/28 for channels, height and
-       width, images of values in 0..1.
+    A file has users, num_samples, and user_data with x and y for each user. Users become owners: the skew
+    `natural` makes a client of each.
+    x: numbers, [features] for each sample, which become a table; with `shape`, such as 1/28/28 for channels,
+       height and width, images of values in 0..1.
     y: class numbers or names.
     min_samples: drop users with fewer samples than this in both splits together.
-    Where there are train/ and test/ these are the splits; else a stratified `test_fraction` of each class of
-    each user is cut off, drawn with `seed`."""
+    The folders train/ and test/ are the splits, if there are such; else `test_fraction` of each class of each
+    user is drawn with `seed` and cut off for testing."""
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist: give a JSON file of LEAF's, or the folder with them.")
@@ -75,49 +87,57 @@ def from_leaf(
     if shape and (len(shape) != 3 or min(shape) < 1):
         raise UserError("shape should be channels/height/width, such as 1/28/28.")
     files, training = leaf_files(path) if path.is_dir() else ([path], None)
-    parts = [(user, x, y, n) for n, file in enumerate(files) for user, x, y in numbers_of(file)]
+    parts = [UserSamples(user, x, y, n) for n, file in enumerate(files) for user, x, y in numbers_of(file)]
     samples = Counter[str]()
-    for user, _, y, _ in parts:
-        samples[user] += len(y)
-    parts = [each for each in parts if samples[each[0]] >= max(min_samples, 1)]
+    for each in parts:
+        samples[each.user] += len(each.y)
+    parts = [each for each in parts if samples[each.user] >= max(min_samples, 1)]
     splits = []
     for is_test in (False, True) if training is not None else (False,):
-        mine = [each for each in parts if is_test == (training is not None and each[3] >= training)]
-        mine = [each for each in mine if len(each[2])]
+        mine = [each for each in parts if is_test == (training is not None and each.file >= training)]
+        mine = [each for each in mine if len(each.y)]
         if not mine:
             raise UserError(f"{path} has no {'test' if is_test else 'training'} samples: lower min_samples.")
-        width = mine[0][1].shape[1]
-        for user, x, _, n in mine:
-            if x.shape[1] != width:
-                raise _other_than_leaf(
-                    files[n], f"has {x.shape[1]} numbers a sample of '{user}' and {width} elsewhere"
-                )
-        x = np.concatenate([x for _, x, _, _ in mine])
-        if shape and width != math.prod(shape):
-            raise UserError(
-                f"{path} has {width} numbers a sample, which are no {'×'.join(map(str, shape))} image: give "
-                "the shape that it has."
-            )
-        y = np.concatenate([y for _, _, y, _ in mine])
-        owners = np.repeat([user for user, _, _, _ in mine], [len(y) for _, _, y, _ in mine])
-        splits.append((x.reshape(-1, *shape) if shape else x, y, owners))
-    (x, y, owners), rest = splits[0], splits[1] if len(splits) > 1 else (None, None, None)
+        splits.append(_joined(mine, path, files, shape))
+    (x, y, owners), test = splits[0], splits[1] if len(splits) > 1 else (None, None, None)
     return from_arrays(
         x,
         y,
-        rest[0],
-        rest[1],
+        test[0],
+        test[1],
         name=path.stem,
         owners=owners,
-        owners_test=rest[2],
+        owners_test=test[2],
         layout="chw" if shape else None,
         test_fraction=test_fraction,
         seed=seed,
     )
 
 
+def _joined(
+    parts: list[UserSamples], path: Path, files: list[Path], shape: tuple[int, ...]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.str_], npt.NDArray[np.str_]]:
+    """Join the samples of a split; return the inputs, in `shape` if there is one, the classes' names and the
+    owners' names."""
+    width = parts[0].x.shape[1]
+    for each in parts:
+        if each.x.shape[1] != width:
+            raise _other_than_leaf(
+                files[each.file],
+                f"has {each.x.shape[1]} numbers a sample of '{each.user}' and {width} elsewhere",
+            )
+    x = np.concatenate([each.x for each in parts])
+    if shape and width != math.prod(shape):
+        raise UserError(
+            f"{path} has {width} numbers a sample, which are no {'×'.join(map(str, shape))} image: give "
+            "the shape that it has."
+        )
+    owners = np.repeat([each.user for each in parts], [len(each.y) for each in parts])
+    return x.reshape(-1, *shape) if shape else x, np.concatenate([each.y for each in parts]), owners
+
+
 def numbers_of(path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.str_]]]:
-    """The users of a file, each with rows of numbers and the names of their classes."""
+    """Read the users of a file, each with rows of numbers and the names of their classes."""
     check_regular(path)
     content = _json(path)
     wrong = "does not hold LEAF's users, num_samples and user_data with x and y"
@@ -134,7 +154,9 @@ def numbers_of(path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArr
         if not isinstance(mine, dict) or not all(isinstance(mine.get(key), list) for key in "xy"):
             raise _other_than_leaf(path, f"has no lists x and y for user {str(user)[:40]!r}")
         if not len(mine["x"]) == len(mine["y"]) == number:
-            raise _other_than_leaf(path, f"has another number of samples of user '{user}' than it tells")
+            raise _other_than_leaf(
+                path, f"has another number of samples of user '{user}' than num_samples says"
+            )
         if any(isinstance(each, str) for each in mine["x"]):
             raise UserError(f"{path} holds texts or names of files as samples: only numbers can be read.")
         if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in mine["y"]):
@@ -156,7 +178,8 @@ def _other_than_leaf(path: Path, why: str) -> UserError:
 
 
 def numbered(owners: LabelArray, is_test: npt.NDArray[np.bool_]) -> LabelArray:
-    """Owners as 0..N-1 in order, those with training samples first, so that no training owner is empty."""
+    """Number the owners 0..N-1 in order, those with training samples first, so that no training owner is
+    empty."""
     training = np.unique(owners[~is_test])
     others = np.setdiff1d(owners, training)
     number = np.empty(owners.max() + 1, np.int64)
@@ -165,8 +188,8 @@ def numbered(owners: LabelArray, is_test: npt.NDArray[np.bool_]) -> LabelArray:
 
 
 def leaf_files(folder: Path) -> tuple[list[Path], int | None]:
-    """LEAF's files, in `folder` or in its data/, and how many of them, from the first on, are for training
-    (None where LEAF has not split them)."""
+    """List LEAF's files in `folder` or in its data/, training files first; return them and the number of
+    training files (None if LEAF has not split them)."""
     for base in (folder, folder / "data"):
         train, test = sorted((base / "train").glob("*.json")), sorted((base / "test").glob("*.json"))
         if train and test:
@@ -179,6 +202,7 @@ def leaf_files(folder: Path) -> tuple[list[Path], int | None]:
 
 
 def every_tenth(owners: LabelArray) -> npt.NDArray[np.bool_]:
+    """Mark every tenth sample of each owner."""
     order = np.argsort(owners, kind="stable")
     counts = np.bincount(owners)
     rank = np.empty(len(owners), np.int64)
@@ -187,7 +211,8 @@ def every_tenth(owners: LabelArray) -> npt.NDArray[np.bool_]:
 
 
 def decode(files: list[Path]) -> Arrays:
-    """All files in order; `origin` numbers the one each sample came from."""
+    """Read FEMNIST's images, labels and owners from all files in order, and the number of each sample's file
+    as `origin`."""
     images, labels, owners, origin = [], [], [], []
     known: dict[str, int] = {}
     for number, path in enumerate(files):
@@ -197,7 +222,7 @@ def decode(files: list[Path]) -> Arrays:
             owners.append(np.full(len(y), known.setdefault(user, len(known)), np.int64))
             origin.append(np.full(len(y), number, np.int64))
     if not any(len(y) for y in labels):
-        raise damaged(files[0], "and the files beside it hold no samples")
+        raise damaged(files[0], "and the other files hold no samples")
     return {
         "images": np.concatenate(images),
         "labels": np.concatenate(labels),
@@ -207,6 +232,7 @@ def decode(files: list[Path]) -> Arrays:
 
 
 def users_of(path: Path) -> list[tuple[str, npt.NDArray[np.uint8], LabelArray]]:
+    """Read the users of a file of FEMNIST, each with images and labels."""
     content = _json(path)
     try:
         out = []

@@ -1,4 +1,4 @@
-"""Digits in Matlab files of one layout: SVHN (cropped) and SYN."""
+"""Digits in Matlab files of the same layout: SVHN (cropped) and SYN."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from unskew.errors import UserError
 COMPRESSED = 15
 """The type of a compressed part of a Matlab file."""
 LARGE = 64 << 20
-"""Bytes of a file from which on no part of it, of 4 GB at most, is many times as large as the file."""
+"""The size from which on a file is not checked: its parts, of 4 GB at most, cannot be many times as large."""
 
 
 def svhn(folder: Path, *, extra: bool = False) -> Dataset:
-    """`extra`: add the 531,131 easier images of extra_32x32.mat to the training split."""
+    """Read SVHN. extra: add the 531,131 easier images of extra_32x32.mat to the training split."""
     files = [find_file(folder, "train_32x32.mat")]
     if extra:
         path = folder / "extra_32x32.mat"
@@ -44,14 +44,14 @@ def syn_digits(folder: Path) -> Dataset:
 
 
 def read_digits(*paths: Path) -> Split:
-    """Files with `X` [32, 32, 3, n] and `y` [n, 1], where 10 stands for the digit 0."""
+    """Read files with `X` [32, 32, 3, n] and `y` [n, 1], where 10 stands for the digit 0, as one split."""
     parts = [read_mat(path) for path in paths]
     return to_split(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def check_unpacked(path: Path) -> None:
-    """Check that the parts of a Matlab file, each a tag of type and size and then its content, do not unpack
-    to more than they should."""
+    """Check that the compressed parts of a Matlab file do not unpack to more than they should. Each part is a
+    tag of type and size, followed by its content."""
     packed = path.stat().st_size
     if packed > LARGE:
         return
@@ -77,7 +77,7 @@ def read_mat(path: Path) -> tuple[npt.NDArray[np.uint8], LabelArray]:
     try:
         check_unpacked(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of damage that scipy reads over
+            warnings.simplefilter("error")  # about damage that scipy ignores
             content = loadmat(path, variable_names=("X", "y"))
     except TooLargeError as error:
         raise damaged(path, str(error)) from None

@@ -16,34 +16,34 @@ from unskew.errors import UserError
 
 @dataclass(frozen=True)
 class Source:
-    """A named dataset. The keyword-only parameters of `load` are its options, in the order in which a spec
-    may give them without their names."""
+    """A named dataset. Its options are the keyword-only parameters of `load`; a spec may give them without
+    names, in the same order."""
 
     name: str
     title: str
     classes: int
     train: int
-    """Samples with the default options (0: depends on them)."""
+    """Training samples with the default options; 0 if the number depends on the options."""
     test: int
     shape: str
     """One sample, in words: "1x28x28"."""
     home: str
     licence: str
     load: Callable[..., Dataset]
-    """load(folder, **options), where `folder` holds the files; load(**options) for a bundled source."""
+    """Called as load(folder, **options) with the folder of the files, or load(**options) if it is bundled."""
     folders: tuple[str, ...] = ()
-    """Where its files are looked for inside the data folder, first choice first. Empty: it is bundled."""
+    """Folders inside the data folder that may hold its files, first choice first. Empty if it is bundled."""
     marks: tuple[str, ...] = ()
-    """File patterns; a folder with a match of any of them is taken as the source's."""
+    """File patterns: a folder that matches any of them is taken as the source's folder."""
     by_hand: str = ""
-    """How to get it where no open download exists; it follows "… is not in FOLDER: "."""
+    """How to get it if there is no open download; it follows "… is not in FOLDER: "."""
 
     @property
     def bundled(self) -> bool:
         return not self.folders
 
     def find(self, root: Path) -> Path | None:
-        """The folder with this source's files inside the data folder `root`."""
+        """Return the folder with this source's files inside the data folder `root`; None if there is none."""
         for name in self.folders:
             folder = root / name
             if folder.is_dir() and any(next(folder.glob(mark), None) is not None for mark in self.marks):
@@ -51,7 +51,7 @@ class Source:
         return None
 
     def fetch_command(self, root: Path) -> str:
-        """The command that downloads it into the data folder `root`; nothing where none does."""
+        """Return the command that downloads it into the data folder `root`; empty if none does."""
         where = "" if root == data_folder() else f" --data {shlex.quote(str(root))}"
         return "" if self.bundled or self.by_hand else f"unskew data fetch {self.name}{where}"
 
@@ -61,7 +61,8 @@ class Source:
 
 
 def data_folder(folder: Path | None = None) -> Path:
-    """`folder`, else what the environment variable UNSKEW_DATA names, else the user's cache folder."""
+    """Return `folder`, else the folder that the environment variable UNSKEW_DATA names, else the user's cache
+    folder."""
     if folder is not None:
         return Path(folder).expanduser()
     named = os.environ.get("UNSKEW_DATA")

@@ -24,11 +24,11 @@ ClientData = tuple[Floats, Ints]
 """One client's samples [n, features] and labels [n], in random order."""
 
 FEATURES, CLASSES = 60, 10
-MIXED_CLUSTERS = 5  # clients k, k+5, k+10, … share a labelling model; FedLC does not print a number
-MIXED_ALPHA = 0.1  # of the Dirichlet half, as in FedLC's other experiments
+MIXED_CLUSTERS = 5  # clients k, k+5, k+10, … share a labelling model; FedLC does not give the number
+MIXED_ALPHA = 0.1  # of the clients with Dirichlet proportions, as in FedLC's other experiments
 BATCH = 8192
 TESTED = 1000
-"""Of clients that are drawn when they are needed, how many give the test split and the label counts."""
+"""How many clients give the test split and the label counts, if clients are drawn when they are needed."""
 
 
 def synthetic(
@@ -42,7 +42,8 @@ def synthetic(
     cap: int = 0,
     drawn: bool = False,
 ) -> Dataset:
-    """Synthetic(alpha, beta): 60 features, 10 classes, `owners` set to the client, 90 % of each for training.
+    """Generate Synthetic(alpha, beta): 60 features, 10 classes, `owners` set to the client, and 90 % of each
+    client's samples for training.
 
     Client k has n_k = floor(LogNormal(4, 2)) + 50 samples, and draws
         u_k ~ N(0, alpha), W_k ~ N(u_k, 1) [60, 10], b_k ~ N(u_k, 1) [10],
@@ -57,7 +58,8 @@ def synthetic(
         parts, the others proportions ~ Dirichlet(0.1).
     cap: at most this many samples per client; 0 for no limit (the sizes have a long tail).
     drawn: the same clients, but each is drawn when it is needed, so that there may be a million of them. The
-        test split has the held-out samples of the first 1,000; with no more than these it is the same too.
+        test split has the held-out samples of the first 1,000 clients, so with no more clients it is the
+        same.
     """
     if not (alpha >= 0 and beta >= 0 and clients >= 1 and seed >= 0):
         raise UserError("synthetic needs alpha, beta and seed of at least 0 and at least 1 client.")
@@ -83,7 +85,8 @@ def synthetic(
 
 
 def stream(seed: int, use: str, number: int = 0) -> np.random.Generator:
-    """Independent draws for each use and client, so that one client's size changes no other client."""
+    """Return a generator for this use and client, independent of all others, so that the size of one client
+    changes no other client."""
     return np.random.default_rng((seed, ("sizes", "model", "client", "shares", "pool").index(use), number))
 
 
@@ -92,12 +95,12 @@ def model(rng: np.random.Generator, mean: float) -> tuple[Floats, Floats]:
 
 
 def scales(features: int) -> Floats:
-    """Standard deviations of the features: variances j^-1.2, j = 1, 2, …"""
+    """Return the standard deviations of the features, whose variances are j^-1.2, j = 1, 2, …"""
     return np.arange(1.0, features + 1) ** -0.6
 
 
 def one_client(seed: int, alpha: float, beta: float, iid: bool, n: int, k: int) -> ClientData:
-    """Client k's samples, whoever else is drawn."""
+    """Draw client k's samples, which do not depend on other clients."""
     common = model(stream(seed, "model"), 0.0) if iid else None
     return client_part(stream(seed, "client", k), alpha, beta, n, common)
 
@@ -116,6 +119,7 @@ def client_part(
 
 
 def mixed_parts(alpha: float, beta: float, sizes: Ints, seed: int) -> list[ClientData]:
+    """Draw the clients of FedLC's mixed manner; see `synthetic`."""
     wanted = [label_counts(stream(seed, "shares", k), int(n), k % 2 == 0) for k, n in enumerate(sizes)]
     W, b = model(stream(seed, "model"), 0.0)
     parts: dict[int, ClientData] = {}
@@ -135,7 +139,8 @@ def mixed_parts(alpha: float, beta: float, sizes: Ints, seed: int) -> list[Clien
 
 
 def label_counts(rng: np.random.Generator, n: int, two: bool) -> Ints:
-    """How many of n samples each class gets: shares rounded by largest remainder."""
+    """Draw how many of n samples each class gets: two classes in equal parts, or Dirichlet shares, rounded by
+    largest remainder."""
     if two:
         shares = np.zeros(CLASSES)
         shares[rng.choice(CLASSES, 2, replace=False)] = 0.5
@@ -147,8 +152,7 @@ def label_counts(rng: np.random.Generator, n: int, two: bool) -> Ints:
 
 
 def class_pools(rng: np.random.Generator, W: Floats, b: Floats, beta: float, demand: Ints) -> list[Floats]:
-    """At least demand[c] samples that the model labels c, for each class, by drawing until there are
-    enough."""
+    """Draw samples until there are at least demand[c] of each class c, by the labels of the model W, b."""
     found: list[list[Floats]] = [[] for _ in range(CLASSES)]
     lacking = demand.copy()
     for _ in range(10_000):
@@ -171,8 +175,9 @@ def leaf_synthetic(
     clusters: int = 1,
     seed: int = 931231,
 ) -> Dataset:
-    """LEAF's `synthetic`, draw for draw (clients, classes and features of its README; clusters and seed of
-    its code), with 90 % of each client for training and `owners` set to the client.
+    """Generate LEAF's `synthetic`, draw for draw, with 90 % of each client's samples for training, and with
+    `owners` set to the client. The defaults of clients, classes and features are those of LEAF's README; the
+    defaults of clusters and seed are those of its code.
 
     Clients share Q ~ N(0, 1) [features + 1, classes, clusters]; clusters have centres μ_g ~ N(N(0, 1), 1).
     Client k has n_k = min(floor(LogNormal(3, 2)) + 5, 1000) samples, and draws
@@ -201,7 +206,8 @@ def leaf_synthetic(
 
 
 def drawn_federation(recipe: str, draw: Callable[[int, int], ClientData], sizes: Ints) -> Dataset:
-    """Clients of these sizes, whose samples are drawn by their number of samples and their number."""
+    """Make a dataset of clients of these sizes, which are drawn when they are needed: draw(size, k) gives the
+    samples of client k."""
     cuts = np.floor(0.9 * sizes).astype(np.int64)
     first = [draw(int(n), k) for k, n in enumerate(sizes[:TESTED])]
     counts = np.stack(
@@ -215,14 +221,15 @@ def drawn_federation(recipe: str, draw: Callable[[int, int], ClientData], sizes:
 def train_part(
     draw: Callable[[int, int], ClientData], sizes: Ints, cuts: Ints, k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The part of a client's samples that it trains on."""
+    """Draw the samples of client k, and return the inputs and labels that it trains on."""
     x, y = draw(int(sizes[k]), k)
     split = joined([(x[: cuts[k]], y[: cuts[k]])])
     return split.inputs, split.labels
 
 
 def federated(name: str, parts: list[ClientData], classes: int) -> Dataset:
-    """Clients' samples, which are in random order, cut 90/10 and joined; `owners` says whose they are."""
+    """Cut each client's samples, which are in random order, 90/10, and join them as a dataset whose `owners`
+    are the clients."""
     cuts = [math.floor(0.9 * len(y)) for _, y in parts]
     train = [(x[:cut], y[:cut]) for (x, y), cut in zip(parts, cuts, strict=True)]
     test = [(x[cut:], y[cut:]) for (x, y), cut in zip(parts, cuts, strict=True)]
@@ -230,6 +237,7 @@ def federated(name: str, parts: list[ClientData], classes: int) -> Dataset:
 
 
 def joined(parts: list[ClientData]) -> Split:
+    """Join the clients' samples as a split, with the clients' numbers as owners."""
     owners = np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
     return Split(
         torch.from_numpy(np.concatenate([x for x, _ in parts]).astype(np.float32)),

@@ -14,7 +14,7 @@ from unskew.data.sources.idx import DIGITS
 
 
 def usps(folder: Path) -> Dataset:
-    """usps.npz (uint8 x_train, y_train, x_test, y_test) if it is there, else usps.bz2 and usps.t.bz2."""
+    """Read usps.npz (uint8 x_train, y_train, x_test, y_test) if it is there, else usps.bz2 and usps.t.bz2."""
     path = folder / "usps.npz"
     if path.is_file():
         train, test = read_npz(path)
@@ -40,8 +40,8 @@ def read_npz(path: Path) -> tuple[Split, Split]:
 
 
 def read_libsvm(path: Path) -> Split:
-    """Lines "label index:value ...": labels 1..10 for the digits 0..9, indices 1..256, values in -1..1, zeros
-    left out. Pixels are (value + 1) / 2 · 255, rounded."""
+    """Read lines "label index:value ...": labels 1..10 for the digits 0..9, indices 1..256, values in -1..1,
+    with zeros left out. Pixels are (value + 1) / 2 · 255, rounded."""
     lines = read(path).splitlines()
     values, labels = np.zeros((len(lines), 256)), np.empty(len(lines))
     try:

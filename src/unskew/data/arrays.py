@@ -1,11 +1,8 @@
-"""The user's own data as a Dataset."""
+"""The user's own arrays, .npz files and torch datasets as a Dataset."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +14,7 @@ from torch import Tensor
 
 from unskew.data.bounded import DAMAGED, TooLargeError, check_regular, read_npz
 from unskew.data.dataset import Dataset, Split
-from unskew.data.images import SUFFIXES, channel_stats, list_images, pixels, read_images
+from unskew.data.images import channel_stats, pixels
 from unskew.errors import UserError, unknown
 from unskew.notation import in_order
 
@@ -39,19 +36,18 @@ def from_arrays(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Arrays or tensors as a dataset.
+    """Make a dataset of arrays or tensors.
 
     x: images [n, H, W], [n, H, W, channels] or [n, channels, H, W] of whole numbers 0..255 or of floats in
-    0..1;
-       or a table [n, features] of any numbers, which becomes float32.
-    layout: "hwc" or "chw", needed only where neither axis, or both, could be the 1 or 3 channels.
+       0..1; or a table [n, features] of any numbers, which becomes float32.
+    layout: "hwc" or "chw", needed only if neither axis, or both, could be the 1 or 3 channels.
     y: class numbers 0..C-1, or names, which become numbers in alphabetical order.
-    classes: their names; without them every class number up to the largest must occur.
-    owners: who owns each sample (sites, writers), as numbers or names: the skew `natural` makes a client of
-    each. owners_test: the same for x_test.
-    Without x_test, y_test a stratified `test_fraction` of each class, and of each owner, is cut off, drawn
-    with `seed`.
-    Mean and std of images are those of the training split.
+    classes: the names of the classes; without them every class number up to the largest must occur.
+    owners: the owner of each sample (a site, a writer), as a number or name: the skew `natural` makes one
+       client of each owner. owners_test: the same for x_test.
+
+    Without x_test and y_test, `test_fraction` of the samples of each class and owner is drawn with `seed` and
+    cut off for testing. Mean and std of images are those of the training split.
     """
     if (x_test is None) != (y_test is None):
         raise UserError(f"'{name}' has only one of x_test and y_test: give both or none.")
@@ -67,19 +63,17 @@ def from_arrays(
         raise UserError(
             f"'{name}' has owners_test without owners and x_test: give all three, or leave it out."
         )
-    holders = [None if each is None else owner_texts(to_array(each), name) for each in (owners, owners_test)]
-    for mine, have, what in zip(holders, labels, ("owners", "owners_test"), strict=False):
+    owned_by = [None if each is None else owner_texts(to_array(each), name) for each in (owners, owners_test)]
+    for mine, have, what in zip(owned_by, labels, ("owners", "owners_test"), strict=False):
         if mine is not None and len(mine) != len(have):
             raise UserError(f"'{name}' has {len(mine)} {what} for {len(have)} samples: give one each.")
     if len(inputs) == 1:
-        cells = labels[0]
-        if holders[0] is not None:
-            cells = cells + len(names) * np.unique(holders[0], return_inverse=True)[1]
-        train, test = stratified(cells, test_fraction, seed)
+        groups = by_class_and_owner(labels[0], owned_by[0], len(names))
+        train, test = stratified(groups, test_fraction, seed)
         inputs = [inputs[0][train], inputs[0][test]]
         labels = [labels[0][train], labels[0][test]]
-        holders = [None if holders[0] is None else holders[0][part] for part in (train, test)]
-    numbers, owner_names = number_owners(holders)
+        owned_by = [None if owned_by[0] is None else owned_by[0][part] for part in (train, test)]
+    numbers, owner_names = number_owners(owned_by)
     splits = [
         Split(torch.from_numpy(a), torch.from_numpy(b), None if c is None else torch.from_numpy(c))
         for a, b, c in zip(inputs, labels, numbers, strict=True)
@@ -89,7 +83,7 @@ def from_arrays(
 
 
 def owner_texts(owners: Array, name: str) -> Array:
-    """The names of the owners, an array of texts."""
+    """Return the owner of every sample as a text; refuse a sample without one."""
     if owners.ndim != 1 or owners.dtype.kind not in "biuUO":
         raise UserError(
             f"'{name}' has owners of type {owners.dtype}: give a number or a name per sample, [n]."
@@ -103,15 +97,17 @@ def owner_texts(owners: Array, name: str) -> Array:
 
 
 def is_nothing(value: object) -> bool:
-    """Whether this stands where a name should be: None, NaN, or a text of blanks."""
+    """Say whether a value is missing rather than a name: None, NaN, or a text of blanks."""
     return value is None or value != value or (isinstance(value, str) and not value.strip())
 
 
 def number_owners(
     splits: Sequence[Array | None], order: Sequence[str] = ()
 ) -> tuple[list[npt.NDArray[np.int64] | None], tuple[str, ...]]:
-    """The owners of a training and a test split as numbers, and their names: those who own training samples
-    first, so that none of them is without any, in the order given or in that of their names."""
+    """Number the owners of a training and a test split; return the numbers and the owners' names.
+
+    Owners of training samples come first, so that owners 0..k-1 all have some. Within each split, those in
+    `order` come first, and the others follow by name."""
     known: dict[str, int] = {}
     for split in splits:
         found = set() if split is None else set(split.tolist())
@@ -126,8 +122,8 @@ def number_owners(
 def from_npz(
     path: Path, *, layout: ImageLayout | None = None, test_fraction: float = 0.2, seed: int = 0
 ) -> Dataset:
-    """An .npz file with x_train, y_train, x_test, y_test, or with x, y; see `from_arrays`. It may name who
-    owns each sample: owners_train (or owners) and owners_test, or owners."""
+    """Make a dataset of an .npz file with x_train, y_train, x_test, y_test, or with x, y; see `from_arrays`.
+    The file may have the owner of each sample: owners_train (or owners) and owners_test, or owners."""
     path = Path(path)
     arrays = npz_arrays(path)
     for keys in (("x_train", "y_train", "x_test", "y_test"), ("x", "y")):
@@ -150,7 +146,7 @@ def from_npz(
 
 
 def npz_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file, by name."""
+    """Read the arrays of an .npz file by name; raise a UserError if it cannot be read."""
     try:
         check_regular(path)
         return read_npz(path)
@@ -177,11 +173,11 @@ def from_torch(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Map-style torch datasets of (image or row, class number), read once.
+    """Make a dataset of map-style torch datasets of (image or row, class number), which are read once.
 
-    Images are Pillow images, arrays, or tensors [channels, H, W] in 0..1 (what ToTensor gives: leave out
+    Images are Pillow images, arrays, or tensors [channels, H, W] in 0..1 (as from ToTensor; leave out
     Normalize and random augmentation, which unskew does itself). Rows are one-dimensional.
-    owners, owners_test: who owns each sample of `train` and of `test`; see `from_arrays`."""
+    owners, owners_test: the owner of each sample of `train` and of `test`; see `from_arrays`."""
     layout, x, y = read_torch(train, name)
     x_test = y_test = None
     if test is not None:
@@ -202,6 +198,7 @@ def from_torch(
 
 
 def read_torch(dataset: torch.utils.data.Dataset[Any], name: str) -> tuple[ImageLayout | None, Array, Array]:
+    """Read a torch dataset; return the layout of its images, if that is known, the inputs and the labels."""
     if not hasattr(dataset, "__len__"):
         raise UserError(f"'{name}' has no length: give a map-style torch dataset.")
     rows: list[Array] = []
@@ -231,152 +228,17 @@ def read_torch(dataset: torch.utils.data.Dataset[Any], name: str) -> tuple[Image
     return layout, np.stack(rows), np.array(labels)
 
 
-def from_folder(
-    path: Path,
-    *,
-    size: int | None = None,
-    channels: int | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-    sites: bool | None = None,
-) -> Dataset:
-    """Images in train/CLASS/ and test/CLASS/, or in CLASS/ (or train/CLASS/ alone), from which a stratified
-    `test_fraction` is cut. Classes are the folders' names in alphabetical order.
-
-    Images of several sites are in SITE/CLASS/, train/SITE/CLASS/ or SITE/train/CLASS/, with or without the
-    same below test. The sites become owners, and a site may lack classes.
-    sites: whether the first folders are sites; without it this is told from the folders, and `Dataset.notes`
-    says what was taken.
-    size: resize every image to size x size; without it all must have one size.
-    channels: 1 makes all grey, 3 all RGB; without it all must be grey or all colour. Transparency is
-    dropped."""
-    path = Path(path)
-    if not path.is_dir():
-        raise UserError(f"{path} is not a folder: give one with a folder of images per class.")
-    if channels not in (None, 1, 3) or (size is not None and size < 1):
-        raise UserError("channels is 1 or 3, and size at least 1: give such values or leave them out.")
-    parts = [path / "train" if (path / "train").is_dir() else path]
-    if parts[0] != path and (path / "test").is_dir():
-        parts.append(path / "test")
-    groups, notes = [{"": part} for part in parts], tuple[str, ...]()
-    found = site_folders(parts[0])
-    if sites or (sites is None and found.sites):
-        groups = site_splits(parts)
-        first = f"{len(groups[0])} site{'s' * (len(groups[0]) > 1)} ({shortened(groups[0])})"
-        notes = (
-            f"{path} was read as SITE/CLASS/image: {first}; sites=false takes the first folders as classes.",
-        )
-    elif sites is None and found.deeper:
-        notes = (
-            f"{path} was read as CLASS/image, with images in folders inside a class's folder; sites=true "
-            "takes the first folders as sites.",
-        )
-    classes = sorted({name for folder in groups[0].values() for name in class_folders(folder)})
-    arrays: list[Array] = []
-    owners: list[list[str]] = []
-    for group in groups:
-        files, labels, mine = list[Path](), list[int](), list[str]()
-        for site, folder in group.items():
-            for name in class_folders(folder):
-                if name not in classes:
-                    raise UserError(
-                        f"{folder / name} has no counterpart in {parts[0]}: add training images of it."
-                    )
-                images = list_images(folder / name)
-                if not images and group is groups[0]:
-                    raise UserError(f"{folder / name} holds no images: add some or remove the folder.")
-                files += images
-                labels += [classes.index(name)] * len(images)
-                mine += [site] * len(images)
-        if not files:
-            raise UserError(f"{parts[-1]} holds no images: add some or remove the folder.")
-        arrays += [read_images(files, channels, size), np.array(labels)]
-        owners.append(mine)
-    named = any(groups[0])
-    dataset = from_arrays(
-        *arrays,
-        name=path.resolve().name,
-        classes=classes,
-        owners=owners[0] if named else None,
-        owners_test=owners[1] if named and len(owners) == 2 else None,
-        layout="chw",
-        test_fraction=test_fraction,
-        seed=seed,
-    )
-    return replace(dataset, notes=notes)
-
-
-def class_folders(path: Path) -> list[str]:
-    found = folders_in(path)
-    if not found:
-        raise UserError(f"{path} has no folders: give one with a folder of images per class.")
-    return found
-
-
-def folders_in(path: Path) -> list[str]:
-    return sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-@dataclass(frozen=True)
-class Layers:
-    """What a folder of folders of images looks like."""
-
-    sites: bool
-    """Whether its folders are sites, each with a folder per class."""
-    deeper: bool
-    """Whether all its images are in folders inside its folders."""
-
-
-def site_folders(path: Path) -> Layers:
-    """Sites share the names of their folders, the classes. Where folders inside those of the classes hold the
-    images, such as patients, most of their names are in one class alone."""
-    inside = [folders_in(path / name) for name in folders_in(path)]
-    images = (
-        entry.suffix.lower() in SUFFIXES for name in folders_in(path) for entry in (path / name).iterdir()
-    )
-    if not inside or not all(inside) or any(images):
-        return Layers(sites=False, deeper=False)
-    if all("train" in names and set(names) <= {"train", "test"} for names in inside):
-        return Layers(sites=True, deeper=True)
-    held = Counter(name for names in inside for name in names)
-    shared = sum(number > 1 for number in held.values())
-    return Layers(sites=len(held) > 1 and (len(inside) == 1 or 4 * shared >= len(held)), deeper=True)
-
-
-def site_splits(parts: Sequence[Path]) -> list[dict[str, Path]]:
-    """The folder of each site, by its name, in the training split and, where there is one, the test split."""
-    splits = [{name: part / name for name in class_folders(part)} for part in parts]
-    if len(parts) == 1 and all((folder / "train").is_dir() for folder in splits[0].values()):
-        test = {site: folder / "test" for site, folder in splits[0].items() if (folder / "test").is_dir()}
-        splits = [{site: folder / "train" for site, folder in splits[0].items()}, *([test] if test else [])]
-    return splits
-
-
-def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The names of folders, and of files without suffix, with as many folders before as tell them apart."""
-    resolved = [path.resolve() for path in paths]
-    if len(set(resolved)) < len(resolved):
-        twice = next(path for path, each in zip(paths, resolved, strict=True) if resolved.count(each) > 1)
-        raise UserError(f"{twice} is named twice: name every part once.")
-    full = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100 (a link keeps its name)
-    short = [path if path.is_dir() else path.with_suffix("") for path in full]
-    whole = short if len(set(short)) == len(short) else full
-    depth = 1
-    while len({path.parts[-depth:] for path in whole}) < len(whole):
-        depth += 1
-    return ["/".join(path.parts[-depth:]) for path in whole]
-
-
-def shortened(names: Iterable[str], most: int = 6) -> str:
-    """The first names, and how many more there are."""
-    names = list(names)
-    more = [f"and {len(names) - most} more"] if len(names) > most else []
-    return ", ".join([*names[:most], *more])
+def by_class_and_owner(
+    labels: npt.NDArray[np.int64], owners: Array | None, classes: int
+) -> npt.NDArray[np.int64]:
+    """Number the pairs of class and owner, and return the number of each sample's pair; without owners, the
+    labels themselves."""
+    return labels if owners is None else labels + classes * np.unique(owners, return_inverse=True)[1]
 
 
 def stratified(labels: npt.NDArray[np.int64], fraction: float, seed: int) -> tuple[Array, Array]:
-    """Indices of a training and a test split, in order. Each class gives round(fraction · n_c) test
-    samples, but at least one and never its last one."""
+    """Draw a test split; return the indices of the training and of the test samples, in order. Each class
+    gives round(fraction · n_c) of its n_c samples for testing: at least one, but it always keeps one."""
     if not 0 < fraction < 1:
         raise UserError(f"test_fraction is {fraction}: give a value between 0 and 1.")
     if seed < 0:
@@ -398,19 +260,19 @@ def to_array(values: Array | Tensor | Sequence[int] | Sequence[str]) -> Array:
         return values.numpy()
     try:
         if isinstance(values, list | tuple) and any(each is None or each != each for each in values):
-            return np.array(values, object)  # among names, NumPy would make a name of what is none
+            return np.array(values, object)  # among names, NumPy would turn None into the name 'None'
         return np.asarray(values)
     except ValueError:
         raise UserError("the samples are not all of one shape: give numbers of one shape.") from None
 
 
 def to_inputs(x: Array | Tensor, name: str, layout: ImageLayout | None) -> Array:
-    """Images as uint8 [n, channels, H, W], tables as float32 [n, features]."""
+    """Convert images to uint8 [n, channels, H, W], and tables to float32 [n, features]."""
     array = to_array(x)
     if array.dtype.kind not in "buif":
         raise UserError(f"'{name}' has inputs of type {array.dtype}: give numbers.")
     if array.ndim == 2:
-        with np.errstate(over="ignore"):  # what overflows becomes infinite, which Dataset reports
+        with np.errstate(over="ignore"):  # overflow gives infinite values, which Dataset reports
             return np.ascontiguousarray(array, np.float32)
     if array.ndim not in (3, 4):
         raise UserError(
@@ -452,7 +314,7 @@ def to_bytes(images: Array, name: str) -> npt.NDArray[np.uint8]:
 
 
 def _whole_numbers(labels: Array) -> Array:
-    """Labels that are Python's whole numbers as NumPy's."""
+    """Convert an array of Python's whole numbers to int64; return any other array as it is."""
     whole = labels.dtype.kind == "O" and all(type(each) is int for each in labels.flat)
     return labels.astype(np.int64) if whole and labels.size else labels
 
@@ -460,7 +322,7 @@ def _whole_numbers(labels: Array) -> Array:
 def to_labels(
     given: list[Array], name: str, classes: Sequence[str] | None
 ) -> tuple[list[npt.NDArray[np.int64]], tuple[str, ...]]:
-    """Label arrays as int64 0..C-1, and the classes' names."""
+    """Convert arrays of labels to class numbers 0..C-1, int64; return them and the names of the classes."""
     given = [_whole_numbers(labels) for labels in given]
     for labels in given:
         if labels.ndim != 1:

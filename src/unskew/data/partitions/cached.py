@@ -1,4 +1,4 @@
-"""Partitions that took long to draw, kept so that they are drawn once."""
+"""A cache of partitions that took long to draw, so that they are drawn once."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from pathlib import Path
 
 import numpy as np
 
-from unskew.data.cache import Arrays, cache_folder, keep, kept
+from unskew.data.cache import Arrays, cache_folder, read_arrays, write_arrays
 from unskew.data.partitions.pool import Division, SamplePool
 from unskew.version import VERSION
 
 SLOW = 0.5
-"""Seconds from which on a drawing is kept."""
+"""A division that takes this many seconds or more is cached."""
 MOST_FILES = 64
 MOST_BYTES = 256 << 20
-"""Beyond either, what was used longest ago is removed."""
+"""Beyond this number of files or bytes, the files that were used longest ago are removed."""
 
 
-def drawn(recipe: str, pool: SamplePool, clients: int, seed: int, draw: Callable[[], Division]) -> Division:
-    """draw(), or what it gave before for the same recipe, samples, clients and seed. A file that is damaged,
-    or that cannot be written, changes nothing but the time this takes."""
+def cached_division(
+    recipe: str, pool: SamplePool, clients: int, seed: int, draw: Callable[[], Division]
+) -> Division:
+    """Return draw(), or its earlier result for the same recipe, samples, clients and seed. If a file is
+    damaged, or cannot be written, only the time changes."""
     key = _key(recipe, pool, clients, seed)
     path = cache_folder("partitions") / f"{key[:32]}.npz"
-    if (found := _unpacked(kept(path) or {}, key)) is not None:
+    if (found := _unpacked(read_arrays(path) or {}, key)) is not None:
         with contextlib.suppress(OSError):
             path.touch()
         return found
@@ -36,13 +38,13 @@ def drawn(recipe: str, pool: SamplePool, clients: int, seed: int, draw: Callable
     division = draw()
     if time.perf_counter() - start >= SLOW:
         with contextlib.suppress(OSError):
-            keep(path, _packed(division, key))
+            write_arrays(path, _packed(division, key))
             _remove_oldest(path.parent)
     return division
 
 
 def _key(recipe: str, pool: SamplePool, clients: int, seed: int) -> str:
-    """A hash of all that a division depends on: the code and the version of NumPy belong to it."""
+    """Return a hash of everything that a division depends on, the code and NumPy's version included."""
     about = [recipe, clients, seed, pool.classes, pool.domain_names, VERSION, np.__version__, _code()]
     digest = hashlib.sha256(json.dumps(about).encode())
     for array in (pool.labels, pool.owners, pool.domains):
@@ -53,7 +55,7 @@ def _key(recipe: str, pool: SamplePool, clients: int, seed: int) -> str:
 
 @cache
 def _code() -> str:
-    """A hash of the partitioners, so that a change to one finds nothing that was drawn before it."""
+    """Return a hash of the partitioners' code, so that a change of it makes older files useless."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -71,7 +73,7 @@ def _packed(division: Division, key: str) -> Arrays:
 
 
 def _unpacked(arrays: Arrays, key: str) -> Division | None:
-    """The division that was packed under this key; None where it is another one or not whole."""
+    """Return the division that was packed under this key; None if the file has another or is damaged."""
     if arrays.keys() != {"about", "sizes", "indices", "sha256"}:
         return None
     if arrays.pop("sha256").tobytes() != _digest(arrays):
@@ -92,10 +94,10 @@ def _digest(arrays: Arrays) -> bytes:
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Keep to the limits. What a killed process left half-written is removed in its turn."""
-    held = sorted(((file.stat(), file) for file in folder.iterdir()), key=lambda each: -each[0].st_mtime_ns)
+    """Remove the oldest files beyond the limits, also those that a killed process has left incomplete."""
+    files = sorted(((file.stat(), file) for file in folder.iterdir()), key=lambda each: -each[0].st_mtime_ns)
     total = 0
-    for number, (stat, file) in enumerate(held, 1):
+    for number, (stat, file) in enumerate(files, 1):
         total += stat.st_size
         if number > MOST_FILES or total > MOST_BYTES:
             with contextlib.suppress(OSError):  # another process may have removed it

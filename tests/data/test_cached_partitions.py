@@ -11,16 +11,16 @@ import torch
 
 from unskew.data import join
 from unskew.data.dataset import Dataset, Split
-from unskew.data.manifest import Partition
-from unskew.data.partitions import Division, SamplePool, kept, partition
+from unskew.data.partition import Partition
+from unskew.data.partitions import Division, SamplePool, cached, partition
 
 SKEW = "dirichlet:0.02,min_size=20,max_tries=5"  # has a note to keep, and more than one try
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every drawing counts as slow."""
-    monkeypatch.setattr(kept, "SLOW", 0.0)
+    """Let every draw count as slow."""
+    monkeypatch.setattr(cached, "SLOW", 0.0)
 
 
 def table(labels: int = 0, owners: bool = False) -> Dataset:
@@ -38,11 +38,11 @@ def files(cache: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("skew", [SKEW, "iid:truncate=true", "natural", "quantity:1,variant=pfllib"])
-def test_a_kept_partition_is_what_is_drawn(cache: Path, monkeypatch: pytest.MonkeyPatch, skew: str) -> None:
+def test_a_cached_partition_is_what_is_drawn(cache: Path, monkeypatch: pytest.MonkeyPatch, skew: str) -> None:
     data = table(owners=skew == "natural")
     drawn = facts(partition(data, skew, 2, 3))
     assert not files(cache)  # it was fast
-    monkeypatch.setattr(kept, "SLOW", 0.0)
+    monkeypatch.setattr(cached, "SLOW", 0.0)
     assert facts(partition(data, skew, 2, 3)) == drawn
     assert len(files(cache)) == 1
     assert facts(partition(data, skew, 2, 3)) == drawn
@@ -58,7 +58,7 @@ def test_it_is_drawn_once_for_the_same_request_and_again_for_every_other() -> No
 
     labels = np.array([0, 1, 0, 1, 1])
     pool = SamplePool(labels, 2)
-    first, again = (kept.drawn("some", pool, 3, 1, draw) for _ in range(2))
+    first, again = (cached.cached_division("some", pool, 3, 1, draw) for _ in range(2))
     assert len(draws) == 1
     assert [mine.tolist() for mine in again.clients] == [mine.tolist() for mine in first.clients]
     assert (again.notes, again.tries) == (("A note.",), 7)
@@ -73,7 +73,7 @@ def test_it_is_drawn_once_for_the_same_request_and_again_for_every_other() -> No
         ("some", SamplePool(labels, 2, domains=labels, domain_names=("a", "b")), 3, 1),
     ]
     for request in others:
-        kept.drawn(*request, draw)
+        cached.cached_division(*request, draw)
     assert len(draws) == 1 + len(others)
 
 
@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_written_does_no_harm(cache: Path) -> None:
 
 @pytest.mark.usefixtures("slow")
 def test_what_was_used_longest_ago_goes(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_FILES", 3)
+    monkeypatch.setattr(cached, "MOST_FILES", 3)
     made: dict[int, Path] = {}
     for seed in range(3):
         partition(table(), SKEW, 20, seed)
@@ -125,13 +125,13 @@ def test_what_was_used_longest_ago_goes(cache: Path, monkeypatch: pytest.MonkeyP
     assert len(files(cache)) == 3
     assert made[0].exists()
     assert not made[1].exists()
-    monkeypatch.setattr(kept, "MOST_BYTES", 1)
+    monkeypatch.setattr(cached, "MOST_BYTES", 1)
     partition(table(), SKEW, 20, 4)
     assert files(cache) == []
 
 
 @pytest.mark.usefixtures("slow")
-def test_domains_are_kept_apart(cache: Path) -> None:
+def test_other_domains_have_other_files(cache: Path) -> None:
     def images(name: str, seed: int) -> Dataset:
         x = torch.from_numpy(np.random.RandomState(seed).randint(0, 256, (40, 1, 8, 8), dtype=np.uint8))
         y = torch.arange(40) % 2
