@@ -327,7 +327,7 @@ def attacked(trial: Trial, received: Weights, t: int, answers: list[ClientAnswer
         return answers
     honest = {job.task.client: fit.weights for job, fit in answers if _is_finite(fit.weights)}
     lies = trial.attack.changed(trial.seed, t, trial.federation.clients, received, honest)
-    if trial.statistics == "local":  # buffers are not sent: a client keeps its own
+    if trial.keeps_buffers:
         lies = {client: Weights(lie.params, honest[client].buffers) for client, lie in lies.items()}
     return [(job, replace(fit, weights=lies.get(job.task.client, fit.weights))) for job, fit in answers]
 
@@ -384,7 +384,7 @@ def _following(trial: Trial, state: State, server: ServerState, done: list[Clien
     return State(
         server=replace(server, round=state.round + 1),
         memories=kept(state.memories, lambda fit: fit.memory),
-        buffers=kept(state.buffers, lambda fit: fit.weights.buffers if trial.statistics == "local" else {}),
+        buffers=kept(state.buffers, lambda fit: fit.weights.buffers if trial.keeps_buffers else {}),
         optimizers=kept(state.optimizers, lambda fit: fit.optimizer),
     )
 

@@ -160,10 +160,9 @@ class _Node:
                 reason = f"{type(outcome.error).__name__}, its node's log says more"
                 outcome = remote_failure(job, "error", reason, outcome.stage)
             return failed_content(outcome)
-        local = trial.statistics == "local"
         parts = {
             "memory": outcome.memory,
-            "buffers": outcome.weights.buffers if local else {},
+            "buffers": outcome.weights.buffers if trial.keeps_buffers else {},
             "optimizer": outcome.optimizer,
         }
         for name, value in (item for part in parts.values() for item in part.items()):
@@ -310,7 +309,7 @@ def _for_strategy(message: Message, context: Context, settings: FlowerSettings, 
     round = next((int(each["server-round"]) for each in config.values() if "server-round" in each), 1) - 1
     arrays = from_record(record)
     trial = settings.trial(site.federation)
-    if trial.statistics == "local" or trial.budget.optimizer_state == "kept":
+    if trial.keeps_buffers or trial.budget.optimizer_state == "kept":
         raise UserError(
             "clients keep statistics or an optimiser between rounds, which a strategy of Flower has no place "
             f"for: use unskew.flower.strategy({settings.name!r}, ...)."

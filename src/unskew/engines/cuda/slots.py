@@ -44,7 +44,7 @@ class Slots:
         initial, scope = self.local.initial, first.start.scope
         self.broadcast = PackedTensors({"shared": scope.shared}, self.device)
         self.step = CapturedStep(shared, method, self.broadcast)
-        self.local_buffers = self.trial.statistics == "local"
+        self.keeps_buffers = self.trial.keeps_buffers
         self._changing = {
             "params": initial.params,
             "buffers": initial.buffers,
@@ -56,7 +56,7 @@ class Slots:
             "counts": {"counts": scope.counts},
             "memory": scope.memory,
             "correction": first.start.correction or {},
-            "buffers": initial.buffers if self.local_buffers else {},
+            "buffers": initial.buffers if self.keeps_buffers else {},
             "lr": {"lr": torch.zeros_like(shared.lr)} if method.lr_factor else {},
         }
         self.steps_at_once = 1 if method.lr_factor else STEPS_AT_ONCE
@@ -151,7 +151,7 @@ class Slots:
         slot.scope["counts"]["counts"].copy_(scope.counts)
         slot.scope.load("memory", scope.memory)
         slot.scope.load("correction", client.start.correction or {})
-        if self.local_buffers:
+        if self.keeps_buffers:
             slot.changing.load("buffers", scope.anchor.buffers)
             slot.scope.load("buffers", scope.anchor.buffers)
         if isinstance(client.random, int):
