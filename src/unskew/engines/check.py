@@ -32,10 +32,9 @@ def check_fit(job: Job, fit: Fit, sent: Weights, max_norm: float = 0.0) -> Fault
 
 def check_form(job: Job, fit: Fit, sent: Weights) -> Fault | None:
     """What is wrong with the names, shapes and types of a client's model; None where nothing is."""
-    received = job.received(sent)
-    wrong = _difference(received.params, fit.weights.params) or _difference(
-        received.buffers, fit.weights.buffers
-    )
+    anchor = job.anchor(sent)
+    wrong = _difference(anchor.params, fit.weights.params)
+    wrong = wrong or _difference(anchor.buffers, fit.weights.buffers)
     if not wrong and fit.loss.shape:
         wrong = f"its loss has shape {list(fit.loss.shape)} and should be one number"
     return Fault(job.task.client, "update", "form", wrong) if wrong else None

@@ -48,7 +48,7 @@ class Clients:
 
     def without_data(self, job: Job, sent: Weights) -> Fit:
         """What comes of a client that has nothing to train on."""
-        return Fit(job.received(sent), 0, 0, torch.zeros((), device=self.device), job.memory, {})
+        return Fit(job.anchor(sent), 0, 0, torch.zeros((), device=self.device), job.memory, {})
 
     def prepare(self, method: Method, sent: Weights, shared: Tensors, job: Job) -> Start:
         """Let a client compute what it needs before it trains. It draws from the current random state."""
@@ -112,7 +112,7 @@ class Clients:
                 yield View(scope, x, y, params, out, self.network)
 
     def _scope(self, job: Job, sent: Weights, shared: Tensors) -> Scope:
-        return Scope(job.received(sent), self._counts(job.task), job.memory, shared)
+        return Scope(job.anchor(sent), self._counts(job.task), job.memory, shared)
 
     def _counts(self, task: Task) -> Tensor:
         return upload(self.trial.counts_of(task.client, task.holding.counts), self.device)

@@ -50,8 +50,9 @@ class Job:
     optimizer: Tensors = field(default_factory=dict)
     """The state of the client's optimiser after its last round, where it is kept."""
 
-    def received(self, sent: Weights) -> Weights:
-        """The model that the client starts from: the one sent, with its own buffers where it keeps them."""
+    def anchor(self, sent: Weights) -> Weights:
+        """Return the model that the client starts from: the one sent, but with the client's own buffers if it
+        keeps them."""
         return sent if self.buffers is None else Weights(sent.params, self.buffers)
 
 

@@ -31,22 +31,22 @@ class Loop(Base):
     def fit(
         self,
         method: Method,
-        anchor: Weights,
+        sent: Weights,
         shared: Tensors,
         jobs: Iterable[Job],
         upcoming: Sequence[Task] = (),
     ) -> list[Outcome]:
         with self.deterministic():
-            return [self._fit_one(method, anchor, shared, job) for job in jobs]
+            return [self._fit_one(method, sent, shared, job) for job in jobs]
 
-    def _fit_one(self, method: Method, anchor: Weights, shared: Tensors, job: Job) -> Outcome:
+    def _fit_one(self, method: Method, sent: Weights, shared: Tensors, job: Job) -> Outcome:
         if not len(job.task.holding):
-            return self.local.clients.without_data(job, anchor)
+            return self.local.clients.without_data(job, sent)
         budget, task = self.trial.budget, job.task
         stage: ClientStage = "prepare"
         try:
             seed_torch(self.local.clients.seed(task), self.device)
-            start = self.local.clients.prepare(method, anchor, shared, job)
+            start = self.local.clients.prepare(method, sent, shared, job)
             lrs = self.local.clients.lrs(method, task, self.local.samples.steps(task))
             weights = start.scope.anchor.clone()
             kept_optimizer_state = {name: value.clone() for name, value in job.optimizer.items()}

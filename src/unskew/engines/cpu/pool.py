@@ -113,7 +113,7 @@ class Pool(Loop):
     def fit(
         self,
         method: Method,
-        anchor: Weights,
+        sent: Weights,
         shared: Tensors,
         jobs: Iterable[Job],
         upcoming: Sequence[Task] = (),
@@ -122,13 +122,13 @@ class Pool(Loop):
         samples = [len(job.task.holding) for job in jobs]
         order = longest_first(samples)
         if len(order) < 2:
-            return super().fit(method, anchor, shared, jobs)
+            return super().fit(method, sent, shared, jobs)
         processes = self._processes_for(method, len(order))
-        common = _weights(anchor) | {"shared": shared}
+        common = _weights(sent) | {"shared": shared}
         replies = self._replies(processes, common, [_request(jobs[n]) for n in order])
         outcomes = {n: _outcome(jobs[n], reply) for n, reply in zip(order, replies, strict=True)}
         rest = [job for n, job in enumerate(jobs) if n not in outcomes]
-        idle = iter(super().fit(method, anchor, shared, rest))
+        idle = iter(super().fit(method, sent, shared, rest))
         return [outcomes[n] if n in outcomes else next(idle) for n in range(len(jobs))]
 
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:

@@ -104,7 +104,7 @@ class CapturedStep:
         return True
 
     def _held(self, slot: Slot) -> Held:
-        anchor, scope = dict(self.shared.anchor.groups), dict(slot.scope.groups)
+        anchor, scope = dict(self.shared.sent.groups), dict(slot.scope.groups)
         if own := scope.pop("buffers"):  # of a client that keeps its own
             anchor["buffers"] = own
         lr = scope.pop("lr").get("lr", self.shared.lr)

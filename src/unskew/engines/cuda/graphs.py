@@ -76,7 +76,7 @@ class Graphs(Base):
     def fit(
         self,
         method: Method,
-        anchor: Weights,
+        sent: Weights,
         shared: Tensors,
         jobs: Iterable[Job],
         upcoming: Sequence[Task] = (),
@@ -85,10 +85,10 @@ class Graphs(Base):
         if not jobs:
             return []
         with self.deterministic():
-            load_model(self._shared.anchor, anchor)
+            load_model(self._shared.sent, sent)
             outcomes: dict[int, Outcome] = {}
             by_slots: dict[Slots, list[Ready]] = {}
-            for client in self._prepare(method, anchor, shared, jobs, outcomes):
+            for client in self._prepare(method, sent, shared, jobs, outcomes):
                 by_slots.setdefault(self._slots_of(method, client), []).append(client)
             prefetching = self._shared.prefetcher.prefetch(upcoming) if upcoming else iter(())
             for slots, clients in by_slots.items():
@@ -100,20 +100,20 @@ class Graphs(Base):
             return [outcomes[place] for place in range(len(jobs))]
 
     def _prepare(
-        self, method: Method, anchor: Weights, shared: Tensors, jobs: list[Job], outcomes: dict[int, Outcome]
+        self, method: Method, sent: Weights, shared: Tensors, jobs: list[Job], outcomes: dict[int, Outcome]
     ) -> Iterator[Ready]:
         """The clients that are ready to train; those without data, and those that fail, are done with."""
         inputs = self._shared.prefetcher.load([job.task for job in jobs])
         for place, (job, mine) in enumerate(zip(jobs, inputs, strict=True)):
             if not mine.sizes:
-                outcomes[place] = self.local.clients.without_data(job, anchor)
+                outcomes[place] = self.local.clients.without_data(job, sent)
                 continue
             drawn = self.local.clients.seed(job.task)
             draws = method.memory.prepare is not NO_MEMORY.prepare or bool(method.corrections)
             try:
                 if draws:
                     seed_torch(drawn, self.device)
-                start = self.local.clients.prepare(method, anchor, shared, job)
+                start = self.local.clients.prepare(method, sent, shared, job)
             except UserError:
                 raise
             except Exception as error:

@@ -42,8 +42,8 @@ class Shared:
     """What all slots have in common."""
 
     local: Local
-    anchor: PackedTensors
-    """The model that the clients received."""
+    sent: PackedTensors
+    """The model that was sent to all clients."""
     lr: Tensor
     prefetcher: Prefetcher
 

@@ -143,7 +143,7 @@ class Slots:
 
     def _enter(self, slot: Slot, client: Ready) -> None:
         """Copy a client into a slot."""
-        model, job, scope = self.shared.anchor.block, client.start.job, client.start.scope
+        model, job, scope = self.shared.sent.block, client.start.job, client.start.scope
         slot.changing.block[: len(model)].copy_(model)
         slot.changing.block[len(model) :].zero_()
         if job.optimizer:

@@ -52,7 +52,7 @@ class RayEngine(Loop):
     def fit(
         self,
         method: Method,
-        anchor: Weights,
+        sent: Weights,
         shared: Tensors,
         jobs: Iterable[Job],
         upcoming: Sequence[Task] = (),
@@ -61,16 +61,16 @@ class RayEngine(Loop):
         sizes = [len(job.task.holding) for job in jobs]
         here = [place for place, size in enumerate(sizes) if not size]  # there is nothing to send them for
         outcomes = dict(
-            zip(here, super().fit(method, anchor, shared, [jobs[place] for place in here]), strict=True)
+            zip(here, super().fit(method, sent, shared, [jobs[place] for place in here]), strict=True)
         )
         ordered = longest_first(sizes)
         if ordered:
             # A GPU runs its clients side by side: it gets its share at once.
             workers = self._grow(len(ordered))
             groups = divide(sizes, workers) if self._cuda else [[place] for place in ordered]
-            sent = [self._trial, self._method(method), self._ray.put(pack((anchor, shared)))]
+            references = [self._trial, self._method(method), self._ray.put(pack((sent, shared)))]
             while groups:
-                outcomes |= (answered := self._fit_groups(sent, jobs, groups, workers))
+                outcomes |= (answered := self._fit_groups(references, jobs, groups, workers))
                 # Who of several was at fault when their worker died shows when each trains alone.
                 groups = [[place] for group in groups for place in group if place not in answered]
         return [outcomes[place] for place in range(len(jobs))]
@@ -80,13 +80,13 @@ class RayEngine(Loop):
         return self._fleet.grow(min(wanted, self.trial.workers or wanted))
 
     def _fit_groups(
-        self, sent: list[Any], jobs: list[Job], groups: list[list[int]], workers: int
+        self, references: list[Any], jobs: list[Job], groups: list[list[int]], workers: int
     ) -> dict[int, Outcome]:
         """What came of the clients, by their places. Those of a group of several whose workers died are left
         open."""
         federation, outcomes = self.trial.federation, dict[int, Outcome]()
         calls = [
-            RemoteCall(_fit, sent, [RemoteJob.of(jobs[place], federation) for place in group])
+            RemoteCall(_fit, references, [RemoteJob.of(jobs[place], federation) for place in group])
             for group in groups
         ]
         for number, answer in self._fleet.run(calls, workers):
@@ -102,10 +102,10 @@ class RayEngine(Loop):
         size = self._grow(len(evaluator))
         if self._cuda or min(size, len(evaluator)) == 1:
             return super().evaluate(weights, samples)
-        sent = [self._trial, self._ray.put(pack(weights))]
+        references = [self._trial, self._ray.put(pack(weights))]
         parts = [range(len(evaluator) * n // size, len(evaluator) * (n + 1) // size) for n in range(size)]
         answers = dict[int, Payload]()
-        calls = [RemoteCall(_batch_totals, sent, (samples, part)) for part in parts]
+        calls = [RemoteCall(_batch_totals, references, (samples, part)) for part in parts]
         for number, answer in self._fleet.run(calls, size):
             if isinstance(answer, LostError):
                 raise answer
@@ -148,18 +148,18 @@ class RemoteJob(NamedTuple):
 # What runs in a worker
 
 
-def _fit(sent: list[Any], value: Payload) -> Payload:
+def _fit(references: list[Any], value: Payload) -> Payload:
     """Train clients in a worker, and return one outcome for each."""
-    trial, method, round = sent
-    (anchor, shared), engine = _open_round(round), _open_engine(trial)
+    trial, method, round = references
+    (sent, shared), engine = _open_round(round), _open_engine(trial)
     jobs = [job.restored(engine.trial.federation) for job in unpack(value)]
-    outcomes = engine.fit(_open_method(method), anchor, shared, jobs)
+    outcomes = engine.fit(_open_method(method), sent, shared, jobs)
     return pack([outcome.portable() if isinstance(outcome, Failed) else outcome for outcome in outcomes])
 
 
-def _batch_totals(sent: list[Any], value: Payload) -> Payload:
+def _batch_totals(references: list[Any], value: Payload) -> Payload:
     """Add up some batches of the test set, or of the validation set, each for itself."""
-    trial, weights = sent
+    trial, weights = references
     engine, model = _open_engine(trial), _open_round(weights)
     samples, batches = unpack(value)
     with engine.deterministic():

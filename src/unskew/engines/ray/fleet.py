@@ -34,7 +34,7 @@ class RemoteCall(NamedTuple):
     """What a worker is asked to do."""
 
     function: RemoteFunction
-    sent: list[Any]
+    references: list[Any]
     """Ray's references to what was sent before. Inside a list they arrive as references: a worker fetches
     what is new to it."""
     value: object
@@ -48,9 +48,9 @@ class RayWorker:
         """The name of its machine, and the versions of unskew and PyTorch there."""
         return socket.gethostname(), VERSION, _torch_version()
 
-    def call(self, function: RemoteFunction, sent: list[Any], value: Payload) -> Payload:
+    def call(self, function: RemoteFunction, references: list[Any], value: Payload) -> Payload:
         """Do what is asked."""
-        return function(sent, value)
+        return function(references, value)
 
 
 class Fleet:
@@ -105,8 +105,8 @@ class Fleet:
                 while waiting or busy:
                     while waiting and self._idle and len(busy) < at_once:
                         number, worker = waiting.popleft(), self._idle.pop()
-                        function, sent, value = calls[number]
-                        busy[worker.call.remote(function, sent, pack(value))] = number, worker
+                        function, references, value = calls[number]
+                        busy[worker.call.remote(function, references, pack(value))] = number, worker
                     done, _ = ray.wait([*busy, *self._starting], timeout=None if busy else START_SECONDS)
                     if not done:
                         raise UserError(
