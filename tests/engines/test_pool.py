@@ -1,4 +1,4 @@
-"""The pool engine: what loop computes, by several processes, of which none outlives its owner."""
+"""The pool engine: what the loop computes, in several processes, none of which outlives its owner."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(not available(), reason="the pool engine needs L
 
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch):
-    """Steps are traced as soon as can be, however short the runs of these tests are."""
+    """Trace steps as soon as possible, because the runs of these tests are short."""
     monkeypatch.setitem(engines.ENGINES, "pool", engines.EngineType(eager_pool, pool.check))
 
 
@@ -59,7 +59,8 @@ def normed() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def trial() -> Trial:
-    """Unequal clients over four classes of small pictures; one has one sample, one has none."""
+    """Return a trial with unequal clients on four classes of small pictures. One client has one sample, one
+    has none."""
     rng = np.random.default_rng(0)
     prototypes = rng.integers(0, 200, (4, 1, 8, 8))
 
@@ -85,7 +86,7 @@ def pooled(trial: Trial, workers: int = 2) -> Trial:
 
 
 def assert_same(one: object, other: object) -> None:
-    """Bit for bit, through dictionaries and lists."""
+    """Check that two values are equal bit for bit, inside of dictionaries and lists too."""
     if isinstance(one, dict):
         assert isinstance(other, dict)
         assert one.keys() == other.keys()
@@ -186,7 +187,8 @@ def test_the_conditions_of_a_trial_reach_the_workers(trial, change):
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_steps_of_adam_are_replayed_with_other_rates_and_counts(trial, optimizer):
-    """Bias corrections follow the steps taken, rates the schedule: neither is part of a trace."""
+    """Check that a trace holds neither bias corrections, which depend on the steps taken, nor learning
+    rates."""
     settings = {"rounds": 4, "steps": 12, "batch_size": 8, "lr": 0.01, "weight_decay": 0.1}
     trial = replace(trial, budget=Budget(**settings, optimizer=optimizer, schedule="cosine"))
     method, pool = Method(), Pool(pooled(trial), StepTracer(after=2, comparisons=1))
@@ -200,7 +202,7 @@ def test_steps_of_adam_are_replayed_with_other_rates_and_counts(trial, optimizer
 
 
 def test_cohorts_with_nothing_to_share_out(trial):
-    """One client, or none that holds anything."""
+    """Train a cohort of one client, and one of clients without data."""
     dataset = trial.federation.dataset
     for rows in ([range(20)], [range(20), []], [[], []]):
         alone = replace(trial, federation=split(dataset, *rows))
@@ -208,7 +210,7 @@ def test_cohorts_with_nothing_to_share_out(trial):
 
 
 def test_tensors_of_every_kind_come_back_as_they_were(trial):
-    """In layout too, and larger from round to round."""
+    """Check their layout too, and that they may be larger from round to round."""
 
     def update(scope, end):
         weight = end.weights.params["0.weight"]
@@ -269,7 +271,7 @@ def test_steps_are_traced_and_replayed(trial):
     ids=["float", "tolist", "numpy", "asarray"],
 )
 def test_a_loss_that_looks_at_its_values_is_not_replayed(trial, read):
-    """The branches differ late in the run, when a trace has agreed with all that was compared."""
+    """Let the branches differ late in the run, after a trace has agreed in all comparisons."""
     trial = replace(trial, budget=trial.budget.model_copy(update={"rounds": 6}))
 
     def moody(view):
@@ -288,7 +290,7 @@ def everyone(trial: Trial) -> list[Job]:
 
 
 def switched(switch):
-    """A method that depends on something that no tracer can see: memory of several processes."""
+    """Return a method that depends on something that no tracer can see: memory shared between processes."""
     return Method(loss=lambda view: plain_loss(view) * (2 if switch.value else 1))
 
 
@@ -339,7 +341,7 @@ def test_another_pytorch_means_slower_steps_and_one_warning(trial, name, monkeyp
 
 
 def test_a_loss_that_remembers_is_not_replayed(trial):
-    """Against the rules, but no reason for wrong results."""
+    """Break the rules for losses, which must not lead to wrong results."""
 
     def forgetful():
         first = {}
@@ -380,12 +382,12 @@ def test_several_engines_side_by_side(trial):
 
 @pytest.fixture
 def alone() -> None:
-    """No worker is left of an engine in an earlier test that only the garbage collector can end."""
+    """Collect garbage first, so that no worker is left of an engine in an earlier test."""
     gc.collect()
 
 
 def until(condition) -> bool:
-    """Whether it comes true within a time that only a broken program takes."""
+    """Wait until a condition holds; say whether it did within a time that only a broken program takes."""
     for _ in range(1000):
         if condition():
             return True
@@ -394,7 +396,7 @@ def until(condition) -> bool:
 
 
 def in_workers(what):
-    """A loss that does something in every process but this one."""
+    """Return a loss that calls a function in every process but this one."""
     here = os.getpid()
 
     def loss(view):
@@ -521,7 +523,7 @@ def test_a_gpu_is_left_to_other_engines(trial, monkeypatch):
 
 
 def test_a_daemon_of_multiprocessing_runs_the_loop(trial):
-    """Python forbids it to have processes of its own."""
+    """Use the loop there, because Python forbids daemons to start processes."""
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe()
     process = fork.Process(
@@ -556,7 +558,8 @@ SLOW = """
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left_behind(end):
-    """While workers are in the middle of a long step. Ctrl-C goes to all processes of a terminal."""
+    """End the owner while workers are in the middle of a long step. Ctrl-C goes to all processes of a
+    terminal."""
     program = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SLOW)],
         stderr=subprocess.PIPE,

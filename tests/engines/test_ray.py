@@ -39,7 +39,7 @@ BUDGET = Budget(rounds=2, epochs=1, lr=0.05)
 
 @pytest.fixture(scope="module")
 def cluster():
-    """The address of three CPUs on two nodes, which ask for a token."""
+    """Yield the address of a cluster of three CPUs on two nodes, which ask for a token."""
     with running(["--num-cpus=2"], ["--num-cpus=1"], token=64 * "7", CPU=3) as address:
         yield address
 
@@ -51,14 +51,14 @@ def trial(skewed) -> Trial:
 
 @pytest.fixture(scope="module")
 def fleet(cluster, skewed):
-    """An engine that keeps the workers which the tests' own share, from its first clients on."""
+    """Return an engine whose workers the engines of the tests share, after it has started them."""
     engine = start(Trial(skewed, "mlp", engine="ray", workers=2))
     engine.fit(Method(), engine.initial, {}, [job(skewed, 0), job(skewed, 1)])
     return engine
 
 
 def job(federation, client: int) -> Job:
-    """A client's first round, on all its samples."""
+    """Return the job of a client's first round, on all its samples."""
     return Job(Task(client, 0, federation.holding(client)))
 
 
@@ -119,7 +119,7 @@ def test_models_and_clients_state_travel(kind, trial, fleet):
 
 
 class HalfFrozen(nn.Module):
-    """Its first layer is never trained, and drawn anew in every process."""
+    """A network whose first layer is never trained, and drawn anew in every process."""
 
     def __init__(self):
         super().__init__()
@@ -139,7 +139,7 @@ def test_frozen_parameters_are_those_of_this_process(trial, fleet):
 
 @needs_ray
 def test_a_client_trains_on_the_samples_of_its_job(trial, fleet):
-    """Which need not be those that it holds in the federation."""
+    """Give it others than those that it holds in the federation."""
     federation = trial.federation
     rows = federation.partition.indices[0]
     jobs = [Job(Task(0, 0, holding_of(federation.dataset, mine))) for mine in (rows, rows[::2])]
@@ -178,7 +178,7 @@ def test_a_method_in_a_file_travels_with_what_it_imports(trial, fleet, tmp_path,
 
 @needs_ray
 def test_what_is_installed_in_a_folder_of_its_own_goes_by_name(tmp_path, monkeypatch):
-    """As with pip install --target, where Ray itself may lie."""
+    """Use a folder such as that of pip install --target, where Ray itself may be."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "aside.py").write_text("def said(value):\n    return 'in the code'\n")
     said = importlib.import_module("aside").said
@@ -268,7 +268,7 @@ def dies(params, kept, reported):
     ],
 )
 def test_a_bad_client_is_left_out(how, kind, trial, fleet):
-    """And the others get on as in the loop, where it takes no part."""
+    """Check that the others train as in the loop without that client."""
     bad, counts = 3, trial.federation.counts[3]
     trial = replace(trial, budget=BUDGET.model_copy(update={"rounds": 1}))
 
@@ -297,7 +297,7 @@ def test_a_bad_client_is_left_out(how, kind, trial, fleet):
 
 @needs_ray
 def test_of_several_clients_in_one_worker_the_one_that_kills_it_is_left_out(trial, fleet, monkeypatch):
-    """As on a GPU, where a worker trains its clients side by side."""
+    """Send several clients to one worker at once, as to a worker with a GPU."""
 
     def loss(view):
         if torch.equal(view.scope.counts, counts):
@@ -534,7 +534,7 @@ def test_a_run_that_is_interrupted_holds_no_cpu(fleet, tmp_path):
 
 @needs_ray
 def test_engines_that_may_have_more_or_fewer_workers_share_them(trial, fleet, tmp_path):
-    """No engine waits for a CPU that another one holds and does not use."""
+    """Check that no engine waits for a CPU that another one holds and does not use."""
     path = tmp_path / "who"
 
     def loss(view):
@@ -553,7 +553,7 @@ def test_engines_that_may_have_more_or_fewer_workers_share_them(trial, fleet, tm
 
 @needs_ray
 def test_idle_workers_go_where_others_need_their_cpus(trial, fleet):
-    """A trial of two threads needs two CPUs of one machine, which workers of one thread hold here."""
+    """Train with two threads, which need two CPUs of a machine that workers of one thread hold."""
     wide = start(replace(trial, threads=2, workers=1))
     for engine in (wide, fleet):
         done = engine.fit(Method(), engine.initial, {}, [job(trial.federation, 0)])

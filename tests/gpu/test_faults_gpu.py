@@ -1,4 +1,4 @@
-"""A bad client on a GPU, where rounds begin before the numbers of those before have arrived."""
+"""A bad client on a GPU, where a round begins before the numbers of the round before have arrived."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ def bad_client(trial: Trial) -> int:
 
 
 def breaking(trial: Trial, how, rounds) -> Method:
-    """A method by which one client breaks its model, or fails, after its last step in some rounds."""
+    """Return a method by which one client breaks its model, or fails, after its last step in some rounds."""
     counts = trial.federation.counts[bad_client(trial)]
     rates = [trial.budget.lr_at(round) for round in rounds]
 
@@ -55,7 +55,7 @@ def no_memory(params):
 
 
 def without(trial, method, rounds):
-    """The last state when the client takes no part in some rounds."""
+    """Return the last state if the client takes no part in some rounds."""
     engine, bad = engines.start(trial), bad_client(trial)
 
     def sampler(trial, round):

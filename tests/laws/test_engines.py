@@ -31,7 +31,7 @@ def train_by(name: str, engine: str) -> Result:
 
 @pytest.fixture(scope="module", params=METHODS)
 def name(request):
-    """Each method: on one engine after the other, before the next method comes."""
+    """Return each method in turn, so that all engines run it before the next method."""
     return request.param
 
 
@@ -68,8 +68,8 @@ def test_graphs_gives_the_bits_of_the_loop(name, by_loop, monkeypatch):
 
 
 def test_methods_give_the_same_bits_in_a_fresh_process():
-    """By one client after another here and by four workers there, and whatever order Python's sets have,
-    which each process draws anew. Without names `benchmarks.hashes` tries all of them."""
+    """Compare the loop here with four workers there. Each process has another order of Python's sets.
+    `benchmarks.hashes` without names compares all methods."""
     some = ["balancefl", "fedconcat", "moon", "pkd", "scaffold"]
     ask = ["--trials", "hard", "--engine", "pool", "--workers", "4", "--methods", *some]
     there = subprocess.Popen(
