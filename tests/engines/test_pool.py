@@ -335,9 +335,9 @@ def test_weights_that_are_not_numbers_are_no_difference(trial):
 def test_another_pytorch_means_slower_steps_and_one_warning(trial, name, monkeypatch):
     expected = train(trial)
     monkeypatch.delattr(torch._C, name)
-    with pytest.warns(RuntimeWarning, match=f"steps are not traced.*{name}") as told:
+    with pytest.warns(RuntimeWarning, match=f"steps are not traced.*{name}") as warned:
         assert_same_run(expected, train(pooled(trial)))
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 def test_a_loss_that_remembers_is_not_replayed(trial):
@@ -572,7 +572,7 @@ def test_no_process_is_left_behind(end):
         os.killpg(program.pid, end)
     else:
         os.kill(program.pid, end)
-    _, told = program.communicate(timeout=60)
+    _, errors = program.communicate(timeout=60)
     assert program.returncode == -end
-    assert ("KeyboardInterrupt" in told) == (end == signal.SIGINT)
+    assert ("KeyboardInterrupt" in errors) == (end == signal.SIGINT)
     assert until(lambda: not alive(workers))

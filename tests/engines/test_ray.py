@@ -377,14 +377,14 @@ def test_cells_of_a_paper_run_side_by_side_with_the_same_numbers(unskew, fleet):
         "1,2",
     ]
     ask += ["--rounds", "1", "--fraction", "0.02", "--workers", "2", "--quiet", "--json"]
-    told = []
+    found = []
     for engine in ("loop", "ray"):
         answer = unskew(*ask, "--engine", engine, "--out", f"by-{engine}")
         assert answer.code == 0, answer.err
         cells = json.loads(answer.out.splitlines()[-1])["cells"]
-        told.append([(cell["cell"], cell["seeds"], cell["measures"]) for cell in cells])
-    assert told[0] == told[1]
-    assert [seeds for _, seeds, _ in told[1]] == [[1, 2], [1, 2]]
+        found.append([(cell["cell"], cell["seeds"], cell["measures"]) for cell in cells])
+    assert found[0] == found[1]
+    assert [seeds for _, seeds, _ in found[1]] == [[1, 2], [1, 2]]
 
 
 @needs_ray
@@ -403,8 +403,8 @@ def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
     }
     for engine, answer in answers.items():
         assert answer.code == 0, answer.err
-        told = answer.out.splitlines()[-1]  # on a busy machine Ray has something to say before
-        assert json.loads(told) == json.loads((tmp_path / f"by-{engine}/compare.json").read_text())
+        last_line = answer.out.splitlines()[-1]  # on a busy machine Ray has something to say before
+        assert json.loads(last_line) == json.loads((tmp_path / f"by-{engine}/compare.json").read_text())
 
     def files(engine):
         found = {}
@@ -416,9 +416,9 @@ def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
                 name = path.relative_to(tmp_path / f"by-{engine}")
                 found[name] = [line for line in lines if isinstance(line, dict) or b'seconds"' not in line]
                 if path.name == "summary.json":
-                    told = json.loads(path.read_text().replace(f"by-{engine}", ""))
+                    written = json.loads(path.read_text().replace(f"by-{engine}", ""))
                     found[name] = {
-                        key: told[key] for key in told.keys() - {"seconds", "probe_seconds", "time"}
+                        key: written[key] for key in written.keys() - {"seconds", "probe_seconds", "time"}
                     }
         return found
 
@@ -468,9 +468,9 @@ def test_a_cell_that_fails_says_why(unskew, fleet, tmp_path):
     assert answer.code == 2
     assert "the method's loss has shape" in answer.err
     assert answer.err.count("\n") == 1
-    told = json.loads((tmp_path / "out/compare.json").read_text())
-    assert [run["method"] for run in told["runs"]] == ["fedavg"]
-    assert [run["method"] for run in told["failed"]] == ["flat.py"]
+    found = json.loads((tmp_path / "out/compare.json").read_text())
+    assert [run["method"] for run in found["runs"]] == ["fedavg"]
+    assert [run["method"] for run in found["failed"]] == ["flat.py"]
     assert (tmp_path / "out/flat.py-seed1/error.json").exists()
 
 
@@ -497,9 +497,9 @@ def test_a_method_that_cannot_be_sent_does_not_stop_the_others(unskew, fleet, tm
     answer = unskew("compare", "fedavg", "locked.py", *flags)
     assert answer.code == 2
     assert "1 of 2 runs failed" in answer.err
-    told = json.loads((tmp_path / "out/compare.json").read_text())
-    assert [run["method"] for run in told["runs"]] == ["fedavg"]
-    assert [run["method"] for run in told["failed"]] == ["locked.py"]
+    found = json.loads((tmp_path / "out/compare.json").read_text())
+    assert [run["method"] for run in found["runs"]] == ["fedavg"]
+    assert [run["method"] for run in found["failed"]] == ["locked.py"]
     failed = json.loads((tmp_path / "out/locked.py-seed1/error.json").read_text())
     assert "cannot be sent to another machine" in failed["error"]
 

@@ -79,10 +79,10 @@ def assert_same(trial, method, result, rounds) -> None:
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "fedadam"])
 @pytest.mark.parametrize("rounds", [[0], [1, 2], [3], [0, 1, 2, 3]], ids=str)
 def test_training_goes_back_and_on_without_the_client(trial, name, rounds):
-    method, told = METHODS[name]() + breaking(trial, nan, rounds), []
-    result = train(trial, method, on_round=told.append)
-    assert [round.number for round in told] == [1, 2, 3, 4]
-    assert [round.number - 1 for round in told if round.faults] == rounds
+    method, rounds_seen = METHODS[name]() + breaking(trial, nan, rounds), []
+    result = train(trial, method, on_round=rounds_seen.append)
+    assert [round.number for round in rounds_seen] == [1, 2, 3, 4]
+    assert [round.number - 1 for round in rounds_seen if round.faults] == rounds
     assert_same(trial, method, result, rounds)
 
 

@@ -35,7 +35,7 @@ class Network:
         neither sent nor stored."""
         self.eval_module = copy.deepcopy(self.train_module).eval()
         # The same two modules with BatchNorm switched the other way: training by the running statistics, and
-        # evaluation by those of the batch. Without a BatchNorm that moves they are the two themselves.
+        # evaluation by those of the batch. They are the same objects if no BatchNorm normalises by batches.
         self.train_running_stats, self.eval_batch_stats = self.train_module, self.eval_module
         if self.normed:
             self.train_running_stats = _with_batch_norms(copy.deepcopy(self.train_module), training=False)
@@ -142,7 +142,7 @@ class Network:
     def train(self, weights: Weights, x: Tensor) -> Out:
         """Run the model in training mode, which moves the running statistics in `weights.buffers`."""
         if self.normed and x.shape[0] == 1:
-            # One sample has no batch statistics: normalise by the running ones, where there are any.
+            # One sample has no batch statistics: normalise by the running ones, if there are any.
             return (
                 self._paired(self.train_module, weights, x)
                 if self.statistics == "batch"
@@ -232,7 +232,7 @@ class Network:
 
 
 ModulePlace = tuple[dict[str, Tensor | None], str, str]
-"""Where a module holds one of its tensors: a dictionary, the key there, and the tensor's name."""
+"""The place of a tensor in a module: the dictionary that has it, the key there, and the tensor's name."""
 
 
 def _places(module: nn.Module) -> list[ModulePlace]:
@@ -269,8 +269,8 @@ def _gains(module: nn.Module, inputs: Inputs, device: torch.device, bf16: bool) 
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    # Not x.contiguous(): of one channel it says that both layouts are the same, and the layers after it
-    # would then choose the other.
+    # Not x.contiguous(), for which both layouts are the same if there is one channel, so that the layers
+    # after it would choose the other layout.
     return x if x.stride(1) == 1 else torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
 
 

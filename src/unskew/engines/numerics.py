@@ -16,8 +16,8 @@ from unskew.errors import UserError
 
 @contextmanager
 def deterministic(device: torch.device, threads: int, *, tf32: bool = False) -> Iterator[None]:
-    """Use a fixed number of CPU threads, deterministic kernels and full float32, on a GPU unless `tf32`. The
-    random state and the settings of the caller are put back afterwards."""
+    """Use a fixed number of CPU threads, deterministic kernels and full float32, or on a GPU `tf32` if asked
+    for. The caller's random state and settings are restored afterwards."""
     # cuBLAS reads this when it starts: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     devices = [device] if device.type == "cuda" else []
@@ -54,7 +54,7 @@ def kernels(
             stack.enter_context(flags)
         except RuntimeError:  # PyTorch refuses to mix settings of its older and newer interface
             raise UserError(
-                "an fp32_precision of torch.backends was set, beside which no trial can have its own "
+                "an fp32_precision of torch.backends was set, with which no trial can set its own "
                 "precision: set it back to what it was."
             ) from None
         yield

@@ -184,7 +184,7 @@ class Pool(Loop):
         if self._processes is None or self._processes.ended or self._method is not method:
             self._processes = None  # its workers end before new ones start
             size = min(self.workers, max(clients, *map(len, self.local.evaluators.values())))
-            loop = copy.copy(self)  # workers that refer to the engine itself would keep it alive
+            loop = copy.copy(self)  # a reference to the engine itself would keep it alive
             tracer = self.tracer if self.trial.trace else None
             loop.make_steps = tracer or plain_steps
             self._processes, self._method = Workers(partial(_work, loop, method, tracer), size), method
@@ -265,7 +265,7 @@ def workers_for(trial: Trial) -> int:
 def cores() -> int:
     """Return how many cores this process may use, of the machine and of a container's share."""
     found = len(os.sched_getaffinity(0))
-    try:  # https://docs.kernel.org/admin-guide/cgroup-v2.html: cpu.max has a time and the period it is for
+    try:  # cpu.max: so much time per period, https://docs.kernel.org/admin-guide/cgroup-v2.html
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         return found

@@ -65,7 +65,7 @@ class Graphs(Base):
 
     @cached_property
     def _evaluators(self) -> dict[EvaluationSet, StreamEvaluator]:
-        stream = stream_on(self.device, 1, 0)  # one for all tests, which run beside clients only
+        stream = stream_on(self.device, 1, 0)  # one for all tests: they run one by one
         each = self.local.evaluators
         return {samples: StreamEvaluator(self.local, each[samples], stream) for samples in each}
 

@@ -22,7 +22,7 @@ PIECE_BYTES = 2**26  # augmented at a time, which takes many times the memory of
 
 @dataclass(frozen=True, eq=False)
 class ClientInputs:
-    """The place of one client's inputs among those of the round."""
+    """Where one client's inputs are among those of the round."""
 
     sizes: list[int]
     """The sizes of its batches, epoch after epoch."""

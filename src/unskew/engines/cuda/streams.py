@@ -189,8 +189,8 @@ class CudaStream:
 
 
 def stream_on(device: torch.device, number: int, priority: int) -> Stream:
-    """Return the stream of a number and a priority, beside which those of other numbers and priorities run.
-    Higher priorities go first."""
+    """Return the stream of a number and a priority. Streams that differ in either run side by side; higher
+    priorities go first."""
     return CudaStream(_cuda_stream(device, number, priority)) if device.type == "cuda" else ImmediateStream()
 
 

@@ -59,7 +59,7 @@ class Convolution:
         groups: int,
         output_mask: list[bool],
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the gradients of input, weight and bias, where `output_mask` asks for them."""
+        """Return the gradients of input, weight and bias, each if `output_mask` asks for it."""
         kind = self._kind(x, weight, stride, padding, dilation, transposed, groups)
         if kind is None or (kind == "stem" and output_mask[0]):
             return NotImplemented  # type: ignore[no-any-return]

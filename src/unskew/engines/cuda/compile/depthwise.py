@@ -44,7 +44,7 @@ def gradients(
     padding: list[int],
     output_mask: list[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of input and weights if `output_mask` asks for them. Both read the output's
+    """Return the gradients of input and weights, each if `output_mask` asks for it. Both read the output's
     gradient with the same padding, so that it is written once."""
     to_input: Tensor | None = None
     to_weight: Tensor | None = None
