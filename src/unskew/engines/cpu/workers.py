@@ -192,8 +192,8 @@ def _no_interrupt() -> Iterator[None]:
 
 
 def _main(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, connection: Connection) -> None:
-    """Run a worker process. It works in a new thread, which does not count on kernel threads that were not
-    forked with it, while the first thread waits for the end of the parent, even by SIGKILL."""
+    """Run a worker process. It works in a new thread, which does not expect the parent's kernel threads,
+    since a fork has none of them, while the first thread waits for the end of the parent, even by SIGKILL."""
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         worker.connection.close()
