@@ -150,7 +150,8 @@ def _lost(process: BaseProcess) -> LostError:
 
 def _main(work: ForkedFunction[M, R], ours: Connection, theirs: Connection) -> None:
     """Run a process. It works in a new thread, which does not expect the parent's kernel threads, since a
-    fork has none of them, while the first thread waits for a request to stop and for the end of the parent."""
+    fork has none of them, while the first thread waits for a request to stop and for the end of the
+    parent."""
     try:
         signal.signal(signal.SIGTERM, lambda *_: None)  # the parent gets it too, and asks to stop
         ours.close()
