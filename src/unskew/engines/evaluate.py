@@ -37,7 +37,7 @@ ANSWERS = "answers"
 
 
 class Evaluator:
-    """Tests models on the samples of the test set, or on others, which lie on a device."""
+    """Tests models on samples that lie on a device: those of the test set, or others."""
 
     def __init__(
         self,

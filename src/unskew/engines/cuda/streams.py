@@ -219,8 +219,8 @@ def current_event(device: torch.device, *, timed: bool = False) -> Event:
 
 
 def seconds_between(first: Event, last: Event) -> float:
-    """Return the time between two events that were both reached, by the clock of the device, because the host
-    may notice an event much later."""
+    """Return the time between two events that were both reached, by the clock of the device: the host may
+    notice an event much later."""
     if isinstance(first, torch.cuda.Event):
         assert isinstance(last, torch.cuda.Event)
         return float(first.elapsed_time(last)) / 1000
