@@ -201,11 +201,11 @@ def test_what_is_wrong_with_a_round_that_is_dropped_does_not_matter(stopped, mon
     last = len(result.rounds)
 
     class Ahead(Graphs):
-        def fit(self, method, anchor, shared, jobs, upcoming=()):
+        def fit(self, method, sent, shared, jobs, upcoming=()):
             jobs = list(jobs)
             if jobs[0].task.round == last:
                 raise RuntimeError("no round should begin here")
-            return super().fit(method, anchor, shared, jobs, upcoming)
+            return super().fit(method, sent, shared, jobs, upcoming)
 
     monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Ahead))
     other = package.train(replace(trial, engine="graphs"))

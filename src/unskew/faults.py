@@ -1,4 +1,5 @@
-"""What becomes of a round where clients' answers are missing or cannot be used, by a trial's `Faults`."""
+"""How a round treats clients whose answers are missing or cannot be used, by the rules of a trial's
+`Faults`."""
 
 from __future__ import annotations
 
@@ -20,23 +21,23 @@ from unskew.types import Look, Objective, Scope, Tensors, View, Weights
 
 
 class DivergedError(UserError):
-    """No client of a round has come to finite values."""
+    """No client of a round has finished training with finite values."""
 
 
 FAULTS_IN_ERROR = 5
-"""How many faults of a round an error names; the others are counted."""
+"""How many faults of a round an error names; it only counts the others."""
 
 
 def sort_out(
     rules: Faults, round: int, jobs: Sequence[Job], outcomes: Sequence[Outcome], sent: Weights
 ) -> tuple[list[ClientAnswer], list[Fault]]:
-    """The clients that trained and whose answers have the form they should have, and the faults of the
-    others, as far as the host knows without waiting. A client without data is among neither. `round` is
-    counted from 0, as in all of these."""
+    """Return the answers of the clients that trained, if they have the right form, and the faults of the
+    other clients, as far as the host knows them without waiting. A client without data is in neither list.
+    `round` is counted from 0, as in all functions of this module."""
     answers, faults = list[ClientAnswer](), list[Fault]()
     for job, outcome in zip(jobs, outcomes, strict=True):
         if isinstance(outcome, Failed):
-            if outcome.kind == "error" and rules.on_fault != "skip":  # as it is, with its traceback
+            if outcome.kind == "error" and rules.on_fault != "skip":  # the error itself, with its traceback
                 raise outcome.raised()
             faults.append(Fault(job.task.client, outcome.stage, outcome.kind, outcome.reason()))
         elif outcome.steps and (fault := check_form(job, outcome, sent)):
@@ -50,22 +51,22 @@ def sort_out(
 
 
 def without(answers: Iterable[ClientAnswer], faults: Iterable[Fault]) -> list[ClientAnswer]:
-    """The answers of those clients that have no fault."""
+    """Return the answers of the clients that have no fault."""
     bad = {fault.client for fault in faults}
     return [(job, fit) for job, fit in answers if job.task.client not in bad]
 
 
 def accept(rules: Faults, round: int, faults: Sequence[Fault]) -> None:
-    """Stop where the rules ask to stop at any fault."""
+    """Raise an error at any fault if the rules say so."""
     if faults and rules.on_fault == "stop":
         raise UserError(
-            f"round {round + 1} stopped at {_named(faults)}, as faults.on_fault=stop asks: fix it, or use "
+            f"round {round + 1} stopped at {_listed(faults)}, as faults.on_fault=stop asks: fix it, or use "
             "--on-fault skip to leave such clients out."
         )
 
 
 def require_enough(rules: Faults, round: int, answered: int, faults: Sequence[Fault]) -> None:
-    """Stop where clients had faults and too few others answered."""
+    """Raise an error if clients had faults and too few others gave usable answers."""
     if not faults or answered >= rules.min_clients:
         return
     if not answered and all(fault.kind == "not finite" and fault.stage == "train" for fault in faults):
@@ -76,7 +77,7 @@ def require_enough(rules: Faults, round: int, answered: int, faults: Sequence[Fa
         )
     raise UserError(
         f"round {round + 1} stopped with {answered} usable update{'s' * (answered != 1)}, fewer than "
-        f"faults.min_clients {rules.min_clients}, because of {_named(faults)}: fix that, or lower "
+        f"faults.min_clients {rules.min_clients}, because of {_listed(faults)}: fix that, or lower "
         "faults.min_clients."
     )
 
@@ -84,9 +85,9 @@ def require_enough(rules: Faults, round: int, answered: int, faults: Sequence[Fa
 def find_bad_part(
     engine: Engine, method: Method, sent: Weights, shared: Tensors, job: Job
 ) -> tuple[str, str] | None:
-    """The part of a method's objective that is not finite for a client under the model it was sent, though
-    the model's answers and their cross-entropy are: what of it is not, and its name. None where there is
-    none. Nothing is trained for it."""
+    """Find a part of a method's objective that is not finite for a client under the model that it was sent,
+    although the model's logits and their cross-entropy are. Return whether its value or its gradient is not
+    finite, and its name; or None if there is no such part. This trains nothing."""
     parts = {f"terms[{n}]": term for n, term in enumerate(method.terms)}
     if method.loss is not plain_loss:
         parts["loss"] = method.loss
@@ -108,8 +109,8 @@ def find_bad_part(
 
 
 def _magnitudes_of(view: View, parts: Mapping[str, Objective]) -> Tensors:
-    """Numbers of a batch that are finite where the model's answers, the parts of an objective and their
-    gradients are."""
+    """Return numbers of a batch, one for the model's logits and two for each part of an objective, its value
+    and its gradient. Each is finite only if what it stands for is."""
     found = {"answers": view.out.logits.abs().amax() + plain_loss(view)}
     for name, part in parts.items():
         found[f"value of {name}"] = value = part(view)
@@ -122,7 +123,7 @@ def _magnitudes_of(view: View, parts: Mapping[str, Objective]) -> Tensors:
     return {name: value.detach() for name, value in found.items()}
 
 
-def _named(faults: Sequence[Fault]) -> str:
+def _listed(faults: Sequence[Fault]) -> str:
     each_fault = [
         f"client {each.client}, stage '{each.stage}' ({each.reason})" for each in faults[:FAULTS_IN_ERROR]
     ]

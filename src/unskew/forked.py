@@ -1,4 +1,4 @@
-"""Functions in processes that are forked from this one, some at a time."""
+"""Functions that run in processes forked from this one, a limited number at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class StopRequest:
-    """Whether a function was asked to stop, and what it does about it."""
+    """A request to stop, made to a function that may listen for it."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -30,7 +30,7 @@ class StopRequest:
         self._lock = threading.Lock()
 
     def ask(self) -> None:
-        """Let the function stop, now or as soon as it listens."""
+        """Ask the function to stop, now or as soon as it listens."""
         with self._lock:
             self._asked = True
             if self._stop is not None:
@@ -38,7 +38,7 @@ class StopRequest:
 
     @contextmanager
     def listening(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Call `stop` when it is asked for, also where it has been before."""
+        """Call `stop` inside this context when the request is made, and at once if it was made before."""
         with self._lock:
             self._stop = stop
             if self._asked:
@@ -51,33 +51,33 @@ class StopRequest:
 
 
 ForkedFunction = Callable[[Callable[[M], None], StopRequest], R]
-"""A function that is given whom to tell what happens, and what asks it to stop. What it tells and returns is
-sent between processes."""
+"""A function that is given a function to send messages with, and a request to stop to listen for. Its
+messages and its result have to be picklable."""
 
 
 @dataclass(frozen=True)
 class Sent(Generic[M]):
-    """What a function tells on its way."""
+    """A message that a function has sent while it runs."""
 
     message: M
 
 
 @dataclass(frozen=True)
 class Returned(Generic[R]):
-    """What a function has returned."""
+    """The result that a function has returned."""
 
     value: R
 
 
 @dataclass(frozen=True)
 class Raised:
-    """What a function has raised, or a `LostError` where its process died."""
+    """The error that a function has raised, or a `LostError` if its process died."""
 
     error: BaseException
 
 
 class Forked(Generic[M, R]):
-    """Functions, each in a process of its own, at most so many at once."""
+    """Runs functions, each in a process of its own, at most `at_once` of them at the same time."""
 
     def __init__(self, works: Sequence[ForkedFunction[M, R]], at_once: int) -> None:
         self._works, self._at_once = works, at_once
@@ -85,9 +85,9 @@ class Forked(Generic[M, R]):
         self._stopped = False
 
     def events(self) -> Generator[tuple[int, Sent[M] | Returned[R] | Raised], None, None]:
-        """What happens, as it comes, with the number of the function. Each has one event that is not `Sent`,
-        but for those that had not begun when all were asked to stop. Who leaves the loop ends the
-        processes."""
+        """Yield events as they come, each with the number of its function. The last event of a function is
+        the only one that is not `Sent`; functions that had not started when all were asked to stop have none.
+        Leaving the loop over the events kills the processes that are left."""
         begun = 0
         try:
             while True:
@@ -95,11 +95,11 @@ class Forked(Generic[M, R]):
                     begun += 1
                     try:
                         self._start(begun - 1)
-                    except OSError as error:  # there is no room for another process
+                    except OSError as error:  # the system allows no further process
                         yield begun - 1, Raised(error)
                 if not self._running:
                     return
-                # With a timeout: a signal that another thread was given does not end the wait of this one.
+                # With a timeout, because a signal that another thread received does not end this wait.
                 for connection in wait(list(self._running), timeout=1):
                     assert isinstance(connection, Connection)
                     number, process = self._running[connection]
@@ -117,10 +117,10 @@ class Forked(Generic[M, R]):
             self._end()
 
     def stop(self) -> None:
-        """Ask all functions to stop, and begin no other."""
+        """Ask all running functions to stop, and start no others."""
         self._stopped = True
         for connection in list(self._running):
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError):  # the process has just ended
                 connection.send(None)
 
     def _start(self, number: int) -> None:
@@ -149,8 +149,9 @@ def _lost(process: BaseProcess) -> LostError:
 
 
 def _main(work: ForkedFunction[M, R], ours: Connection, theirs: Connection) -> None:
-    """Run a process. It works in a thread of its own, which has no memory of kernel threads that the fork
-    left behind, while the first thread waits for a request to stop, and for the end of the parent."""
+    """Run a process. It works in a new thread, which does not expect the parent's kernel threads, since a
+    fork has none of them, while the first thread waits for a request to stop and for the end of the
+    parent."""
     try:
         signal.signal(signal.SIGTERM, lambda *_: None)  # the parent gets it too, and asks to stop
         ours.close()

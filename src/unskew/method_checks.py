@@ -1,5 +1,5 @@
-"""Checks of what the slots of a method return, which refuse it in one sentence where it is wrong. Only types,
-names and shapes are looked at, so that nothing waits for a device and nothing is traced or captured."""
+"""Checks of what the slots of a method hold and return. What is wrong is refused in one sentence. Only types,
+names and shapes are checked, so that nothing waits for a device and nothing is traced or captured."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from unskew.types import Params, Tensors
 
 
 def check_functions(owner: str, slots: Mapping[str, object]) -> None:
-    """Refuse what is no function where a slot holds one."""
+    """Refuse a value that is not a function in slots that hold functions."""
     for name, value in slots.items():
         if not callable(value):
             raise UserError(f"{owner}.{name} is {with_article(value)} but should be a function.")
 
 
 def check_tuple(owner: str, name: str, value: object) -> None:
-    """Refuse what is no tuple of functions where a slot holds several."""
+    """Refuse a value that is not a tuple of functions in a slot that holds several."""
     if not isinstance(value, tuple):
         raise UserError(
             f"{owner}.{name} is {with_article(value)} but should be a tuple: write {name}=(yours,), with the "
@@ -35,7 +35,7 @@ def is_one_number(value: object) -> TypeGuard[Tensor]:
 
 
 def not_one_number(slot: str, function: Callable[..., object], value: object) -> UserError:
-    """The error of a loss or a term that returns something else than a tensor of one number."""
+    """Return the error for a loss or a term that does not return a tensor of one number."""
     what = f"has shape {list(value.shape)}" if isinstance(value, Tensor) else f"is {with_article(value)}"
     hint = "one number" if isinstance(value, Tensor) else "a tensor of one number, which has a gradient"
     return UserError(f"the method's {slot}{quoted_name(function)} {what}: let it return {hint}.")
@@ -49,7 +49,7 @@ def checked_factor(value: object) -> float:
 
 
 def quoted_name(function: Callable[..., object]) -> str:
-    """The name of a function, quoted and in brackets; empty where it has none."""
+    """Return the name of a function, quoted and in brackets, or an empty text if it has none."""
     name = getattr(function, "__name__", "")
     return f" ('{name}')" if name.isidentifier() and name != "plain_loss" else ""
 
@@ -102,8 +102,8 @@ def check_pair(slot: str, value: object, parts: str) -> tuple[Any, Any]:
 
 
 def kept_and_reported(value: object, before: Tensors) -> tuple[Tensors, Tensors]:
-    """Return what a client keeps and what it reports. What `memory.update` leaves out stays as it was, but it
-    may not leave out a name and bring in another: that is a misspelt name."""
+    """Return what a client keeps and what it reports. Tensors that `memory.update` leaves out stay as they
+    were, but it may not leave out one name and add another, because that is probably a misspelt name."""
     kept, reported = check_pair("memory.update", value, "kept, reported")
     kept = check_named_tensors("memory.update", kept)
     reported = check_named_tensors("memory.update", reported)
@@ -117,13 +117,13 @@ def kept_and_reported(value: object, before: Tensors) -> tuple[Tensors, Tensors]
 
 
 def check_instance(slot: str, value: object, kind: type) -> None:
-    """Refuse what is not of the type that a slot returns."""
+    """Refuse a value that is not of the type that a slot should return."""
     if not isinstance(value, kind):
         raise UserError(f"the method's {slot} returns {with_article(value)}: let it return {kind.__name__}.")
 
 
 def with_article(value: object) -> str:
-    """The name of a value's type, with its article."""
+    """Return the name of a value's type, with its article."""
     if value is None:
         return "None"
     name = type(value).__name__

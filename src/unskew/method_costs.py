@@ -91,14 +91,14 @@ class _WatchedLoop(Loop):
     def fit(
         self,
         method: Method,
-        anchor: Weights,
+        sent: Weights,
         shared: Tensors,
         jobs: Iterable[Job],
         upcoming: Sequence[Task] = (),
     ) -> list[Outcome]:
         self.notes.training = True
         try:
-            outcomes = super().fit(method, anchor, shared, jobs, upcoming)
+            outcomes = super().fit(method, sent, shared, jobs, upcoming)
         finally:
             self.notes.training = False
         self.notes.shared |= shared

@@ -1,5 +1,5 @@
-"""What a round did to the classes, seen from each of its clients: the model it received, its model after the
-local update and the next global model, all on the global test set."""
+"""The effect of a round on the classes, for each of its clients: the class accuracies of the model it
+received, of its model after the local update and of the next global model, all on the global test set."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from unskew.types import Params, Tensors, Weights
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """One client's round."""
+    """The effect of a round for one client."""
 
     client: int
     before: Floats
-    """Class accuracies [C] of the model it received; `after`: of its own; `aggregated`: of the next one."""
+    """Class accuracies [C] of the model that the client received; `after` are those of its own model, and
+    `aggregated` those of the next global model."""
     after: Floats
     aggregated: Floats
     groups: dict[str, Stages | None]
@@ -33,22 +34,23 @@ class Effect:
     in_local: float | None
     out_local: float | None
     deviation: float | None
-    """The share of its pairs of a majority class j and a minority class r with n_j / n_r above FedLC's
-    bound; None where it has no such pair, and where its model is not finite."""
+    """The share of the client's pairs of a majority class j and a minority class r with n_j / n_r above
+    FedLC's bound; None if it has no such pair or if its model is not finite."""
 
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What a probe found."""
+    """The results of a probe."""
 
     clients: list[Effect]
-    """Those that trained."""
+    """The effects for the clients that trained."""
     groups: dict[str, Stages | None]
-    """Mean over the clients."""
+    """The means over the clients."""
     local_class_accuracy: Floats
-    """[C]: mean over the clients' own models; NaN where none trained."""
+    """Class accuracies [C], as means over the clients' own models; NaN if none trained."""
     drift: dict[str, float | None]
-    """Drift diversity, by what moves are measured from: the model `received`, or the `aggregated` one."""
+    """Drift diversity, by the model from which moves are measured: the one `received`, or the `aggregated`
+    one."""
     seconds: float
     """How many seconds the run waited for it."""
 
@@ -62,10 +64,10 @@ def observe(
     following: Weights,
     test: Pending[Assessment] | None,
 ) -> Pending[Findings]:
-    """Ask all there is to ask of a round, and wait for nothing until the answer is.
+    """Start all tests that a probe of a round needs, and return its findings, which wait for the device.
 
     `local` are the clients' models after their update and `delta` their moves, in the same order; `following`
-    is the next global model, and `test` its test, where there is one already.
+    is the next global model, and `test` its test if there is one already.
     """
     began = time.perf_counter()
     before = engine.evaluate(received)
@@ -108,7 +110,8 @@ def observe(
 
 
 def merge(parts: Sequence[Findings], classes: int) -> Findings:
-    """The findings of groups of clients that each have a global model of their own, without drift between."""
+    """Merge the findings of groups of clients that each have a global model of their own. There is no drift
+    between groups."""
     effects = sorted((effect for part in parts for effect in part.clients), key=lambda effect: effect.client)
     nothing: dict[str, float | None] = {"received": None, "aggregated": None}
     return _findings(effects, classes, nothing, sum(part.seconds for part in parts))
@@ -132,7 +135,8 @@ def _by_class(test: Assessment) -> Floats:
 
 
 def _own_data(engine: Engine, task: Task, weights: Weights, classes: int) -> Tensors:
-    """A model on its client's data, summed over the samples of each class."""
+    """Return how a model does on its client's data: for each class the number of samples, and the sums of
+    their probabilities and features."""
     totals: list[Tensors] = []
     for view in engine.look(task, weights):
         labels, out = view.labels, view.out
@@ -159,8 +163,9 @@ def _deviation(sums: Tensors) -> float | None:
 
 
 def _moves(delta: Params, received: Params, following: Params) -> Tensor:
-    """What `metrics.diversity` takes, for moves from the model received and from the next one, [2, 3]. Summed
-    where they lie, a layer at a time: as float64 the moves of a cohort may not fit into memory."""
+    """Return the arguments of `metrics.diversity`, for moves from the model received and from the next one,
+    [2, 3]. The sums are taken on the device, a layer at a time: the moves of a whole cohort may not fit into
+    memory as float64."""
     total = torch.zeros(2, 3, dtype=torch.float64, device=next(iter(received.values())).device)
     for name, moves in delta.items():
         exact = moves.double()

@@ -1,4 +1,4 @@
-"""A client is its number, its samples and its place, and nothing else of the federation."""
+"""A client's training depends on its number and its samples, and on nothing else of the federation."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ BUDGET = Budget(rounds=2, epochs=2, batch_size=16, lr=0.05)
 
 @pytest.mark.parametrize("name", ["fedavg", "fedvls", "scaffold", "moon", "fedcurv", "balancefl"])
 def test_a_site_with_its_own_data_alone_trains_as_in_the_simulation(skewed, name):
-    """With the model, what the server shares and what the client remembers from a first round."""
+    """Compare second rounds, which have a trained model, tensors of the server and a memory of the client."""
     method = METHODS[name]()
     trial = Trial(skewed, "mlp-small", budget=BUDGET, engine="loop", device="cpu")
     engine = engines.start(trial)

@@ -1,4 +1,4 @@
-"""Compiled steps mean what they meant."""
+"""Compiled steps compute what the steps in Python compute."""
 
 import shutil
 from collections import Counter
@@ -39,8 +39,8 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def quick_compiler():
-    """Programs for a CPU without vector instructions and optimisation, made in this process: they compute the
-    same, and finding out how to use vectors was half of the compiler's time."""
+    """Let the compiler make unoptimised CPU programs without vector instructions, in this process. They
+    compute the same, and finding out how to use vectors was half of the compiler's time."""
     from torch._inductor import config  # here: it takes a second
 
     with config.patch({"cpp.vec_isa_ok": False, "compile_threads": 1, "aot_inductor.debug_compile": True}):
@@ -48,8 +48,8 @@ def quick_compiler():
 
 
 def small_depthwise_model() -> nn.Module:
-    """Of digits, with BatchNorm and depthwise convolutions with and without stride, whose kernels are small:
-    every weight of one is a term of the program."""
+    """Return a model with BatchNorm and depthwise convolutions, with and without stride. Their kernels are
+    small, because every weight of a kernel is a term of the program."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
         nn.BatchNorm2d(8),
@@ -65,7 +65,7 @@ def small_depthwise_model() -> nn.Module:
 
 
 def compile_all(monkeypatch) -> None:
-    """Partial batches from the first round on, and tests from the second."""
+    """Compile steps on partial batches from the first round on, and tests from the second."""
     monkeypatch.setattr(captured_step, "MEASURED_ROUNDS", 0)
     for module in (captured_step, evaluation):
         monkeypatch.setattr(module, "worth_compiling", lambda seconds, takes: True)
@@ -73,7 +73,7 @@ def compile_all(monkeypatch) -> None:
 
 @pytest.mark.parametrize("name", ["fedvls", "scaffold"])
 def test_training_with_compiled_steps_stays_close(monkeypatch, name):
-    """Full batches, the others, and tests."""
+    """Compile steps on full and partial batches, and tests."""
     compile_all(monkeypatch)
     monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
     trial = hard_trial(normed_model, device="cpu", engine="loop")
@@ -86,7 +86,7 @@ def test_training_with_compiled_steps_stays_close(monkeypatch, name):
 
 
 def test_training_by_adamw_in_compiled_steps_stays_close(monkeypatch, skewed):
-    """With a rate that changes between the rounds."""
+    """Change the learning rate between the rounds."""
     monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
     settings = {"rounds": 2, "steps": 3, "batch_size": 20, "lr": 0.01, "weight_decay": 0.1}
     budget = Budget(**settings, optimizer="adamw:eps=1e-4", schedule="exponential:0.5")
@@ -97,7 +97,8 @@ def test_training_by_adamw_in_compiled_steps_stays_close(monkeypatch, skewed):
 
 @pytest.mark.parametrize("rare", [False, True])
 def test_training_with_depthwise_convolutions_stays_close(monkeypatch, skewed, rare):
-    """One round: rounding grows with every step. Partial batches are not compiled where they are rare."""
+    """Train one round only, because rounding errors grow with every step. Rare partial batches are not
+    compiled."""
     if not rare:
         compile_all(monkeypatch)
     monkeypatch.setitem(engines.ENGINES, "graphs", engines.EngineType(Graphs))
@@ -115,8 +116,8 @@ def images(samples, generator):
 
 
 def descend(weights, x, y):
-    """A stem of three channels with stride and padding, a pointwise convolution, two depthwise ones, pooling,
-    and a convolution that is not decomposed."""
+    """Take a gradient step on a stem of three channels with stride and padding, a pointwise convolution, two
+    depthwise ones, pooling, and a convolution that is not decomposed."""
     leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
     h = conv2d(x, leaves["stem"], leaves["bias"], stride=(2, 1), padding=(2, 1)).relu()
     h = conv2d(h, leaves["point"]).relu()
@@ -166,8 +167,8 @@ def test_decomposed_convolutions_give_the_same_gradients():
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(("shape", "groups"), [((6, 3, 3, 3), 1), ((8, 3, 1, 1), 1), ((3, 1, 3, 3), 3)])
 def test_gradients_have_the_strides_of_their_weights(shape, groups, layout):
-    """A fused optimiser refuses others. In float64: bfloat16 is decomposed alike, but not every CPU has
-    it."""
+    """Check the strides, because a fused optimiser refuses others. Gradients are in float64, because it is
+    decomposed as bfloat16 is and every CPU has it."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(4, 3, 6, 6, generator=generator).to(torch.float64, memory_format=torch.channels_last)
     weight = torch.randn(shape, generator=generator).to(torch.float64, memory_format=layout)
@@ -202,7 +203,7 @@ def plain_weight_gradient(images, grad, parts, start, stride, size):
 
 
 def test_gpu_operators_are_called_with_what_gives_the_same_gradients(monkeypatch):
-    """With plain PyTorch in the place of their Triton kernels, which tests on a GPU hold to the same."""
+    """Replace the Triton kernels by plain PyTorch; tests on a GPU check the kernels themselves."""
     depthwise_ops.depthwise.register_kernel("cpu")(plain_depthwise)
     depthwise_ops.weight_gradient_in_parts.register_kernel("cpu")(plain_weight_gradient)
     monkeypatch.setattr(depthwise, "on_gpu", lambda _: True)
@@ -240,7 +241,7 @@ def test_gpu_operators_are_called_with_what_gives_the_same_gradients(monkeypatch
 
 
 def test_a_decomposed_classifier_gives_the_same_gradients():
-    """Ten classes, in bfloat16, for batches of any size."""
+    """Use ten classes in bfloat16, for batches of any size."""
     generator = torch.Generator().manual_seed(1)
     weight, bias = torch.randn(10, 40, generator=generator), torch.randn(10, generator=generator)
 
@@ -280,7 +281,7 @@ def test_a_step_that_depends_on_the_size_is_not_taken_for_others():
 
 
 def test_a_step_for_any_batch_is_found_again(tmp_path, monkeypatch):
-    """It is compiled once: the next run takes it from the compiler's cache."""
+    """Compile it once: the next run takes it from the compiler's cache."""
     from torch._dynamo.utils import counters  # here: it takes a second
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
@@ -314,7 +315,7 @@ def test_a_step_that_reads_values_is_refused():
 @pytest.mark.parametrize("shape", [(6, 4, 5, 3), (8, 4), (2, 4, 1, 1)])
 @pytest.mark.parametrize("training", [True, False])
 def test_decomposed_batch_norm_gives_the_same(shape, training):
-    """Of values far from zero, close to it, and all the same; also what a ReLU leaves of them."""
+    """Normalise values far from zero, close to it and all the same, also after a ReLU."""
     norm = nn.BatchNorm2d(4) if len(shape) == 4 else nn.BatchNorm1d(4)
     across = (1, 4, *[1] * (len(shape) - 2))
     where = torch.tensor([1000.0, -3.0, 0.0, 0.5]).view(across)
@@ -372,7 +373,7 @@ def test_a_model_keeps_its_buffers_in_place():
 
 
 def operators(without):
-    """What is left in the trace of a step in bfloat16 when these parts of `fast` are left out."""
+    """Return the operators in the trace of a step in bfloat16 when these parts of `fast` are left out."""
     shapes = {
         "stem": (8, 3, 3, 3),
         "deep": (8, 1, 3, 3),

@@ -1,5 +1,5 @@
-"""The bookkeeping of the graphs engine without a GPU: steps run at once instead of being replayed, so it must
-give the loop's very bits. What a GPU makes of it is tested in tests/gpu."""
+"""The bookkeeping of the graphs engine without a GPU. Steps run at once instead of being replayed, so the
+bits must be the loop's. tests/gpu tests the engine on a GPU."""
 
 from dataclasses import replace
 
@@ -30,7 +30,8 @@ def trial_of(federation, model="mlp-small", **more) -> Trial:
 
 
 def assert_same(trial, method, slots=(0,)) -> None:
-    """The same bits as the loop, with so many slots each; 0: as many as suit."""
+    """Check that the graphs engine gives the bits of the loop with these numbers of slots; 0: as many as it
+    chooses."""
     one = train(replace(trial, engine="loop"), method)
     for number in slots:
         assert_equal(one, train(replace(trial, engine="graphs", workers=number), method))
@@ -79,7 +80,7 @@ def test_inputs_that_do_not_fit_are_fed_piece_by_piece(skewed, monkeypatch):
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_the_same_clients_can_be_trained_again(skewed, monkeypatch, fits):
-    """As in a retry: with and without the next round's inputs having been made meanwhile."""
+    """Train as in a retry, with and without inputs for the next round that were made meanwhile."""
     if not fits:
         monkeypatch.setattr(prefetch, "MOST_BYTES", 1)
     trial, method = trial_of(skewed), METHODS["fedavg"]()
@@ -102,7 +103,7 @@ def test_a_round_can_be_stepped_twice_from_one_state(skewed):
 
 
 def test_inputs_for_the_next_round_are_those_of_who_trains_in_it(skewed):
-    """Who was announced, and somebody else."""
+    """Let the announced clients train next, and others."""
     trial, method = trial_of(skewed), METHODS["fedavg"]()
     loop, graphs = (engines.start(replace(trial, engine=name)) for name in ("loop", "graphs"))
     for round in (0, 1, 0, 2, 2, 1):

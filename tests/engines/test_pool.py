@@ -1,29 +1,19 @@
-"""The pool engine: what loop computes, by several processes, of which none outlives its owner."""
+"""The pool engine: what the loop computes, in several processes, none of which outlives its owner."""
 
 from __future__ import annotations
 
-import gc
 import math
 import multiprocessing
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from federations import short_method, split
-from pools import eager_pool
-from processes import alive, children
+from pools import assert_same, eager_pool, pictures_trial, pooled
 from unskew import Method, UserError, engines, train
 from unskew.data.augment import Augment
-from unskew.data.dataset import Dataset, Split
 from unskew.engines.cpu import pool
 from unskew.engines.cpu.pool import Pool, available
 from unskew.engines.cpu.traced_step import StepTracer
@@ -33,7 +23,7 @@ from unskew.method import plain_loss
 from unskew.methods import METHODS
 from unskew.result import Result
 from unskew.rounds import initial_state, run_round
-from unskew.trial import Budget, Evaluation, Trial
+from unskew.trial import Budget, Trial
 from unskew.types import Memory
 
 pytestmark = pytest.mark.skipif(not available(), reason="the pool engine needs Linux")
@@ -41,62 +31,13 @@ pytestmark = pytest.mark.skipif(not available(), reason="the pool engine needs L
 
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch):
-    """Steps are traced as soon as can be, however short the runs of these tests are."""
+    """Trace steps as soon as possible, because the runs of these tests are short."""
     monkeypatch.setitem(engines.ENGINES, "pool", engines.EngineType(eager_pool, pool.check))
-
-
-def normed() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 3),
-        nn.BatchNorm2d(6),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Dropout(0.1),
-        nn.Linear(54, 4),
-    )
 
 
 @pytest.fixture(scope="module")
 def trial() -> Trial:
-    """Unequal clients over four classes of small pictures; one has one sample, one has none."""
-    rng = np.random.default_rng(0)
-    prototypes = rng.integers(0, 200, (4, 1, 8, 8))
-
-    def pictures(n: int) -> Split:
-        labels = rng.integers(0, 4, n)
-        noisy = prototypes[labels] + rng.integers(0, 56, (n, 1, 8, 8))
-        return Split(torch.from_numpy(noisy.astype(np.uint8)), torch.from_numpy(labels))
-
-    dataset = Dataset("pictures", pictures(80), pictures(50), ("a", "b", "c", "d"))
-    rows = np.split(np.arange(80), [30, 31, 31, 52, 60])
-    return Trial(
-        split(dataset, *rows),
-        normed,
-        budget=Budget(rounds=2, epochs=2, batch_size=8, lr=0.05),
-        evaluation=Evaluation(batch_size=16),
-        device="cpu",
-        engine="loop",
-    )
-
-
-def pooled(trial: Trial, workers: int = 2) -> Trial:
-    return replace(trial, engine="pool", workers=workers)
-
-
-def assert_same(one: object, other: object) -> None:
-    """Bit for bit, through dictionaries and lists."""
-    if isinstance(one, dict):
-        assert isinstance(other, dict)
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            assert_same(value, other[name])
-    elif isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype
-        assert one.stride() == other.stride()
-        assert torch.equal(one, other)
-    else:
-        np.testing.assert_array_equal(one, other)
+    return pictures_trial()
 
 
 def assert_same_run(one: Result, other: Result) -> None:
@@ -186,7 +127,8 @@ def test_the_conditions_of_a_trial_reach_the_workers(trial, change):
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_steps_of_adam_are_replayed_with_other_rates_and_counts(trial, optimizer):
-    """Bias corrections follow the steps taken, rates the schedule: neither is part of a trace."""
+    """Check that a trace holds neither bias corrections, which depend on the steps taken, nor learning
+    rates."""
     settings = {"rounds": 4, "steps": 12, "batch_size": 8, "lr": 0.01, "weight_decay": 0.1}
     trial = replace(trial, budget=Budget(**settings, optimizer=optimizer, schedule="cosine"))
     method, pool = Method(), Pool(pooled(trial), StepTracer(after=2, comparisons=1))
@@ -200,7 +142,7 @@ def test_steps_of_adam_are_replayed_with_other_rates_and_counts(trial, optimizer
 
 
 def test_cohorts_with_nothing_to_share_out(trial):
-    """One client, or none that holds anything."""
+    """Train a cohort of one client, and one of clients without data."""
     dataset = trial.federation.dataset
     for rows in ([range(20)], [range(20), []], [[], []]):
         alone = replace(trial, federation=split(dataset, *rows))
@@ -208,7 +150,7 @@ def test_cohorts_with_nothing_to_share_out(trial):
 
 
 def test_tensors_of_every_kind_come_back_as_they_were(trial):
-    """In layout too, and larger from round to round."""
+    """Check their layout too, and that they may be larger from round to round."""
 
     def update(scope, end):
         weight = end.weights.params["0.weight"]
@@ -269,7 +211,7 @@ def test_steps_are_traced_and_replayed(trial):
     ids=["float", "tolist", "numpy", "asarray"],
 )
 def test_a_loss_that_looks_at_its_values_is_not_replayed(trial, read):
-    """The branches differ late in the run, when a trace has agreed with all that was compared."""
+    """Let the branches differ late in the run, after a trace has agreed in all comparisons."""
     trial = replace(trial, budget=trial.budget.model_copy(update={"rounds": 6}))
 
     def moody(view):
@@ -288,7 +230,7 @@ def everyone(trial: Trial) -> list[Job]:
 
 
 def switched(switch):
-    """A method that depends on something that no tracer can see: memory of several processes."""
+    """Return a method that depends on something that no tracer can see: memory shared between processes."""
     return Method(loss=lambda view: plain_loss(view) * (2 if switch.value else 1))
 
 
@@ -333,13 +275,13 @@ def test_weights_that_are_not_numbers_are_no_difference(trial):
 def test_another_pytorch_means_slower_steps_and_one_warning(trial, name, monkeypatch):
     expected = train(trial)
     monkeypatch.delattr(torch._C, name)
-    with pytest.warns(RuntimeWarning, match=f"steps are not traced.*{name}") as told:
+    with pytest.warns(RuntimeWarning, match=f"steps are not traced.*{name}") as warned:
         assert_same_run(expected, train(pooled(trial)))
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 def test_a_loss_that_remembers_is_not_replayed(trial):
-    """Against the rules, but no reason for wrong results."""
+    """Break the rules for losses, which must not lead to wrong results."""
 
     def forgetful():
         first = {}
@@ -373,203 +315,3 @@ def test_several_engines_side_by_side(trial):
         states = [run_round(trial, method, *each)[0] for each in zip(engines, states, strict=True)]
         del engines[0], states[0]  # while workers of the others, forked later, have a copy of all it had
     assert_same(*(state.server.weights.params for state in states))
-
-
-# What goes wrong
-
-
-@pytest.fixture
-def alone() -> None:
-    """No worker is left of an engine in an earlier test that only the garbage collector can end."""
-    gc.collect()
-
-
-def until(condition) -> bool:
-    """Whether it comes true within a time that only a broken program takes."""
-    for _ in range(1000):
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def in_workers(what):
-    """A loss that does something in every process but this one."""
-    here = os.getpid()
-
-    def loss(view):
-        if os.getpid() != here:
-            what()
-        return plain_loss(view)
-
-    return Method(loss=loss)
-
-
-def test_a_wrong_input_is_told_as_it_is(trial, alone):
-    def refuse():
-        raise UserError("no such thing: take another.")
-
-    with pytest.raises(UserError, match=r"^no such thing: take another\.$"):
-        train(pooled(trial), in_workers(refuse))
-    assert not children(os.getpid())
-
-
-def test_another_error_tells_where_it_was_raised(trial):
-    def stumble():
-        return [][1]
-
-    with pytest.raises(IndexError, match="list index out of range") as caught:
-        train(pooled(trial), in_workers(stumble))
-    assert "in stumble" in caught.value.__notes__[0]
-    assert "Client 0 failed in round 1, stage 'train'." in caught.value.__notes__
-
-
-def test_an_engine_goes_on_after_an_error_in_a_step(trial, alone):
-    here, broken = os.getpid(), multiprocessing.Value("i", 1)
-
-    def loss(view):
-        if os.getpid() != here and broken.value:
-            raise IndexError
-        return plain_loss(view)
-
-    engine, method = eager_pool(replace(trial, workers=2)), Method(loss=loss)
-    state = initial_state(method, engine.initial)
-    with pytest.raises(IndexError):
-        run_round(trial, method, engine, state)
-    workers = children(here)
-    broken.value = 0
-    after, _ = run_round(trial, method, engine, state)
-    expected, _ = run_round(trial, Method(), Loop(trial), state)
-    assert_same(after.server.weights.params, expected.server.weights.params)
-    assert children(here) == workers
-    engine.close()
-    assert not children(here)
-
-
-def test_an_error_that_no_message_can_carry(trial):
-    class StrangeError(Exception):
-        pass
-
-    def stumble():
-        raise StrangeError("of this function alone")
-
-    with pytest.raises(RuntimeError, match="StrangeError: of this function alone") as caught:
-        train(pooled(trial), in_workers(stumble))
-    assert "in stumble" in caught.value.__notes__[0]
-    assert "Client 0 failed in round 1, stage 'train'." in caught.value.__notes__
-
-
-def test_killed_workers_are_told_in_a_sentence_and_the_engine_goes_on(trial, alone):
-    engine = eager_pool(replace(trial, workers=2))
-    method = in_workers(lambda: os.kill(os.getpid(), signal.SIGKILL))
-    state = initial_state(method, engine.initial)
-    sentence = (
-        r"^round 1 stopped with 0 usable updates, .*client 0, stage 'train' \(a worker process was ended"
-    )
-    with pytest.raises(
-        UserError, match=sentence + " by SIGKILL twice, .*use fewer --workers, or --engine loop"
-    ):
-        run_round(trial, method, engine, state)
-    after, _ = run_round(trial, Method(), engine, state)
-    expected, _ = run_round(trial, Method(), Loop(trial), state)
-    assert_same(after.server.weights.params, expected.server.weights.params)
-    engine.close()
-    assert not children(os.getpid())
-
-
-def test_workers_killed_between_rounds_cost_nothing(trial, alone):
-    engine, method = eager_pool(replace(trial, workers=2)), Method()
-    states = []
-    for each in (engine, Loop(trial)):
-        state, _ = run_round(trial, method, each, initial_state(method, each.initial))
-        for pid in children(os.getpid()):
-            os.kill(pid, signal.SIGKILL)
-        state, round = run_round(trial, method, each, state)
-        assert round.test is not None
-        assert not round.faults
-        states.append(state)
-    assert_same(*(state.server.weights.params for state in states))
-
-
-def test_a_test_that_kills_its_workers_is_told_in_a_sentence(trial, monkeypatch):
-    engine, here = eager_pool(replace(trial, workers=2)), os.getpid()
-    totals = engine.local.evaluators["test"].batch_totals
-
-    def deadly(weights, batch):
-        if batch == 1 and os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return totals(weights, batch)
-
-    monkeypatch.setattr(engine.local.evaluators["test"], "batch_totals", deadly)
-    with pytest.raises(UserError, match=r"^a worker process was ended by SIGKILL twice"):
-        run_round(trial, Method(), engine, initial_state(Method(), engine.initial))
-
-
-def test_workers_end_with_their_engine(trial, alone):
-    engine = eager_pool(replace(trial, workers=2))
-    run_round(trial, Method(), engine, initial_state(Method(), engine.initial))
-    mine = children(os.getpid())
-    assert len(mine) == 2
-    del engine
-    assert not alive(mine)
-
-
-def test_a_gpu_is_left_to_other_engines(trial, monkeypatch):
-    monkeypatch.setattr(Trial, "pick_device", lambda self: torch.device("meta"))
-    with pytest.raises(UserError, match="--device cpu"):
-        engines.choose(replace(trial, engine="pool"))
-
-
-def test_a_daemon_of_multiprocessing_runs_the_loop(trial):
-    """Python forbids it to have processes of its own."""
-    fork = multiprocessing.get_context("fork")
-    ours, theirs = fork.Pipe()
-    process = fork.Process(
-        target=lambda: theirs.send(engines.choose(replace(trial, engine="auto"))), daemon=True
-    )
-    process.start()
-    assert ours.poll(60)
-    assert ours.recv() == "loop"
-    process.join()
-
-
-def test_a_system_without_fork_is_told_of_loop(trial, monkeypatch):
-    monkeypatch.delattr(os, "memfd_create")
-    with pytest.raises(UserError, match="--engine loop"):
-        engines.choose(replace(trial, engine="pool"))
-
-
-SLOW = """
-    import time
-    import unskew
-    from unskew.method import plain_loss
-
-    def slow(view):
-        time.sleep(60)
-        return plain_loss(view)
-
-    federation = unskew.federate(unskew.load("digits"), "iid", clients=4, seed=1)
-    trial = unskew.Trial(federation, "logistic", engine="pool", workers=2, device="cpu")
-    unskew.train(trial, unskew.Method(loss=slow))
-"""
-
-
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_is_left_behind(end):
-    """While workers are in the middle of a long step. Ctrl-C goes to all processes of a terminal."""
-    program = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SLOW)],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert until(lambda: len(children(program.pid)) == 2)
-    workers = children(program.pid)
-    if end == signal.SIGINT:
-        os.killpg(program.pid, end)
-    else:
-        os.kill(program.pid, end)
-    _, told = program.communicate(timeout=60)
-    assert program.returncode == -end
-    assert ("KeyboardInterrupt" in told) == (end == signal.SIGINT)
-    assert until(lambda: not alive(workers))

@@ -39,7 +39,7 @@ BUDGET = Budget(rounds=2, epochs=1, lr=0.05)
 
 @pytest.fixture(scope="module")
 def cluster():
-    """The address of three CPUs on two nodes, which ask for a token."""
+    """Yield the address of a cluster of three CPUs on two nodes, which ask for a token."""
     with running(["--num-cpus=2"], ["--num-cpus=1"], token=64 * "7", CPU=3) as address:
         yield address
 
@@ -51,14 +51,14 @@ def trial(skewed) -> Trial:
 
 @pytest.fixture(scope="module")
 def fleet(cluster, skewed):
-    """An engine that keeps the workers which the tests' own share, from its first clients on."""
+    """Return an engine whose workers the engines of the tests share, after it has started them."""
     engine = start(Trial(skewed, "mlp", engine="ray", workers=2))
     engine.fit(Method(), engine.initial, {}, [job(skewed, 0), job(skewed, 1)])
     return engine
 
 
 def job(federation, client: int) -> Job:
-    """A client's first round, on all its samples."""
+    """Return the job of a client's first round, on all its samples."""
     return Job(Task(client, 0, federation.holding(client)))
 
 
@@ -119,7 +119,7 @@ def test_models_and_clients_state_travel(kind, trial, fleet):
 
 
 class HalfFrozen(nn.Module):
-    """Its first layer is never trained, and drawn anew in every process."""
+    """A network whose first layer is never trained, and drawn anew in every process."""
 
     def __init__(self):
         super().__init__()
@@ -139,7 +139,7 @@ def test_frozen_parameters_are_those_of_this_process(trial, fleet):
 
 @needs_ray
 def test_a_client_trains_on_the_samples_of_its_job(trial, fleet):
-    """Which need not be those that it holds in the federation."""
+    """Give it others than those that it holds in the federation."""
     federation = trial.federation
     rows = federation.partition.indices[0]
     jobs = [Job(Task(0, 0, holding_of(federation.dataset, mine))) for mine in (rows, rows[::2])]
@@ -178,7 +178,7 @@ def test_a_method_in_a_file_travels_with_what_it_imports(trial, fleet, tmp_path,
 
 @needs_ray
 def test_what_is_installed_in_a_folder_of_its_own_goes_by_name(tmp_path, monkeypatch):
-    """As with pip install --target, where Ray itself may lie."""
+    """Use a folder such as that of pip install --target, where Ray itself may be."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "aside.py").write_text("def said(value):\n    return 'in the code'\n")
     said = importlib.import_module("aside").said
@@ -268,7 +268,7 @@ def dies(params, kept, reported):
     ],
 )
 def test_a_bad_client_is_left_out(how, kind, trial, fleet):
-    """And the others get on as in the loop, where it takes no part."""
+    """Check that the others train as in the loop without that client."""
     bad, counts = 3, trial.federation.counts[3]
     trial = replace(trial, budget=BUDGET.model_copy(update={"rounds": 1}))
 
@@ -297,7 +297,7 @@ def test_a_bad_client_is_left_out(how, kind, trial, fleet):
 
 @needs_ray
 def test_of_several_clients_in_one_worker_the_one_that_kills_it_is_left_out(trial, fleet, monkeypatch):
-    """As on a GPU, where a worker trains its clients side by side."""
+    """Send several clients to one worker at once, as to a worker with a GPU."""
 
     def loss(view):
         if torch.equal(view.scope.counts, counts):
@@ -377,14 +377,14 @@ def test_cells_of_a_paper_run_side_by_side_with_the_same_numbers(unskew, fleet):
         "1,2",
     ]
     ask += ["--rounds", "1", "--fraction", "0.02", "--workers", "2", "--quiet", "--json"]
-    told = []
+    found = []
     for engine in ("loop", "ray"):
         answer = unskew(*ask, "--engine", engine, "--out", f"by-{engine}")
         assert answer.code == 0, answer.err
         cells = json.loads(answer.out.splitlines()[-1])["cells"]
-        told.append([(cell["cell"], cell["seeds"], cell["measures"]) for cell in cells])
-    assert told[0] == told[1]
-    assert [seeds for _, seeds, _ in told[1]] == [[1, 2], [1, 2]]
+        found.append([(cell["cell"], cell["seeds"], cell["measures"]) for cell in cells])
+    assert found[0] == found[1]
+    assert [seeds for _, seeds, _ in found[1]] == [[1, 2], [1, 2]]
 
 
 @needs_ray
@@ -403,8 +403,8 @@ def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
     }
     for engine, answer in answers.items():
         assert answer.code == 0, answer.err
-        told = answer.out.splitlines()[-1]  # on a busy machine Ray has something to say before
-        assert json.loads(told) == json.loads((tmp_path / f"by-{engine}/compare.json").read_text())
+        last_line = answer.out.splitlines()[-1]  # on a busy machine Ray has something to say before
+        assert json.loads(last_line) == json.loads((tmp_path / f"by-{engine}/compare.json").read_text())
 
     def files(engine):
         found = {}
@@ -416,9 +416,9 @@ def test_compare_writes_the_same_folders_side_by_side(unskew, fleet, tmp_path):
                 name = path.relative_to(tmp_path / f"by-{engine}")
                 found[name] = [line for line in lines if isinstance(line, dict) or b'seconds"' not in line]
                 if path.name == "summary.json":
-                    told = json.loads(path.read_text().replace(f"by-{engine}", ""))
+                    written = json.loads(path.read_text().replace(f"by-{engine}", ""))
                     found[name] = {
-                        key: told[key] for key in told.keys() - {"seconds", "probe_seconds", "time"}
+                        key: written[key] for key in written.keys() - {"seconds", "probe_seconds", "time"}
                     }
         return found
 
@@ -468,9 +468,9 @@ def test_a_cell_that_fails_says_why(unskew, fleet, tmp_path):
     assert answer.code == 2
     assert "the method's loss has shape" in answer.err
     assert answer.err.count("\n") == 1
-    told = json.loads((tmp_path / "out/compare.json").read_text())
-    assert [run["method"] for run in told["runs"]] == ["fedavg"]
-    assert [run["method"] for run in told["failed"]] == ["flat.py"]
+    found = json.loads((tmp_path / "out/compare.json").read_text())
+    assert [run["method"] for run in found["runs"]] == ["fedavg"]
+    assert [run["method"] for run in found["failed"]] == ["flat.py"]
     assert (tmp_path / "out/flat.py-seed1/error.json").exists()
 
 
@@ -497,9 +497,9 @@ def test_a_method_that_cannot_be_sent_does_not_stop_the_others(unskew, fleet, tm
     answer = unskew("compare", "fedavg", "locked.py", *flags)
     assert answer.code == 2
     assert "1 of 2 runs failed" in answer.err
-    told = json.loads((tmp_path / "out/compare.json").read_text())
-    assert [run["method"] for run in told["runs"]] == ["fedavg"]
-    assert [run["method"] for run in told["failed"]] == ["locked.py"]
+    found = json.loads((tmp_path / "out/compare.json").read_text())
+    assert [run["method"] for run in found["runs"]] == ["fedavg"]
+    assert [run["method"] for run in found["failed"]] == ["locked.py"]
     failed = json.loads((tmp_path / "out/locked.py-seed1/error.json").read_text())
     assert "cannot be sent to another machine" in failed["error"]
 
@@ -534,7 +534,7 @@ def test_a_run_that_is_interrupted_holds_no_cpu(fleet, tmp_path):
 
 @needs_ray
 def test_engines_that_may_have_more_or_fewer_workers_share_them(trial, fleet, tmp_path):
-    """No engine waits for a CPU that another one holds and does not use."""
+    """Check that no engine waits for a CPU that another one holds and does not use."""
     path = tmp_path / "who"
 
     def loss(view):
@@ -553,7 +553,7 @@ def test_engines_that_may_have_more_or_fewer_workers_share_them(trial, fleet, tm
 
 @needs_ray
 def test_idle_workers_go_where_others_need_their_cpus(trial, fleet):
-    """A trial of two threads needs two CPUs of one machine, which workers of one thread hold here."""
+    """Train with two threads, which need two CPUs of a machine that workers of one thread hold."""
     wide = start(replace(trial, threads=2, workers=1))
     for engine in (wide, fleet):
         done = engine.fit(Method(), engine.initial, {}, [job(trial.federation, 0)])

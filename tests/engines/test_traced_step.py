@@ -1,4 +1,4 @@
-"""Traced steps: what a trace may reorder, what it must not miss, and that no bit changes by it."""
+"""Traced steps: what a trace may reorder, what it must not miss, and that it changes no bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unskew.engines.cpu.trace import Trace, self_check
 
 
 class Skipping(nn.Module):
-    """Looks at a ReLU's output beside the pooling."""
+    """A network that uses a ReLU's output both in a max pooling and elsewhere."""
 
     def forward(self, x: Tensor) -> Tensor:
         active = x.relu()
@@ -36,7 +36,7 @@ def network(*middle: nn.Module) -> nn.Module:
 
 
 def traced(model: nn.Module) -> Trace:
-    """A trace that has been compared with ordinary steps."""
+    """Return a trace that has been compared with ordinary steps."""
     x, y = torch.randn(6, 1, 10, 10), torch.tensor([0, 1, 2, 0, 1, 2])
     x[0], x[1] = -1e3, 0.0  # windows without anything positive, and windows of one value
     x = x.to(memory_format=torch.channels_last)
@@ -115,7 +115,7 @@ def test_a_relu_that_others_depend_on_stays(middle):
 
 
 def program(extra, *roots: object):
-    """The program of a step whose loss is multiplied by what a function of it returns."""
+    """Return the program of a step whose loss is multiplied by what a function of it returns."""
     x, weight = torch.linspace(-1, 1, 12).reshape(4, 3), torch.ones(3, 1)
 
     def step() -> Tensor:
@@ -154,7 +154,7 @@ def by_pointer(t: Tensor) -> float:
 
 
 def by_extension(t: Tensor) -> float:
-    """A function in the manner of PyTorch's own that returns a number."""
+    """Return a number from a function that is overridden as PyTorch's own functions are."""
     if torch.overrides.has_torch_function((t,)):
         return torch.overrides.handle_torch_function(by_extension, (t,), t)
     return 1.0

@@ -1,4 +1,4 @@
-"""Worker processes: answers and errors as values, and what is left of them when one is lost."""
+"""Worker processes: their answers, their errors, and what happens when one of them dies."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from unskew.data.dataset import Dataset, Split
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without a GPU one test of each file stays, which says why it is skipped: to skip a thousand takes
-    seconds."""
+    """Deselect all tests but one of each file if there is no GPU. That one says why it is skipped; to skip a
+    thousand tests takes seconds."""
     if torch.cuda.is_available():
         return
     here = Path(__file__).parent
@@ -22,7 +22,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def images():
-    """Small colour images, skewed among five clients, none of which holds whole batches only."""
+    """Return a federation of small colour images, skewed among five clients, each of which has partial
+    batches."""
     rng = np.random.default_rng(0)
     means = rng.integers(0, 256, (4, 3, 32, 32))
 

@@ -1,5 +1,5 @@
-"""Every method on a GPU in every precision, with and without `fast`, on models whose gradients come in
-layouts of all kinds; batches of other sizes included."""
+"""Every method on a GPU in every precision, with and without `fast`, on models whose gradients have layouts
+of all kinds, and with partial batches."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ class Standardised(nn.Module):
 
 
 def standardised_model() -> nn.Module:
-    """A network of one's own, with parametrised weights."""
+    """Return a user's own network, with parametrised weights."""
     layers = [nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, stride=2), nn.Conv2d(16, 32, 1)]
     for layer in layers:
         parametrize.register_parametrization(layer, "weight", Standardised())
@@ -61,7 +61,7 @@ def test_every_method_trains(images, monkeypatch, name, model, precision):
 @pytest.mark.parametrize("model", ["cnn", "own"])
 @pytest.mark.parametrize("name", ["fedvls", "feddyn", "fedsam", "scaffold"])
 def test_methods_of_every_kind_are_compiled(images, monkeypatch, name, model, precision):
-    """Partial batches too."""
+    """Compile steps on partial batches too."""
     monkeypatch.setattr(captured_step, "MEASURED_ROUNDS", 0)
     monkeypatch.setattr(captured_step, "worth_compiling", lambda seconds, takes: True)
     result = train(replace(trial_of(images, model, precision), fast=True), METHODS[name]())

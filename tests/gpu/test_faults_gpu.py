@@ -1,4 +1,4 @@
-"""A bad client on a GPU, where rounds begin before the numbers of those before have arrived."""
+"""A bad client on a GPU, where a round begins before the numbers of the round before have arrived."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ def bad_client(trial: Trial) -> int:
 
 
 def breaking(trial: Trial, how, rounds) -> Method:
-    """A method by which one client breaks its model, or fails, after its last step in some rounds."""
+    """Return a method by which one client breaks its model, or fails, after its last step in some rounds."""
     counts = trial.federation.counts[bad_client(trial)]
     rates = [trial.budget.lr_at(round) for round in rounds]
 
@@ -55,7 +55,7 @@ def no_memory(params):
 
 
 def without(trial, method, rounds):
-    """The last state when the client takes no part in some rounds."""
+    """Return the last state if the client takes no part in some rounds."""
     engine, bad = engines.start(trial), bad_client(trial)
 
     def sampler(trial, round):
@@ -79,10 +79,10 @@ def assert_same(trial, method, result, rounds) -> None:
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "fedadam"])
 @pytest.mark.parametrize("rounds", [[0], [1, 2], [3], [0, 1, 2, 3]], ids=str)
 def test_training_goes_back_and_on_without_the_client(trial, name, rounds):
-    method, told = METHODS[name]() + breaking(trial, nan, rounds), []
-    result = train(trial, method, on_round=told.append)
-    assert [round.number for round in told] == [1, 2, 3, 4]
-    assert [round.number - 1 for round in told if round.faults] == rounds
+    method, rounds_seen = METHODS[name]() + breaking(trial, nan, rounds), []
+    result = train(trial, method, on_round=rounds_seen.append)
+    assert [round.number for round in rounds_seen] == [1, 2, 3, 4]
+    assert [round.number - 1 for round in rounds_seen if round.faults] == rounds
     assert_same(trial, method, result, rounds)
 
 

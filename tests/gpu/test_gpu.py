@@ -1,4 +1,4 @@
-"""What only a CUDA GPU can show: `make test-gpu` runs these and nothing else."""
+"""Tests that need a CUDA GPU: `make test-gpu` runs only the tests of this folder."""
 
 import gc
 from dataclasses import replace
@@ -43,7 +43,7 @@ def assert_close(trial, method, **tolerance) -> None:
 
 
 def assert_fast_stays_close(trial) -> None:
-    """One round of few steps: rounding grows with every one."""
+    """Check one round of few steps, because rounding errors grow with every step."""
     trial = replace(trial, budget=Budget(rounds=1, epochs=1, batch_size=16, lr=0.01))
     start = flat(weights_of(trial.build()))
     plain, fast = (
@@ -57,7 +57,7 @@ def assert_fast_stays_close(trial) -> None:
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize(("fast", "statistics"), [(False, "average"), (False, "batch"), (True, "average")])
 def test_what_is_answered_on_the_samples_of_sites_equals_the_loop(fast, statistics):
-    """Also where test samples are mixed before they become batches, and where the test is compiled."""
+    """Cover test samples that are shuffled before they become batches, and compiled tests."""
     rng = np.random.default_rng(0)
     rows, labels = rng.normal(size=(900, 5)), np.arange(900) % 4
     owned = from_arrays(rows, labels, owners=np.arange(900) // 300)
@@ -137,7 +137,8 @@ def test_clients_drawn_when_they_are_needed_equal_the_loop():
 
 
 def test_every_round_is_timed_by_itself(images):
-    """The host learns of a round's end when it has given out the next, or at once after the last."""
+    """Cover that the host notices a round's end only after it has started the next one, except in the
+    last."""
     result = train(trial_of(images, "resnet8", engine="graphs"), METHODS["fedavg"]())
     times = [round.seconds for round in result.rounds]
     assert all(time > 0 for time in times)
@@ -179,7 +180,7 @@ def test_budgets_of_every_kind_equal_the_loop(images, budget, model, precision):
 
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_the_fused_kernel_of_adam_does_the_same(decoupled):
-    """On parameters of both layouts, with a rate that changes."""
+    """Update parameters of both layouts, with a learning rate that changes."""
     generator = torch.Generator("cuda").manual_seed(1)
     shapes = {"image": (8, 4, 3, 3), "matrix": (5, 3), "number": ()}
     start = {name: torch.randn(shape, generator=generator, device="cuda") for name, shape in shapes.items()}
@@ -202,7 +203,7 @@ def test_the_fused_kernel_of_adam_does_the_same(decoupled):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_adam_is_compiled_and_stays_close(images, optimizer, precision):
-    """Of two rounds, the second with another learning rate under the same captured step."""
+    """Train two rounds, the second with another learning rate in the same captured step."""
     settings = {"rounds": 2, "epochs": 1, "batch_size": 16, "lr": 0.001, "weight_decay": 0.1}
     budget = Budget(**settings, optimizer=optimizer, schedule="exponential:0.5")
     trial = replace(trial_of(images, "cnn", engine="graphs", precision=precision), budget=budget)
@@ -264,7 +265,7 @@ def test_compiled_depthwise_convolutions_have_their_gradients(channels, size, st
 
 
 def test_a_gpu_makes_the_pictures_of_a_cpu():
-    """But for pixels whose interpolation ends halfway between two values."""
+    """Allow for pixels whose interpolated value lies halfway between two numbers."""
     augment = Augment.parse("crop:4,flip,rotate:15,autoaugment,cutout:8")
     generator = torch.Generator().manual_seed(1)
     x = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8, generator=generator)

@@ -50,7 +50,7 @@ def test_adapters_inside_the_standardisation_equal_the_loop(images, precision):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("network", [NETWORKS[n] for n in (0, 1, 2, 4)], ids=" ".join)
 def test_compiled_steps_stay_close(images, network, precision):
-    """One round of few steps: rounding grows with every one."""
+    """Check one round of few steps, because rounding errors grow with every step."""
     trial = trial_of(images, network, precision=precision, engine="graphs")
     trial = replace(trial, budget=Budget(rounds=1, epochs=1, batch_size=16, lr=0.001))
     start = flat(weights_of(trial.build()))

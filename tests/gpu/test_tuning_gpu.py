@@ -69,7 +69,7 @@ def test_training_starts_from_given_weights(images):
 
 
 def test_tests_use_the_frozen_statistics(images):
-    """A BatchNorm in a frozen part is tested and trained with the statistics that it came with."""
+    """Test and train a BatchNorm in a frozen part with the statistics that it came with."""
     first = train(Trial(images, "resnet8", budget=Budget(rounds=2, epochs=1, batch_size=16), device="cuda"))
     start = first.weights.params | first.weights.buffers
     trial = Trial(

@@ -1,4 +1,4 @@
-"""Rounds chosen by validation on a GPU, whose engine has begun the next round before it knows."""
+"""Rounds chosen by validation on a GPU, where the next round has begun before the choice is known."""
 
 from dataclasses import replace
 
@@ -78,7 +78,7 @@ def test_a_run_goes_on_with_the_same_choice(images, tmp_path, name, precision):
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 def test_a_compiled_test_validates_too(images):
-    """Enough tests that compiling them may pay."""
+    """Run so many tests that compiling them may save time."""
     trial = validated(images, "cnn", engine="graphs", fast=True)
     result = train(replace(trial, stop=Stop()), methods.fedavg())
     assert all(r.validation.confusion.sum() == result.validation.samples for r in result.rounds)

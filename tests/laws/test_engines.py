@@ -31,7 +31,7 @@ def train_by(name: str, engine: str) -> Result:
 
 @pytest.fixture(scope="module", params=METHODS)
 def name(request):
-    """Return each method in turn, so that it runs on all engines before the next method."""
+    """Return each method in turn, so that all engines run it before the next method."""
     return request.param
 
 
@@ -68,8 +68,8 @@ def test_graphs_gives_the_bits_of_the_loop(name, by_loop, monkeypatch):
 
 
 def test_methods_give_the_same_bits_in_a_fresh_process():
-    """Compare one client after another in this process with four workers in another, which draws its own
-    order of Python's sets. Without names `benchmarks.hashes` tries all methods."""
+    """Compare the loop here with four workers there. Each process has another order of Python's sets.
+    `benchmarks.hashes` without names compares all methods."""
     some = ["balancefl", "fedconcat", "moon", "pkd", "scaffold"]
     ask = ["--trials", "hard", "--engine", "pool", "--workers", "4", "--methods", *some]
     there = subprocess.Popen(

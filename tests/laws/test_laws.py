@@ -1,4 +1,4 @@
-"""Every method, held to the same laws."""
+"""The laws that every method has to keep."""
 
 import pytest
 

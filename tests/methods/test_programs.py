@@ -225,9 +225,9 @@ def test_a_killed_pkd_goes_on_in_its_last_stage(options, skewed, monkeypatch, tm
     trained = []
 
     class Watched(Loop):
-        def fit(self, method, anchor, shared, jobs, upcoming=()):
+        def fit(self, method, sent, shared, jobs, upcoming=()):
             trained.append(self.trial.federation.dataset.name)
-            return super().fit(method, anchor, shared, jobs, upcoming)
+            return super().fit(method, sent, shared, jobs, upcoming)
 
     monkeypatch.setitem(engines.ENGINES, "loop", engines.EngineType(Watched))
     told = []

@@ -29,7 +29,7 @@ from unskew.types import Query, Tensors, View, Weights
 
 class Engine(Protocol):
     """Trains clients and tests models under one trial. Results may still be computing: tensors can be used
-    at once, `Pending.result()` waits."""
+    at once, `Pending.result()` waits for the value."""
 
     @property
     def initial(self) -> Weights:
@@ -37,49 +37,52 @@ class Engine(Protocol):
 
     @property
     def frozen(self) -> Tensors:
-        """The model's parameters that nobody trains, which are part of no `Weights`."""
+        """The frozen parameters and statistics of the model, which are not part of `Weights`."""
 
     @property
     def rounds_ahead(self) -> int:
         """How many rounds may begin before the numbers of the first have arrived."""
 
     def start_memory(self, method: Method, task: Task) -> Tensors:
-        """What a client keeps before the first round that it takes part in."""
+        """Return the memory with which a client begins the first round that it takes part in."""
 
     def fit(
         self,
         method: Method,
-        anchor: Weights,
+        sent: Weights,
         shared: Tensors,
         jobs: Iterable[Job],
         upcoming: Sequence[Task] = (),
     ) -> list[Outcome]:
-        """Train clients from a model: one outcome for each job, in their order. `upcoming` says who is likely
-        to train next, so that an engine may make their inputs meanwhile."""
+        """Train clients on the model that is sent to all of them, and return an outcome for each job, in the
+        order of the jobs. `upcoming` names the clients that are likely to train next, so that an engine may
+        prepare their inputs meanwhile."""
 
     def look(self, task: Task, weights: Weights) -> Iterator[View]:
-        """A pass of a model over a client's samples: evaluation mode, in order, without augmentation."""
+        """Yield a view of each batch of a client's samples under a model in evaluation mode, in order and
+        without augmentation."""
 
     def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
-        """The answers of clients to a question about their data, in the order of the jobs."""
+        """Return the answers of clients to a question about their data, in the order of the jobs."""
 
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
         """Test a model on the test set, or on the validation set."""
 
     def probability_scores(self, weights: Weights) -> ProbabilityScores | None:
-        """How good a model's probabilities are on the test set; None where nobody can tell. It waits."""
+        """Return how good a model's probabilities are on the test set, or None if they cannot be computed.
+        This waits for the device."""
 
     def fetch(self, tensors: Tensors) -> Pending[Tensors]:
-        """Send tensors of the device on their way to the host."""
+        """Start to copy tensors from the device to the host."""
 
     def start_timer(self) -> Callable[[], Pending[float]]:
         """Start a timer; the returned function stops it and gives the elapsed seconds of the device."""
 
     def deterministic(self) -> AbstractContextManager[None]:
-        """The settings under which the same work gives the same bits."""
+        """Return a context in which the same work gives the same bits."""
 
     def close(self) -> None:
-        """End what the engine has started; it starts again what it is asked for."""
+        """End what the engine has started, such as worker processes; later calls start it again."""
 
 
 def _runs_anywhere(trial: Trial) -> None:
@@ -92,7 +95,7 @@ class EngineType:
 
     start: Callable[[Trial], Engine]
     check: Callable[[Trial], object] = _runs_anywhere
-    """Raises a UserError where a trial cannot run on it."""
+    """Raises a UserError if a trial cannot run on it."""
 
 
 FLOWER = "flower"
@@ -111,9 +114,9 @@ ENGINES: dict[str, EngineType] = {
 
 
 def choose(trial: Trial) -> str:
-    """The name of the engine a trial runs on; a UserError where it cannot."""
+    """Return the name of the engine that a trial runs on, or refuse a trial that cannot run on its engine."""
     name = trial.engine
-    if name == FLOWER:  # whose clients may have a GPU where this machine has none
+    if name == FLOWER:  # its clients may have a GPU although this machine has none
         return name
     if trial.precision == "tf32" and trial.pick_device().type == "cpu":
         raise UserError("precision tf32 is for a GPU, and this is a CPU: use fp32 or bf16.")
@@ -126,7 +129,7 @@ def choose(trial: Trial) -> str:
 
 
 def compiles(trial: Trial) -> bool:
-    """Whether a trial's steps are compiled: it asks for it, and its engine does so on its device."""
+    """Say whether a trial's steps are compiled: if it asks for it and its engine does so on its device."""
     return trial.fast and trial.pick_device().type == "cuda" and choose(trial) != "loop"
 
 

@@ -1,4 +1,4 @@
-"""What every engine has on the machine that it was started on."""
+"""What all engines share: a trial's model, data and clients on one device, and the methods of an engine."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Local:
         self.evaluators = evaluators(trial, self.network, self.device)
 
     def deterministic(self) -> AbstractContextManager[None]:
-        """The settings under which the same work gives the same bits."""
+        """Return a context in which the same work gives the same bits."""
         return numerics.deterministic(self.device, self.trial.threads, tf32=self._tf32)
 
     def fastest(self) -> AbstractContextManager[None]:
-        """Return the settings of the fastest kernels, to be used within `deterministic`."""
+        """Return a context with the fastest kernels, to be used within `deterministic`."""
         return numerics.kernels(tf32=self._tf32, choice="fastest")
 
 
 class Base:
-    """What all engines do alike: they differ in how they train clients, and some in how they test models."""
+    """What all engines do alike. They differ in how they train clients, and some in how they test models."""
 
     rounds_ahead = 0
-    """How many rounds may begin before the numbers of the first have arrived."""
+    """How many rounds may begin before the numbers of the first of them have arrived."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial, self.local = trial, Local(trial)
@@ -58,11 +58,11 @@ class Base:
         self.frozen = self.local.network.frozen_tensors
 
     def deterministic(self) -> AbstractContextManager[None]:
-        """The settings under which the same work gives the same bits."""
+        """Return a context in which the same work gives the same bits."""
         return self.local.deterministic()
 
     def start_memory(self, method: Method, task: Task) -> Tensors:
-        """What a client keeps before the first round that it takes part in."""
+        """Return the memory with which a client begins the first round that it takes part in."""
         if method.memory.init is NO_MEMORY.init:
             return {}
         counts = upload(self.trial.counts_of(task.client, task.holding.counts), self.device)
@@ -76,22 +76,23 @@ class Base:
             return Pending.done(test.assessment(totals))
 
     def probability_scores(self, weights: Weights) -> ProbabilityScores | None:
-        """How good a model's probabilities are on the test set."""
+        """Return how good a model's probabilities are on the test set."""
         with self.deterministic():
             return self.local.evaluators["test"].probability_scores(weights)
 
     def look(self, task: Task, weights: Weights) -> Iterator[View]:
-        """A pass of a model over a client's samples: evaluation mode, in order, without augmentation."""
+        """Yield a view of each batch of a client's samples under a model in evaluation mode, in order and
+        without augmentation."""
         views = self.local.clients.look(task, weights)
         while True:
-            with self.deterministic():  # while it computes, and not while its caller does
+            with self.deterministic():  # only while it computes, not while the caller does
                 view = next(views, None)
             if view is None:
                 return
             yield view
 
     def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
-        """The answers of clients to a question about their data, in the order of the jobs."""
+        """Return the answers of clients to a question about their data, in the order of the jobs."""
         with self.deterministic():
             return [self._ask_one(query, weights, shared, job) for job in jobs]
 
@@ -109,7 +110,7 @@ class Base:
             raise
 
     def fetch(self, tensors: Tensors) -> Pending[Tensors]:
-        """Send tensors of the device on their way to the host."""
+        """Start to copy tensors from the device to the host."""
         copies = {name: download(value) for name, value in tensors.items()}
         arrived = current_event(self.device)
 
@@ -135,4 +136,4 @@ class Base:
         return stop
 
     def close(self) -> None:
-        """End what the engine has started, such as processes."""
+        """End what the engine has started, such as worker processes."""

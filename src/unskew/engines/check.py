@@ -1,5 +1,5 @@
-"""Whether what a client sends can be used: its form, which is known at once, and its values, which a
-device may still be working on."""
+"""Checks of whether the answer of a client can be used: its form, which is known at once, and its values,
+which a device may still be computing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from unskew.record import ClientStage, Fault
 from unskew.types import Params, Tensors, Weights
 
 ClientAnswer = tuple[Job, Fit]
-"""A client that trained, and what came of it."""
+"""The job of a client that trained, with the result."""
 
 
 def check_fit(job: Job, fit: Fit, sent: Weights, max_norm: float = 0.0) -> Fault | None:
-    """What is wrong with a client's answer to the model that it was sent; None where nothing is. It waits for
-    the device."""
+    """Return the fault of a client's answer to the model that it was sent, or None. This waits for the
+    device."""
     if fault := check_form(job, fit, sent):
         return fault
     check = ValueCheck([(job, fit)], sent, max_norm)
@@ -31,19 +31,18 @@ def check_fit(job: Job, fit: Fit, sent: Weights, max_norm: float = 0.0) -> Fault
 
 
 def check_form(job: Job, fit: Fit, sent: Weights) -> Fault | None:
-    """What is wrong with the names, shapes and types of a client's model; None where nothing is."""
-    received = job.received(sent)
-    wrong = _difference(received.params, fit.weights.params) or _difference(
-        received.buffers, fit.weights.buffers
-    )
+    """Return the fault in the names, shapes and types of a client's model and loss, or None."""
+    anchor = job.anchor(sent)
+    wrong = _difference(anchor.params, fit.weights.params)
+    wrong = wrong or _difference(anchor.buffers, fit.weights.buffers)
     if not wrong and fit.loss.shape:
         wrong = f"its loss has shape {list(fit.loss.shape)} and should be one number"
     return Fault(job.task.client, "update", "form", wrong) if wrong else None
 
 
 def check_reports(answers: Sequence[ClientAnswer]) -> list[Fault]:
-    """The clients that report other names, shapes or types than most of them do: there is nothing else to
-    compare a report with. Where as many report one as another, the first client is right."""
+    """Return a fault for each client that reports other names, shapes or types than most clients do: there is
+    nothing else to compare a report with. Of forms that are equally frequent the first client's is right."""
     forms = [_form(fit.reported) for _, fit in answers]
     usual = Counter(forms).most_common(1)[0][0] if forms else frozenset()
     return [
@@ -84,15 +83,16 @@ def _odd(form: ReportForm, usual: ReportForm) -> str:
 
 
 class ValueCheck:
-    """Whether the values of answers are finite, and how long their updates are."""
+    """Whether the values of answers are finite, and the norms of their updates."""
 
     def __init__(self, answers: Sequence[ClientAnswer], sent: Weights, max_norm: float = 0.0) -> None:
         self._clients, self._max_norm = [job.task.client for job, _ in answers], max_norm
         self._places: list[list[tuple[int, ClientStage, str]]] = []
-        """The answer that each of the values is of, and what of it."""
+        """For each number in `values`: the index of its answer, the stage of the fault, and the tensor's
+        name."""
         self.values: Tensors = {}
-        """A few numbers of the device, which are not finite where a tensor is not, and the norms. They can be
-        fetched, and given to `faults` on the host."""
+        """A number for each tensor on the device, which is finite only if the whole tensor is, and the norms.
+        They can be fetched to the host and given to `faults`."""
         groups: dict[tuple[torch.device, torch.dtype], list[tuple[tuple[int, ClientStage, str], Tensor]]] = {}
         for n, (_, fit) in enumerate(answers):
             for stage, what, value in _parts(fit):
@@ -108,7 +108,8 @@ class ValueCheck:
             self.values["check/norm"] = torch.stack(norms)
 
     def faults(self, values: Tensors) -> list[Fault]:
-        """The clients whose values cannot be used, by the numbers that have arrived: one fault for each."""
+        """Return one fault for each client whose values cannot be used, from the numbers that have
+        arrived."""
         found: dict[int, Fault] = {}
         for number, places in enumerate(self._places):
             finite = values[f"check/{number}"].isfinite().tolist()
@@ -139,8 +140,8 @@ def _parts(fit: Fit) -> Iterable[tuple[ClientStage, str, Tensor]]:
 
 
 def _magnitudes(tensors: list[Tensor]) -> Tensor:
-    """A number for each tensor, which is finite where all of the tensor is. A GPU takes a few kernels for all
-    of them together."""
+    """Return a number for each tensor, which is finite only if the whole tensor is. A GPU takes a few kernels
+    for all tensors together."""
     if tensors[0].is_cuda:
         return torch.stack(torch._foreach_norm(tensors, math.inf))
     half = tensors[0].dtype in (torch.float16, torch.bfloat16)

@@ -1,4 +1,4 @@
-"""How every client's round begins and ends, whichever engine takes the steps between.
+"""How every client's round begins and ends, whichever engine takes the steps in between.
 
 A site that holds only its own data runs a client with the same pieces: a trial on its data, a task with its
 number and all its samples.
@@ -32,26 +32,27 @@ class Start:
     job: Job
     scope: Scope
     correction: Params | None
-    """What is added to every gradient, where the method corrects any."""
+    """What is added to every gradient; None if the method corrects none."""
 
 
 class Clients:
-    """The clients of a trial on one device, before they train and after."""
+    """What the clients of a trial do on one device before they train and after."""
 
     def __init__(self, trial: Trial, network: Network, samples: Samples) -> None:
         self.trial, self.network, self.samples = trial, network, samples
         self.device = samples.device
 
     def seed(self, task: Task) -> int:
-        """The seed of all that draws during a client's round, such as dropout."""
+        """Return the seed of the random numbers that a client's round draws, such as those of dropout."""
         return draw_seed(self.trial.seed, Purpose.CLIENT, task.round, task.client)
 
     def without_data(self, job: Job, sent: Weights) -> Fit:
-        """What comes of a client that has nothing to train on."""
-        return Fit(job.received(sent), 0, 0, torch.zeros((), device=self.device), job.memory, {})
+        """Return the result of a client that has no samples: the model as it was, after 0 steps."""
+        return Fit(job.anchor(sent), 0, 0, torch.zeros((), device=self.device), job.memory, {})
 
     def prepare(self, method: Method, sent: Weights, shared: Tensors, job: Job) -> Start:
-        """Let a client compute what it needs before it trains. It draws from the current random state."""
+        """Compute what a client needs before it trains, and return it. This draws from the current random
+        state."""
         scope = self._scope(job, sent, shared)
         prepared = check_named_tensors(
             "memory.prepare", method.memory.prepare(scope, partial(self.look, job.task))
@@ -60,7 +61,7 @@ class Clients:
         return Start(job, scope, method.correction(scope))
 
     def lrs(self, method: Method, task: Task, steps: int) -> list[float]:
-        """The learning rate of each of a client's steps."""
+        """Return the learning rate of each of a client's steps."""
         lr, factor = self.trial.budget.lr_at(task.round), method.lr_factor
         return [lr * checked_factor(factor(step / steps)) if factor else lr for step in range(steps)]
 
@@ -74,7 +75,7 @@ class Clients:
         optimizer: Tensors,
         tallies: Tensors,
     ) -> Fit:
-        """Let a client that has trained decide what it keeps and what it reports."""
+        """Return the result of a client that has trained, with what the method keeps and reports of it."""
         budget, task = self.trial.budget, start.job.task
         lr, momentum = budget.lr_at(task.round), budget.momentum or 0.0
         end = End(weights, steps, lr, momentum, partial(self.look, task))
@@ -84,7 +85,7 @@ class Clients:
         return Fit(weights, len(task.holding), steps, loss, kept, reported, optimizer, tallies, passed)
 
     def ask(self, query: Query, sent: Weights, shared: Tensors, job: Job) -> Tensors:
-        """A client's answer to a question about its data. Its random numbers are not those of its
+        """Return a client's answer to a question about its data. Its random numbers are not those of its
         training."""
         task = job.task
         seed_torch(draw_seed(self.trial.seed, Purpose.QUERY, task.round, task.client), self.device)
@@ -101,7 +102,7 @@ class Clients:
         batch_size: int | None = None,
         shuffle: bool = False,
     ) -> Iterator[View]:
-        """A pass of a model over a client's samples, as `Look` describes it."""
+        """Yield a view of each batch of a client's samples under a model, as `Look` describes it."""
         scope = Scope(weights, self._counts(task), {}, {})
         params = {name: value.detach().requires_grad_(grad) for name, value in weights.params.items()}
         size = batch_size or self.trial.evaluation.batch_size
@@ -112,7 +113,7 @@ class Clients:
                 yield View(scope, x, y, params, out, self.network)
 
     def _scope(self, job: Job, sent: Weights, shared: Tensors) -> Scope:
-        return Scope(job.received(sent), self._counts(job.task), job.memory, shared)
+        return Scope(job.anchor(sent), self._counts(job.task), job.memory, shared)
 
     def _counts(self, task: Task) -> Tensor:
         return upload(self.trial.counts_of(task.client, task.holding.counts), self.device)

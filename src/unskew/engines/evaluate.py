@@ -1,4 +1,4 @@
-"""A model on the whole test or validation set: a sum over batches, which can be computed anywhere."""
+"""Tests of a model on the whole test or validation set: sums over batches, which can be computed anywhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EvaluationSet = Literal["test", "validation"]
 
 
 def evaluators(trial: Trial, network: Network, device: torch.device) -> dict[EvaluationSet, Evaluator]:
-    """An evaluator for the test set, and one for the validation set where there is one."""
+    """Return an evaluator for the test set, and one for the validation set if there is one."""
     federation, batch_size = trial.federation, trial.evaluation.batch_size
     each: dict[EvaluationSet, Evaluator] = {
         "test": Evaluator(federation.dataset, network, device, batch_size)
@@ -33,11 +33,11 @@ def evaluators(trial: Trial, network: Network, device: torch.device) -> dict[Eva
 
 
 ANSWERS = "answers"
-"""The one of the totals that is not a sum: it has a value for each sample."""
+"""The name of the only total that is not a sum: it has the predicted class of each sample."""
 
 
 class Evaluator:
-    """The test set on a device, or other samples, and how a model does on them."""
+    """Tests models on samples that lie on a device: those of the test set, or others."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Evaluator:
         tensors = {"inputs": test.inputs, "labels": test.labels, "domains": domains}
         self.test = {name: value.to(device) for name, value in tensors.items()}
         order = torch.arange(len(test))
-        if network.self_normalising:  # class-sorted files must not make batches of one class
+        if network.self_normalising:  # samples sorted by class must not give batches of one class
             order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))
         self.batches = torch.split(order.to(device), batch_size)
         self.keeps_answers = test.owners is not None
-        """Whether what is answered on each sample is wanted: how a model does at each owner follows."""
+        """Whether the prediction for each sample is kept, from which the results of each owner follow."""
         self.answer_type = next(
             kind
             for kind in (torch.uint8, torch.int16, torch.int32)
@@ -65,21 +65,21 @@ class Evaluator:
         )
 
     def __len__(self) -> int:
-        """The number of batches."""
+        """Return the number of batches."""
         return len(self.batches)
 
     def batch_totals(self, weights: Weights, batch: int) -> Tensors:
-        """What one batch adds to the totals of a model."""
+        """Return what one batch adds to the totals of a model."""
         return self.totals(weights, self.test, self.batches[batch])
 
     @torch.no_grad()
     def totals(self, weights: Weights, test: Tensors, rows: Tensor) -> Tensors:
-        """What some rows of the test set add to the totals of a model."""
+        """Return what some rows of the test set add to the totals of a model."""
         y, C, D = test["labels"][rows], len(self.dataset.classes), max(len(self.dataset.domains), 1)
         out = self._out(weights, test, rows)
         logits = out.logits.float()
 
-        # Products, not index_add_ or bincount: on a GPU the one adds floats in any order, the other waits.
+        # Products, because on a GPU index_add_ adds floats in any order, and bincount waits.
         members = (torch.arange(C, device=y.device)[:, None] == y).double()
 
         def by_class(values: Tensor) -> Tensor:
@@ -103,15 +103,15 @@ class Evaluator:
 
     @torch.no_grad()
     def probability_scores(self, weights: Weights) -> ProbabilityScores:
-        """How good the probabilities of a model are, for which those of all samples have to be there."""
+        """Return how good the probabilities of a model are, computed from those of all samples at once."""
         logits = torch.cat([self._out(weights, self.test, rows).logits for rows in self.batches])
         labels = self.test["labels"][torch.cat(self.batches)]
         probabilities = logits.double().softmax(dim=1).cpu().numpy()
         return metrics.probability_scores(probabilities, labels.cpu().numpy())
 
     def sum(self, totals: Iterable[Tensors]) -> Tensors:
-        """The totals of all batches, in order, on which sums of floats depend, as those of the whole test
-        set. Nothing waits for the device before the last one."""
+        """Add up the totals of all batches to those of the whole test set. The batches have to come in order,
+        on which sums of floats depend. This does not wait for the device."""
         parts = list[Tensor]()
 
         def without_answers(total: Tensors) -> Tensors:
@@ -127,7 +127,7 @@ class Evaluator:
         return added | {ANSWERS: torch.empty_like(answers).index_copy_(0, torch.cat(self.batches), answers)}
 
     def assessment(self, total: Tensors) -> Assessment:
-        """The result from the totals of the whole test set."""
+        """Return the result of a test from the totals of the whole test set."""
         C, D = len(self.dataset.classes), max(len(self.dataset.domains), 1)
         per_domain = total["confusion"].view(D, C, C).cpu()
         seen = per_domain.sum(dim=(0, 2)).double()[:, None]

@@ -1,4 +1,4 @@
-"""What an engine is asked to do for one client in one round, and what comes of it."""
+"""What an engine is asked to do for one client in one round, and the result."""
 
 from __future__ import annotations
 
@@ -23,35 +23,36 @@ E = TypeVar("E", bound=BaseException)
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Which client trains in which round, and on what. Its place among others is its place in the list."""
+    """Which client trains in which round, and on which samples."""
 
     client: int
-    """The client's number: the key of its random numbers, and its name in messages."""
+    """The client's number, which seeds its random numbers and names it in messages."""
     round: int
     """The number of the round, counted from 0."""
     holding: Holding
-    """Its samples among those that the engine has."""
+    """The client's samples among those that the engine has."""
 
     def same_as(self, other: Task) -> bool:
-        """Whether both are the same client's same samples in the same round."""
+        """Say whether both are of the same client in the same round, with the same samples."""
         same_turn = (self.client, self.round) == (other.client, other.round)
         return same_turn and self.holding.same_as(other.holding)
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A task, with what the client remembers."""
+    """A task, with what the client kept from earlier rounds."""
 
     task: Task
     memory: Tensors = field(default_factory=dict)
-    """What the method kept at this client."""
+    """What the method kept at the client."""
     buffers: Tensors | None = None
-    """The client's own buffers, where they do not come with the received model."""
+    """The client's own buffers; None if it takes those of the model that is sent."""
     optimizer: Tensors = field(default_factory=dict)
-    """The state of the client's optimiser after its last round, where it is kept."""
+    """The state of the client's optimiser after its last round; empty if it is not kept."""
 
-    def received(self, sent: Weights) -> Weights:
-        """The model that the client starts from: the one sent, with its own buffers where it keeps them."""
+    def anchor(self, sent: Weights) -> Weights:
+        """Return the model that the client starts from: the one sent, but with the client's own buffers if it
+        keeps them."""
         return sent if self.buffers is None else Weights(sent.params, self.buffers)
 
 
@@ -63,13 +64,13 @@ class Fit:
     """The model after training."""
     samples: int
     steps: int
-    """How many steps it took: 0 for a client that has no data, which takes no part in the average."""
+    """How many steps it took; 0 for a client without data, which takes no part in the average."""
     loss: Tensor
     """Mean training loss over the steps, 0-dimensional."""
     memory: Tensors
     """What the method keeps at the client."""
     reported: Tensors
-    """What the client sends beside its model."""
+    """What the client sends in addition to its model."""
     optimizer: Tensors = field(default_factory=dict)
     tallies: Tensors = field(default_factory=dict)
     """What the method counted, 0-dimensional each."""
@@ -78,17 +79,17 @@ class Fit:
 
 
 class LostError(UserError):
-    """The process or the machine which worked on something has ended, also when it was tried again."""
+    """The process or machine that worked on a task has ended, and so did the one that tried it again."""
 
 
 class RemoteError(Exception):
-    """What went wrong on a machine that sends no Python objects, in words that fit into a sentence."""
+    """An error on a machine that sends no Python objects, in words that fit into a sentence."""
 
 
 @dataclass(frozen=True, eq=False)
 class Failed:
-    """A client whose training came to nothing, and why. What the user did wrong is no failure of a client: it
-    is raised."""
+    """A client whose training failed, and why. A mistake of the user is not a failure of a client: it is
+    raised as a `UserError`."""
 
     client: int
     round: int
@@ -99,15 +100,15 @@ class Failed:
 
     @classmethod
     def of(cls, task: Task, stage: ClientStage, error: Exception) -> Failed:
-        """The failure of a client whose training has raised an error."""
+        """Return the failure of a client whose training has raised an error."""
         kind = _kind(error)
-        if kind == "memory":  # the frames of its traceback hold what has filled the memory
+        if kind == "memory":  # the frames of its traceback refer to the tensors that fill the memory
             error = error.with_traceback(None)
             error.__context__ = error.__cause__ = None
         return cls(task.client, task.round, stage, error, kind)
 
     def reason(self) -> str:
-        """Why the client failed, in words that fit into a sentence."""
+        """Return why the client failed, in words that fit into a sentence."""
         if self.kind == "memory":
             return "it ran out of memory: lower the batch size, or run fewer clients at once with --workers"
         said = " ".join(str(self.error).split()).removesuffix(".")
@@ -115,7 +116,7 @@ class Failed:
         return said if plain else f"{type(self.error).__name__}: {said}".removesuffix(": ")
 
     def raised(self) -> Exception:
-        """The error, with a note of where it happened."""
+        """Return the error, with a note of where it happened."""
         where = f"Client {self.client} failed in round {self.round + 1}, stage '{self.stage}'."
         if where not in getattr(self.error, "__notes__", ()):
             self.error.add_note(where)
@@ -127,7 +128,7 @@ class Failed:
 
 
 OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
-"""What PyTorch's errors say where memory has run out and their type does not tell."""
+"""Parts of the messages of PyTorch's errors of other types when memory has run out."""
 
 
 def _kind(error: Exception) -> FaultKind:
@@ -140,8 +141,8 @@ def _kind(error: Exception) -> FaultKind:
 
 
 def portable(error: E) -> E | RuntimeError:
-    """The error as it can be raised in another process, with a note of the place where it was raised in this
-    one; another in its stead where it cannot be sent."""
+    """Return an error that can be raised in another process, with a note of the place where it was raised in
+    this one. A UserError stays as it is; an error that cannot be pickled becomes a RuntimeError."""
     if isinstance(error, UserError):
         return error
     error.add_note("In a worker process:\n" + "".join(traceback.format_exception(error)))
@@ -158,7 +159,7 @@ Outcome = Fit | Failed
 
 
 def completed(outcomes: list[Outcome]) -> list[Fit]:
-    """What the clients' training came to, where none has failed; otherwise the first failure is raised."""
+    """Return the outcomes if no client has failed; else raise the error of the first one that has."""
     for outcome in outcomes:
         if isinstance(outcome, Failed):
             raise outcome.raised()
@@ -166,7 +167,7 @@ def completed(outcomes: list[Outcome]) -> list[Fit]:
 
 
 class Pending(Generic[T]):
-    """A value that a device may still be working on. Asking for it waits; it is made once."""
+    """A value that a device may still be computing. Asking for it waits; it is made once."""
 
     def __init__(self, wait: Callable[[], T]) -> None:
         self._wait: Callable[[], T] | None = wait
@@ -174,15 +175,15 @@ class Pending(Generic[T]):
 
     @classmethod
     def done(cls, value: T) -> Pending[T]:
-        """A value that is there already."""
+        """Wrap a value that is known already."""
         return cls(lambda: value)
 
     def result(self) -> T:
-        """The value, waited for where it is not there yet."""
+        """Return the value, and wait for it if it is not there yet."""
         if self._wait is not None:
             self._value, self._wait = self._wait(), None
         return self._value
 
     def then(self, make: Callable[[T], U]) -> Pending[U]:
-        """What is made of the value, once that is there."""
+        """Return what `make` gives for the value, pending as long as the value is."""
         return Pending(lambda: make(self.result()))

@@ -31,22 +31,22 @@ class Loop(Base):
     def fit(
         self,
         method: Method,
-        anchor: Weights,
+        sent: Weights,
         shared: Tensors,
         jobs: Iterable[Job],
         upcoming: Sequence[Task] = (),
     ) -> list[Outcome]:
         with self.deterministic():
-            return [self._fit_one(method, anchor, shared, job) for job in jobs]
+            return [self._fit_one(method, sent, shared, job) for job in jobs]
 
-    def _fit_one(self, method: Method, anchor: Weights, shared: Tensors, job: Job) -> Outcome:
+    def _fit_one(self, method: Method, sent: Weights, shared: Tensors, job: Job) -> Outcome:
         if not len(job.task.holding):
-            return self.local.clients.without_data(job, anchor)
+            return self.local.clients.without_data(job, sent)
         budget, task = self.trial.budget, job.task
         stage: ClientStage = "prepare"
         try:
             seed_torch(self.local.clients.seed(task), self.device)
-            start = self.local.clients.prepare(method, anchor, shared, job)
+            start = self.local.clients.prepare(method, sent, shared, job)
             lrs = self.local.clients.lrs(method, task, self.local.samples.steps(task))
             weights = start.scope.anchor.clone()
             kept_optimizer_state = {name: value.clone() for name, value in job.optimizer.items()}
@@ -73,9 +73,9 @@ class Loop(Base):
             return self.local.clients.finish(
                 method, start, weights, steps, loss / steps, optimizer_state, tallies
             )
-        except UserError:  # it is not this client's: the user has to do something
+        except UserError:  # not a failure of this client: the user has to do something
             raise
-        except (SystemExit, GeneratorExit) as error:  # they are not to end this process in silence
+        except (SystemExit, GeneratorExit) as error:  # they must not end this process silently
             return Failed.of(task, stage, RuntimeError(f"the code ended by {error!r}"))
         except Exception as error:
             return Failed.of(task, stage, error)
@@ -97,7 +97,7 @@ class Training:
     tallies: Tensors = field(default_factory=dict)
 
     def step(self, x: Tensor, y: Tensor, lr: float | Tensor) -> Tensor:
-        """The loss on a batch, before the step on it."""
+        """Take a step on a batch, in place, and return the loss before it."""
         gradient = gradient_of(self.network, self.method, self.scope, self.weights, x, y, self.tallies)
         transformed = self.method.transform(gradient, self.scope)
         if not callable(transformed):
@@ -111,7 +111,7 @@ Step = Callable[[Tensor, Tensor, float], Tensor]
 
 
 def plain_steps(training: Training) -> Step:
-    """Return the steps of a client as ordinary ones in PyTorch."""
+    """Return the step of a client, in plain PyTorch."""
     return training.step
 
 
@@ -124,7 +124,7 @@ def gradient_of(
     y: Tensor,
     tallies: Tensors | None = None,
 ) -> Gradient:
-    """The gradient of the method's objective on one batch, as a function of the parameters."""
+    """Return the function from parameters to loss and gradient of the method's objective on one batch."""
 
     def gradient(params: Params, /, *, track: bool = True) -> tuple[Tensor, Params]:
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
@@ -140,7 +140,7 @@ def gradient_of(
             if not value.requires_grad:
                 raise UserError("the method's loss does not depend on the model: compute it from view.out.")
             grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-        # A method may leave a parameter out of its loss: that one's gradient is zero.
+        # A parameter that does not enter the method's loss has gradient zero.
         return value.detach(), {
             name: torch.zeros_like(leaf) if grad is None else grad
             for (name, leaf), grad in zip(leaves.items(), grads, strict=True)

@@ -1,4 +1,4 @@
-"""The trial's model in its modes: training, frozen, under test. Weights come in with every call."""
+"""The trial's model in its modes: training, frozen, under test. Weights are arguments of every call."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from unskew.types import Inputs, Out, Params, Tensors, Weights
 
 
 class Network:
-    """The trial's model in training mode, evaluation mode and between, for weights that come with the
-    call."""
+    """The trial's model in training and evaluation mode, and with BatchNorm in the other mode than the rest,
+    for weights that are passed with every call."""
 
     def __init__(self, trial: Trial, device: torch.device) -> None:
         self.statistics = trial.statistics
@@ -31,10 +31,11 @@ class Network:
             part.eval()
         self.normed = bool(moving_norms(self.train_module))
         self.frozen_tensors = frozen_tensors(self.train_module)
-        """What nobody trains. It stays in the model: nobody sends or stores it."""
+        """Frozen parameters, and the statistics of frozen BatchNorms. They stay in the model: they are
+        neither sent nor stored."""
         self.eval_module = copy.deepcopy(self.train_module).eval()
         # The same two modules with BatchNorm switched the other way: training by the running statistics, and
-        # evaluation by those of the batch. Without a BatchNorm that moves they are the two themselves.
+        # evaluation by those of the batch. They are the same objects if no BatchNorm normalises by batches.
         self.train_running_stats, self.eval_batch_stats = self.train_module, self.eval_module
         if self.normed:
             self.train_running_stats = _with_batch_norms(copy.deepcopy(self.train_module), training=False)
@@ -44,15 +45,15 @@ class Network:
         modules = (self.train_module, self.eval_module, self.train_running_stats, self.eval_batch_stats)
         self._places = {module: _places(module) for module in modules}
         self._put_back: ExitStack | None = None
-        """Where passes with gradient leave it to put the model's own weights back."""
+        """Collects what puts the model's own weights back after passes with gradient."""
         inputs = trial.federation.dataset.inputs
         self.depthwise = any(
             isinstance(part, nn.Conv2d) and part.groups > 1 for part in self.train_module.modules()
         )
-        """Whether it has depthwise convolutions, for which cuDNN takes seconds to find a kernel."""
+        """Whether the model has depthwise convolutions, for which cuDNN takes seconds to find a kernel."""
         self.channels_last = inputs.kind == "image" and _gains(self.eval_module, inputs, device, self.bf16)
         self.early = trial.fast and self.bf16 and self.channels_last
-        """Whether inputs that lie ready are in bfloat16 and channels last already, as the first layer wants
+        """Whether prefetched inputs are already in bfloat16 and channels last, as the first layer needs
         them."""
         if self.channels_last and device.type == "cuda":  # else every pass would lay out the weights anew
             for module in set(modules):
@@ -65,7 +66,7 @@ class Network:
             self._check_state(batch)
 
     def _check_reads(self, batch: Tensor) -> None:
-        """Refuse somebody's own model that cannot read the data."""
+        """Refuse a user's own model that cannot read the data."""
         weights = weights_of(self.train_module)
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -86,8 +87,8 @@ class Network:
             ) from error
 
     def _check_state(self, batch: Tensor) -> None:
-        """Refuse somebody's own model that keeps something from batch to batch outside of its state: clients
-        would share it."""
+        """Refuse a user's own model that changes a buffer outside of its state dict from batch to batch:
+        clients would share it."""
         module = copy.deepcopy(self.train_module)
         outside = {name for name, _ in module.named_buffers()} - module.state_dict().keys()
         if not outside:
@@ -105,9 +106,9 @@ class Network:
 
     @contextmanager
     def holding_weights(self) -> Iterator[None]:
-        """Leave the weights of passes with gradient in the model until the end, by when the gradient is
-        taken: a model that computes activations again in its backward pass (`torch.utils.checkpoint`) reads
-        them there."""
+        """Leave the weights of passes with gradient in the model until the context ends, when the gradient
+        has been taken: a model that computes activations again in its backward pass
+        (`torch.utils.checkpoint`) reads them there."""
         with ExitStack() as stack:
             before, self._put_back = self._put_back, stack
             try:
@@ -117,9 +118,9 @@ class Network:
 
     @torch.no_grad()
     def load_frozen(self, frozen: Tensors) -> None:
-        """Take the tensors that nobody trains and no round sends. Made on another machine they could be
-        others: a model may draw them otherwise than from the trial's seed, and another kind of CPU may round
-        otherwise."""
+        """Replace the model's frozen tensors by those of the machine that leads the run. Made on this one
+        they could differ: a model need not draw them from the trial's seed, and another kind of CPU may round
+        differently."""
         for module in {self.train_module, self.eval_module, self.train_running_stats, self.eval_batch_stats}:
             own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
             for name, value in frozen.items():
@@ -141,7 +142,7 @@ class Network:
     def train(self, weights: Weights, x: Tensor) -> Out:
         """Run the model in training mode, which moves the running statistics in `weights.buffers`."""
         if self.normed and x.shape[0] == 1:
-            # One sample has no batch statistics: normalise by the running ones, where there are any.
+            # One sample has no batch statistics: normalise by the running ones, if there are any.
             return (
                 self._paired(self.train_module, weights, x)
                 if self.statistics == "batch"
@@ -150,16 +151,17 @@ class Network:
         return self._run(self.train_module, weights, x)
 
     def train_with_levels(self, weights: Weights, x: Tensor) -> tuple[Out, tuple[Tensor, ...]]:
-        """Run the model in training mode, and return also what its levels make of the batch, averaged over
-        the image."""
+        """Run the model in training mode, and return also the outputs of its levels, averaged over the
+        image."""
         with seen_levels(self._level_ends) as seen:
             out = self.train(weights, x)
         maps = [value.flatten(2).mean(2) if value.ndim > 2 else value for value in seen]
-        return out, tuple(value[: len(x)].float() for value in maps)  # one may have run beside its copy
+        return out, tuple(value[: len(x)].float() for value in maps)  # one may have run with its copy
 
     @torch.no_grad()
     def frozen(self, weights: Weights, x: Tensor) -> Out:
-        """Run the model in evaluation mode, without gradient; BatchNorm as the trial wants it of teachers."""
+        """Run the model in evaluation mode without gradient, with BatchNorm as the trial sets it for
+        teachers."""
         return self._normalised_by_batch(weights, x) if self.batch_teacher else self.evaluate(weights, x)
 
     def evaluate(self, weights: Weights, x: Tensor) -> Out:
@@ -182,8 +184,8 @@ class Network:
         )
 
     def _normalised_by_batch(self, weights: Weights, x: Tensor) -> Out:
-        """Run the model in evaluation mode, but normalised by the batch's statistics; the running ones stay
-        as they are."""
+        """Run the model in evaluation mode, but normalised by the batch's statistics; the running ones do not
+        change."""
         scratch = weights.scratch()
         return (
             self._paired(self.eval_batch_stats, scratch, x)
@@ -212,7 +214,7 @@ class Network:
         later = self._put_back if torch.is_grad_enabled() else None
         try:
             for store, key, name in places:
-                if name in given:  # a frozen parameter stays what it is, unless another is given
+                if name in given:  # a frozen parameter keeps its value unless another is given
                     store[key] = given[name]
             out: Out = module(x)
         finally:
@@ -223,14 +225,14 @@ class Network:
         return out
 
     def _paired(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
-        """Run the model on one sample beside its copy, which leaves batch statistics as they are: BatchNorm
-        accepts no fewer than two."""
+        """Run the model on one sample and a copy of it, which does not change the batch's mean and variance:
+        BatchNorm accepts no fewer than two samples."""
         out = self._run(module, weights, torch.cat([x, x]))
         return Out(out.features[:1], out.logits[:1])
 
 
 ModulePlace = tuple[dict[str, Tensor | None], str, str]
-"""Where a module holds one of its tensors: a dictionary, the key there, and the tensor's name."""
+"""The place of a tensor in a module: the dictionary that has it, the key there, and the tensor's name."""
 
 
 def _places(module: nn.Module) -> list[ModulePlace]:
@@ -248,9 +250,9 @@ def _places(module: nn.Module) -> list[ModulePlace]:
 
 
 def _gains(module: nn.Module, inputs: Inputs, device: torch.device, bf16: bool) -> bool:
-    """Whether channels_last images make a model faster. Measured on a CPU, one thread, whole steps: plain and
-    BatchNorm networks take 0.7 to 0.95 of the time, those with GroupNorm 1.2. On an H200 it is the layout of
-    the tensor cores in bfloat16; in fp32 and tf32 the deterministic kernels for it are half as fast."""
+    """Say whether channels_last images make a model faster. Measured on a CPU, one thread, whole steps: plain
+    and BatchNorm networks take 0.7 to 0.95 of the time, those with GroupNorm 1.2. On an H200 it is the layout
+    of the tensor cores in bfloat16; in fp32 and tf32 the deterministic kernels for it are half as fast."""
     if device.type == "cuda" and not bf16:
         return False
     parts = list(module.modules())
@@ -258,7 +260,7 @@ def _gains(module: nn.Module, inputs: Inputs, device: torch.device, bf16: bool) 
         return False
     if any(isinstance(part, nn.GroupNorm) for part in parts):
         return False
-    try:  # somebody's own module may take the layout for granted, with x.view(len(x), -1)
+    try:  # a user's own module may rely on the other layout, with x.view(len(x), -1)
         with torch.no_grad():
             module(_channels_last(torch.zeros(2, *inputs.shape, device=device)))
     except RuntimeError:
@@ -267,8 +269,8 @@ def _gains(module: nn.Module, inputs: Inputs, device: torch.device, bf16: bool) 
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    # Not x.contiguous(): of one channel it says that both layouts are the same, and the layers after it
-    # would then choose the other.
+    # Not x.contiguous(), for which both layouts are the same if there is one channel, so that the layers
+    # after it would choose the other layout.
     return x if x.stride(1) == 1 else torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
 
 

@@ -16,19 +16,19 @@ from unskew.errors import UserError
 
 @contextmanager
 def deterministic(device: torch.device, threads: int, *, tf32: bool = False) -> Iterator[None]:
-    """Use a fixed number of CPU threads, deterministic kernels and full float32, on a GPU unless `tf32`. The
-    random state and the settings of the caller are put back afterwards."""
+    """Use a fixed number of CPU threads, deterministic kernels and full float32, or on a GPU `tf32` if asked
+    for. The caller's random state and settings are restored afterwards."""
     # cuBLAS reads this when it starts: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     devices = [device] if device.type == "cuda" else []
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(threads)
-        # PyTorch's own shortcut through attention without gradient gives other bits, and is not taken where
-        # a step is traced.
+        # PyTorch's shortcut for attention without gradient gives other bits, and is not taken while a step
+        # is traced.
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
-        if torch.is_autocast_enabled(device.type):  # of the caller: the trial says in which precision it is
+        if torch.is_autocast_enabled(device.type):  # by the caller: the trial says its own precision
             stack.enter_context(torch.autocast(device.type, enabled=False, cache_enabled=False))
         stack.enter_context(kernels(tf32=tf32))
         stack.enter_context(torch.random.fork_rng(devices=devices))
@@ -39,8 +39,8 @@ def deterministic(device: torch.device, threads: int, *, tf32: bool = False) -> 
 def kernels(
     *, tf32: bool, choice: Literal["deterministic", "default", "fastest"] = "deterministic"
 ) -> Iterator[None]:
-    """Choose a GPU's kernels: those that give the same bits again, those that PyTorch takes by default, or
-    those that cuDNN measures to be fastest."""
+    """Choose a GPU's kernels within the context: those that always give the same bits, those that PyTorch
+    takes by default, or those that cuDNN measures to be fastest."""
     with ExitStack() as stack:
         try:
             stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
@@ -52,15 +52,15 @@ def kernels(
                 allow_tf32=tf32,
             )
             stack.enter_context(flags)
-        except RuntimeError:  # PyTorch reads no settings of one kind where others of another kind were made
+        except RuntimeError:  # PyTorch refuses to mix settings of its older and newer interface
             raise UserError(
-                "an fp32_precision of torch.backends was set, beside which no trial can have its own "
+                "an fp32_precision of torch.backends was set, with which no trial can set its own "
                 "precision: set it back to what it was."
             ) from None
         yield
 
 
-# Of mallopt, in <malloc.h> of the GNU C library.
+# Options of mallopt, from <malloc.h> of the GNU C library.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 KEPT = 1 << 30
 
@@ -69,7 +69,7 @@ def keep_freed_memory(*, one_arena: bool = False) -> None:
     """Let this process keep up to 1 GiB of the memory it frees, instead of asking the system for fresh pages
     at every step, which with large activations takes a quarter of the time (MobileNetV2, batch 64).
     `one_arena` is for a process that works in one thread other than its first: the arenas of such threads
-    are small and part with their memory sooner. Does nothing where the C library is another."""
+    are small and return their memory sooner. Does nothing with another C library."""
     if sys.platform != "linux":
         return
     with suppress(AttributeError):

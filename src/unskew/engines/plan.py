@@ -13,7 +13,7 @@ from unskew.trial import Budget
 
 
 def draw_cohort(seed: int, round: int, clients: int, size: int) -> list[int]:
-    """The clients of a round, without replacement, in ascending order."""
+    """Draw the clients of a round, without replacement, and return them in ascending order."""
     if size == clients:
         return list(range(clients))
     chosen = stream(seed, Purpose.COHORT, round).choice(clients, size=size, replace=False)
@@ -21,13 +21,14 @@ def draw_cohort(seed: int, round: int, clients: int, size: int) -> list[int]:
 
 
 def longest_first(sizes: Sequence[int]) -> list[int]:
-    """The places of all that has something to do, the longest first: what ends last is then short, and nobody
-    waits long for another."""
+    """Return the indices of the sizes above 0, the largest first. If work is given out in this order, what
+    ends last is short, so that no worker waits long for another."""
     return sorted((place for place, size in enumerate(sizes) if size), key=lambda place: -sizes[place])
 
 
 def divide(sizes: Sequence[int], parts: int) -> list[list[int]]:
-    """The places of all that has something to do, in so many parts: each in turn to the part with least."""
+    """Divide the indices of the sizes above 0 into parts: the largest first, each to the part with the
+    smallest sum."""
     divided: list[list[int]] = [[] for _ in range(parts)]
     load = [0] * parts
     for place in longest_first(sizes):
@@ -39,7 +40,7 @@ def divide(sizes: Sequence[int], parts: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass of a client over its data, or the beginning of one."""
+    """One pass of a client over its data, or the first part of one."""
 
     rows: NDArray[np.int64]
     """Positions in the client's own list of samples, in the order of the batches."""
@@ -59,8 +60,8 @@ def epochs(
     draws: int = 0,
     drop_single: bool = False,
 ) -> Iterator[Epoch]:
-    """A client's passes of one round, each freshly shuffled, the last one as far as the budget goes. The
-    draws belong to the sample, not to its place in the batch. `drop_single`: see `Budget.batch_sizes`."""
+    """Yield a client's passes of one round, each freshly shuffled; the last one ends where the budget does. A
+    sample's draws do not depend on its place in the batch. `drop_single` is that of `Budget.batch_sizes`."""
     sizes = budget.batch_sizes(samples, drop_single=drop_single)
     left, epoch = budget.steps_in(len(sizes)), 0
     while left or not epoch:

@@ -17,11 +17,11 @@ from unskew.trial import Trial
 
 
 class Samples:
-    """The training split, from which every client takes its own rows: on the device, or where its samples are
-    drawn when they are needed, on the host, from where they are sent."""
+    """The training split, from which every client takes its own rows. It lies on the device; samples that are
+    drawn only when they are needed are drawn on the host and copied to the device."""
 
     def __init__(self, trial: Trial, device: torch.device, *, drop_single: bool) -> None:
-        """`drop_single` leaves out a trailing batch of one sample, as models with BatchNorm want it."""
+        """`drop_single` leaves out a trailing batch of one sample, on which BatchNorm cannot train."""
         self.trial, self.device, self.drop_single = trial, device, drop_single
         self.dataset = trial.federation.dataset
         train = self.dataset.train
@@ -32,7 +32,7 @@ class Samples:
             self.split = Split(train.inputs.to(device), labels.to(device))
 
     def plan(self, task: Task) -> Iterator[Epoch]:
-        """The passes of a client over its samples in a round."""
+        """Yield the passes of a client over its samples in a round."""
         return epochs(
             self.trial.seed,
             task.round,
@@ -44,34 +44,34 @@ class Samples:
         )
 
     def steps(self, task: Task) -> int:
-        """How many steps a client takes in a round."""
+        """Return how many steps a client takes in a round."""
         budget = self.trial.budget
         return budget.steps_in(len(budget.batch_sizes(len(task.holding), drop_single=self.drop_single)))
 
     def passed(self, task: Task) -> int:
-        """How many samples a client passes through in a round, counted once per epoch."""
+        """Return how many samples a client passes through in a round, counted once per epoch."""
         return self.trial.budget.passed(len(task.holding), drop_single=self.drop_single)
 
     def batches(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
-        """The augmented inputs and the labels of every step of a client's round."""
+        """Yield the augmented inputs and the labels of every step of a client's round."""
         mine = torch.from_numpy(task.holding.rows)
         for epoch in self.plan(task):
-            # An epoch at a time: many small copies and augmentations would keep a device waiting.
+            # A whole epoch at a time: a device would wait for many small copies and augmentations.
             rows = mine[torch.from_numpy(epoch.rows)]
             x, y = self.augmented(self.place(rows), torch.from_numpy(epoch.draws))
             yield from zip(torch.split(x, epoch.sizes), torch.split(y, epoch.sizes), strict=True)
 
     def place(self, rows: Tensor) -> Tensor:
-        """Rows of the split, from the host to where they are looked up."""
+        """Copy rows of the split from the host to where they are looked up."""
         return rows if self.split.drawn else upload(rows, self.device)
 
     def augmented(self, rows: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Training samples as a step sees them, with the random numbers of their augmentation."""
+        """Return the inputs and labels of training samples, augmented by these random numbers."""
         x, y = self._take(rows)
         return self.trial.augment.apply(x, draws, self.dataset.mean, self.dataset.std), y
 
     def once(self, task: Task, batch_size: int, *, shuffle: bool) -> Iterator[tuple[Tensor, Tensor]]:
-        """A client's samples once, normalised and not augmented: in their order, or shuffled."""
+        """Yield a client's samples once, normalised and not augmented, in their order or shuffled."""
         rows = task.holding.rows
         if shuffle:
             order = stream(self.trial.seed, Purpose.LOOK_ORDER, task.round, task.client)

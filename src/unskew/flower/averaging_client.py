@@ -36,7 +36,7 @@ def answer_strategy(message: Message, context: Context, settings: FlowerSettings
     round = next((int(each["server-round"]) for each in config.values() if "server-round" in each), 1) - 1
     arrays = from_record(record)
     trial = settings.trial(site.federation)
-    if trial.statistics == "local" or trial.budget.optimizer_state == "kept":
+    if trial.keeps_buffers or trial.budget.optimizer_state == "kept":
         raise UserError(
             "clients keep statistics or an optimiser between rounds, which a strategy of Flower has no place "
             f"for: use unskew.flower.strategy({settings.name!r}, ...)."

@@ -108,7 +108,7 @@ class FlowerEngine(Base):
     def fit(
         self,
         method: Method,
-        anchor: Weights,
+        sent: Weights,
         shared: Tensors,
         jobs: Iterable[Job],
         upcoming: Sequence[Task] = (),
@@ -117,7 +117,7 @@ class FlowerEngine(Base):
         asked = [job for job in jobs if len(job.task.holding)]
         # Clients whose memory begins with the initial model receive it if it does not follow from the seed.
         begins = method.memory.init is not NO_MEMORY.init and self.trial.init is not None
-        answers = self._ask_nodes("fit", asked, anchor, shared, initial=begins)
+        answers = self._ask_nodes("fit", asked, sent, shared, initial=begins)
         tallies = frozenset(tally.name for tally in method.tallies)
         outcomes: dict[int, Outcome] = {}
         for job in asked:
@@ -126,9 +126,9 @@ class FlowerEngine(Base):
                 outcomes[job.task.client] = remote_failure(job, answer.kind, answer.reason)
                 continue
             steps = self.local.samples.steps(job.task)
-            outcomes[job.task.client] = read_fit(answer, job, anchor, tallies, steps, self._version(job))
+            outcomes[job.task.client] = read_fit(answer, job, sent, tallies, steps, self._version(job))
         idle = self.local.clients.without_data
-        return [outcomes.get(job.task.client) or idle(job, anchor) for job in jobs]
+        return [outcomes.get(job.task.client) or idle(job, sent) for job in jobs]
 
     def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
         """Return the clients' answers to the question of the present stage, in the order of the jobs. `query`

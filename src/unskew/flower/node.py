@@ -96,10 +96,9 @@ class Node:
                 reason = f"{type(outcome.error).__name__}, its node's log says more"
                 outcome = remote_failure(job, "error", reason, outcome.stage)
             return failed_content(outcome)
-        local = trial.statistics == "local"
         parts = {
             "memory": outcome.memory,
-            "buffers": outcome.weights.buffers if local else {},
+            "buffers": outcome.weights.buffers if trial.keeps_buffers else {},
             "optimizer": outcome.optimizer,
         }
         for name, value in (item for part in parts.values() for item in part.items()):

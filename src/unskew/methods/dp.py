@@ -139,7 +139,7 @@ def noisy_mean(updates: Updates, trial: Trial, round: int, *, clip: float, noise
 
 def _keeps_nothing(trial: Trial, base: Method) -> bool:
     """Say whether clients begin every round as if it were their first."""
-    keeps = base.memory.update is not Memory().update or trial.statistics == "local"
+    keeps = base.memory.update is not Memory().update or trial.keeps_buffers
     return not keeps and trial.budget.optimizer_state == "fresh"
 
 

@@ -73,7 +73,7 @@ def _following(trial: Trial, state: State, server: ServerState, done: list[Clien
     return State(
         server=replace(server, round=state.round + 1),
         memories=kept(state.memories, lambda fit: fit.memory),
-        buffers=kept(state.buffers, lambda fit: fit.weights.buffers if trial.statistics == "local" else {}),
+        buffers=kept(state.buffers, lambda fit: fit.weights.buffers if trial.keeps_buffers else {}),
         optimizers=kept(state.optimizers, lambda fit: fit.optimizer),
     )
 

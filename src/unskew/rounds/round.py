@@ -205,6 +205,6 @@ def attacked(trial: Trial, sent: Weights, t: int, answers: list[ClientAnswer]) -
         return answers
     honest = {job.task.client: fit.weights for job, fit in answers if is_finite(fit.weights)}
     lies = trial.attack.changed(trial.seed, t, trial.federation.clients, sent, honest)
-    if trial.statistics == "local":  # buffers are not sent: a client keeps its own
+    if trial.keeps_buffers:
         lies = {client: Weights(lie.params, honest[client].buffers) for client, lie in lies.items()}
     return [(job, replace(fit, weights=lies.get(job.task.client, fit.weights))) for job, fit in answers]

@@ -30,7 +30,7 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def stopping(stop: Callable[[], None], watch: Watcher, came: list[int]) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM call `stop`, which ends the run after its present round; a second signal ends it
+    """Call `stop` on Ctrl-C or SIGTERM, which ends the run after its present round; a second signal ends it
     at once. The signals are added to `came`."""
     if not handles_signals():
         yield

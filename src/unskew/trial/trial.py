@@ -153,6 +153,11 @@ class Trial:
         return weights.params | weights.buffers if self.statistics == "average" else weights.params
 
     @property
+    def keeps_buffers(self) -> bool:
+        """Whether every client keeps its own buffers instead of sending them."""
+        return self.statistics == "local"
+
+    @property
     def cohort(self) -> int:
         """How many clients take part in a round."""
         return self.federation.clients if self.budget.cohort == "all" else self.budget.cohort

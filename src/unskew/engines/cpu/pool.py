@@ -1,8 +1,8 @@
 """Clients side by side on the cores of one machine: the reference engine in worker processes, bit for bit.
 
-Workers are forked from this process when the first cohort trains, because methods are functions that no
-message could carry. They keep the dataset they were forked with and stay until the engine is gone or another
-method comes. Tensors reach them and come back through shared memory; only where they lie is sent.
+Workers are forked from this process when the first cohort trains, because methods are functions that cannot
+be pickled. They keep the dataset they were forked with, and live until the engine is gone or another method
+trains. Tensors reach them and come back through shared memory; messages only say where the tensors lie.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from unskew.types import Tensors, Weights
 
 
 def available() -> bool:
-    """Whether this system has what the engine is made of, and this process may still be forked: PyTorch
-    trains in no process whose parent has used a GPU, and Python forbids the daemons of `multiprocessing` to
-    have processes of their own."""
+    """Say whether this system has what the engine needs, and whether this process may still be forked:
+    PyTorch cannot train in a process whose parent has used a GPU, and Python forbids the daemons of
+    `multiprocessing` to start processes."""
     used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     system = hasattr(os, "fork") and hasattr(os, "memfd_create")
     return system and not used and not multiprocessing.current_process().daemon
 
 
 def check(trial: Trial) -> None:
-    """Raise a UserError where a trial cannot run on this engine."""
+    """Refuse a trial that cannot run on this engine."""
     if trial.pick_device().type != "cpu":
         raise UserError("engine 'pool' runs on CPUs: use --device cpu with it, or --engine loop.")
     if not available():
@@ -76,7 +76,7 @@ Request = TrainRequest | TestRequest
 
 @dataclass(frozen=True)
 class WorkerAnswer:
-    """What a worker answers beside tensors."""
+    """What a worker answers in addition to tensors."""
 
     samples: int = 0
     steps: int = 0
@@ -85,18 +85,18 @@ class WorkerAnswer:
     replayed: int = 0
     """How many of the steps were replayed from a trace."""
     problem: str = ""
-    """Why the worker traces no steps, where that is so."""
+    """Why the worker traces no steps; empty if it does."""
     failed: Failed | None = None
-    """Why the client's training came to nothing, where that is so."""
+    """The failure of the client, if its training failed."""
 
 
 Reply = tuple[WorkerAnswer, TensorGroups] | LostError
-"""An answer with its tensors, or that there is none because worker processes died at it."""
+"""An answer with its tensors, or the error if the worker processes that should give it have died."""
 
 
 class Pool(Loop):
-    """The engine that runs clients in worker processes. A cohort of one client trains in this process, and
-    none is forked."""
+    """The engine that runs clients in worker processes. A cohort of one client trains in this process,
+    without any worker."""
 
     def __init__(self, trial: Trial, tracer: StepTracer | None = None) -> None:
         """`tracer` says when steps are traced and compared; every worker has its own copy of it."""
@@ -113,7 +113,7 @@ class Pool(Loop):
     def fit(
         self,
         method: Method,
-        anchor: Weights,
+        sent: Weights,
         shared: Tensors,
         jobs: Iterable[Job],
         upcoming: Sequence[Task] = (),
@@ -122,13 +122,13 @@ class Pool(Loop):
         samples = [len(job.task.holding) for job in jobs]
         order = longest_first(samples)
         if len(order) < 2:
-            return super().fit(method, anchor, shared, jobs)
+            return super().fit(method, sent, shared, jobs)
         processes = self._processes_for(method, len(order))
-        common = _weights(anchor) | {"shared": shared}
+        common = _weights(sent) | {"shared": shared}
         replies = self._replies(processes, common, [_request(jobs[n]) for n in order])
         outcomes = {n: _outcome(jobs[n], reply) for n, reply in zip(order, replies, strict=True)}
         rest = [job for n, job in enumerate(jobs) if n not in outcomes]
-        idle = iter(super().fit(method, anchor, shared, rest))
+        idle = iter(super().fit(method, sent, shared, rest))
         return [outcomes[n] if n in outcomes else next(idle) for n in range(len(jobs))]
 
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
@@ -155,7 +155,7 @@ class Pool(Loop):
         common: TensorGroups,
         requests: Sequence[tuple[Request, TensorGroups]],
     ) -> list[Reply]:
-        # One thread copies: others would wait for the next copy in a loop, on the cores of the workers.
+        # Only one thread copies: others would wait for the next copy in a busy loop, on the workers' cores.
         with deterministic(self.device, 1):
             replies = processes.run(common, requests)
         known: list[Reply] = []
@@ -182,9 +182,9 @@ class Pool(Loop):
 
     def _processes_for(self, method: Method, clients: int) -> Workers[Request, WorkerAnswer]:
         if self._processes is None or self._processes.ended or self._method is not method:
-            self._processes = None  # its workers end before others begin
+            self._processes = None  # its workers end before new ones start
             size = min(self.workers, max(clients, *map(len, self.local.evaluators.values())))
-            loop = copy.copy(self)  # not the engine itself, which would then never be gone
+            loop = copy.copy(self)  # a reference to the engine itself would keep it alive
             tracer = self.tracer if self.trial.trace else None
             loop.make_steps = tracer or plain_steps
             self._processes, self._method = Workers(partial(_work, loop, method, tracer), size), method
@@ -199,7 +199,7 @@ def _work(
     request: Request,
     tensors: TensorGroups,
 ) -> tuple[WorkerAnswer, TensorGroups]:
-    """Do in a worker what the loop would do in one process."""
+    """Train a client or test a model on a batch in a worker, as the loop does in one process."""
     weights = Weights(common["params"], common["buffers"])
     if isinstance(request, TestRequest):
         with loop.deterministic():
@@ -263,9 +263,9 @@ def workers_for(trial: Trial) -> int:
 
 
 def cores() -> int:
-    """Return how many cores this process may use: of the machine's, and of a container's share."""
+    """Return how many cores this process may use, of the machine and of a container's share."""
     found = len(os.sched_getaffinity(0))
-    try:  # cpu.max of https://docs.kernel.org/admin-guide/cgroup-v2.html: so much of every so much time
+    try:  # cpu.max: so much time per period, https://docs.kernel.org/admin-guide/cgroup-v2.html
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         return found

@@ -1,4 +1,4 @@
-"""Named tensors in memory that two processes see."""
+"""Named tensors in memory that two processes share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TensorItem = tuple[str, str, torch.dtype, tuple[int, ...], tuple[int, ...], int]
 
 @dataclass(frozen=True)
 class Layout:
-    """The description of what a `SharedTensors` holds, which is all that has to be sent."""
+    """The description of the tensors in a `SharedTensors`, which is all that has to be sent."""
 
     size: int
     groups: tuple[str, ...]
@@ -35,8 +35,8 @@ class Layout:
 class SharedTensors:
     """A region of memory into which one process writes tensors and from which another reads them.
 
-    The region is a file without a name, made before the fork and mapped on both sides, which grows when more
-    is written. Unlike /dev/shm it is not limited by what a container sets aside, which is 64 MB as a rule.
+    The region is a file without a name, made before the fork and mapped by both processes, which grows when
+    more is written. Unlike /dev/shm it is not limited by the share of a container, which is often 64 MB.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class SharedTensors:
         self._mapped = 0
         """How many bytes of the file this process has mapped."""
         self._memory: dict[torch.dtype, Tensor] = {}
-        """The mapped bytes as one flat tensor, seen as each type that was asked for."""
+        """The mapped bytes as one flat tensor, viewed as each type that was needed."""
         weakref.finalize(self, os.close, self._file)
 
     def write(self, groups: TensorGroups) -> Layout:
@@ -60,7 +60,7 @@ class SharedTensors:
                 key = (address, value.dtype, shape, tuple(value.stride()))
                 offset = offsets.get(key)
                 if offset is None:  # a tensor under two names is written once
-                    # As far from a cache line as it was: the order of a kernel's sums may depend on that.
+                    # At the same place in a cache line: the order of a kernel's sums may depend on it.
                     offset = offsets[key] = math.ceil(end / CACHE_LINE) * CACHE_LINE + address % CACHE_LINE
                     end = offset + value.numel() * value.element_size()
                     sources[len(items)] = value.detach()

@@ -1,10 +1,10 @@
-"""Operations of a step, noted while they run and made into a program of TorchScript's interpreter.
+"""Operations of a step, recorded while they run and made into a program of TorchScript's interpreter.
 
-What is noted are the operations that PyTorch runs on a CPU, backward pass and random draws included. The
+The operations that PyTorch runs on a CPU are recorded, including the backward pass and random draws. The
 program runs unoptimised, because TorchScript's optimiser changes the order of sums.
 
-TorchScript's graphs are not a public interface: `self_check` tells whether this PyTorch has them as they are
-used here.
+TorchScript's graphs are not a public interface: `self_check` finds out whether they work in this version of
+PyTorch as they are used here.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ USERS_OF_A_POOLED_RELU = (
     ("aten::max_pool2d_with_indices_backward", 1),
     ("aten::threshold_backward", 1),
 )
-"""The operations that take the output of a ReLU, and as which argument, when max pooling follows it."""
+"""The operations that take the output of a ReLU when max pooling follows it, and as which argument."""
 
 MemoryPlace = tuple[object, ...]
-"""Where a tensor lies in memory, and how."""
+"""The address, type, shape and strides of a tensor."""
 
 TraceReplay = Callable[..., Tensor]
-"""A traced step: from the factor and the inputs of the trace to the loss. It moves the inputs in place."""
+"""A traced step: from the factor and the inputs of the trace to the loss. It changes the inputs in place."""
 
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context that notes every operation that runs inside it, as a TorchScript program."""
+    """A context that records every operation that runs inside it as a TorchScript program."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # or PyTorch imports its compiler, a second's work, to keep it from compiling this
+        return False  # otherwise PyTorch imports its compiler, which takes a second, only to exclude this
 
     def __init__(self, factor: float, inputs: list[Tensor], *roots: object) -> None:
-        """`factor` is what gradients are multiplied by in the step, the one number that may be another at a
-        replay. `roots` are the objects whose Python state the step may look at but not change."""
+        """`factor` is what gradients are multiplied by in the step, the only number that may differ in a
+        replay. `roots` are the objects whose Python state the step may read but not change."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.unseen = Unseen(*roots)
         self.reason = ""
-        """Why the trace does not hold all that the step depends on, where that is so."""
+        """Why the trace does not hold all that the step depends on; empty if it does."""
         self.graph: Any = torch._C.Graph()
         self.factor, self.factors = factor, 0
         self.factor_input = self.graph.addInput()
         self.factor_input.setType(torch._C.FloatType.get())
         self.views: list[Any] = []
-        """The nodes that only take views: those that nothing uses are removed in the end."""
+        """The nodes that only take views. Unused ones are removed at the end."""
         self.values: dict[MemoryPlace, Any] = {}
-        """The value of the graph that lies at a place in memory, whichever tensor it is seen through."""
+        """The value of the graph for each place in memory, whichever tensor object refers to it."""
         self.alive: list[object] = []
-        """All tensors of the step, so that no place is used twice."""
+        """All tensors of the step, which are kept so that no memory is used twice."""
         for value in inputs:
             self.values.setdefault(place_of(value), self.graph.addInput())
 
@@ -93,14 +93,14 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             if not self.reason:
                 self._note(func, args, kwargs, out)
-        except Exception as error:  # an argument that TorchScript does not have, or unexpected internals
+        except Exception as error:  # an argument that TorchScript does not know, or unexpected internals
             self.reason = f"{type(error).__name__}: {error}"
         finally:
             self.unseen.paused = False
         return out
 
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        if func is aten.promote_types.default:  # of types alone
+        if func is aten.promote_types.default:  # it depends on types alone
             return
         if func.is_view and isinstance(out, Tensor) and place_of(out) in self.values:
             return
@@ -149,15 +149,15 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.graph.insertNode(self.graph.create(name, inputs, outputs))
 
     def program(self, loss: Tensor) -> TraceReplay | None:
-        """Return the program, or None where there is a `reason` against it. It turns the optimiser of
-        TorchScript off in this process."""
+        """Return the program, or None if there is a `reason` against it. This turns TorchScript's optimiser
+        off in this process."""
         if self.factors != 1:
             self.reason = self.reason or "gradients are not added to the weights once"
         if self.reason:
             return None
         try:
             return self._build(loss)
-        except Exception as error:  # TorchScript does not take the graph
+        except Exception as error:  # TorchScript does not accept the graph
             self.reason = f"{type(error).__name__}: {error}"
             return None
 
@@ -174,10 +174,11 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _pool_before(relu: Any) -> None:
-    """Where max pooling follows a ReLU, pool first and take the ReLU of what is left, as a rule a quarter.
+    """Change the order if max pooling follows a ReLU: pool first, then take the ReLU of what is left, which
+    is usually a quarter.
 
-    No bit of either pass depends on which is first: where the largest of a window is positive it is the same
-    one, and where it is not, the result is 0 and no gradient goes through."""
+    The order changes no bit of either pass: if the largest value of a window is positive it is the same one,
+    and if not, the result is 0 and has no gradient."""
     before, after = relu.inputsAt(0), relu.output()
     users = {(use.user.kind(), use.offset): use.user for use in after.uses()}
     if len(after.uses()) != 3 or users.keys() != set(USERS_OF_A_POOLED_RELU):
@@ -187,7 +188,7 @@ def _pool_before(relu: Any) -> None:
     if [use.user for use in gradient.uses()] != [relu_backward] or relu_backward.inputsAt(2).toIValue() != 0:
         return
     if any(use.user.kind().endswith("_") for value in (before, pooled) for use in value.uses()):
-        return  # changed in place, while the backward pass is still to look at it
+        return  # changed in place before the backward pass reads it
     relu.moveAfter(pool)
     pooled.replaceAllUsesWith(after)
     relu.replaceInput(0, pooled)
@@ -200,26 +201,27 @@ def _pool_before(relu: Any) -> None:
 
 
 def place_of(value: Tensor) -> MemoryPlace:
-    """Return where a tensor lies in memory and how."""
+    """Return the address, type, shape and strides of a tensor."""
     return value.data_ptr(), value.dtype, tuple(value.shape), tuple(value.stride())
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of the same shape and type hold the same numbers, where NaN equals NaN."""
+    """Say whether two tensors of the same shape and type hold the same numbers, NaN being equal to NaN."""
     return torch.equal(one, other) or (
         one.is_floating_point() and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
     )
 
 
 def _depends_on_values(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether what Python sees of an operation's result depends on the values in its tensors."""
+    """Say whether what Python sees of an operation's result, such as a shape, depends on values of
+    tensors."""
     if func in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default):
         return any(index is not None and index.dtype == torch.bool for index in args[1])
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
 
 def self_check() -> str:
-    """Trace a small step and replay it on other numbers; return what went wrong, or nothing."""
+    """Trace a small step and replay it on other numbers; return what went wrong, or an empty text."""
     try:
         x, weight = _ramp(2, 1, 6, 6), _ramp(3, 1, 3, 3)
         with Trace(-0.5, [x, weight]) as trace:
@@ -232,7 +234,7 @@ def self_check() -> str:
             if not same_bits(replay(factor, x, ours), _small_step(factor, x, theirs)):
                 return "a traced step returned another loss"
         return "" if same_bits(ours, theirs) else "a traced step led to other weights"
-    except Exception as error:  # whatever another version of PyTorch has in store
+    except Exception as error:  # another version of PyTorch may raise anything
         return f"{type(error).__name__}: {error}"
 
 

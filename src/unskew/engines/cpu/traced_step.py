@@ -1,9 +1,9 @@
 """Steps that are traced once and replayed, as a CUDA graph is: the same kernels in the same order on the same
-bits, without Python and autograd between them, which take most of a small model's step.
+bits, without Python and autograd in between, which take most of the time of a small model's step.
 
-A trace holds the operations of one ordinary step. It is not used where that step did anything that the trace
-does not hold (`unskew.engines.cpu.unseen`), and not before it agreed, bit for bit, with ordinary steps of
-several clients. After that it is compared again now and then. Where it differs then, it may have been wrong
+A trace holds the operations of one ordinary step. It is not used if that step did anything that the trace
+does not hold (`unskew.engines.cpu.unseen`), nor before it has agreed, bit for bit, with ordinary steps of
+several clients. After that it is compared again from time to time. If it differs then, it may have been wrong
 before, so the run ends with an error that says so.
 """
 
@@ -20,7 +20,7 @@ from unskew.engines.loop import Step, Training
 from unskew.errors import UserError
 
 SIGNATURES_KEPT = 32
-"""How many kinds of clients are remembered; there are more where shapes change from round to round."""
+"""How many kinds of clients are remembered. There can be many if shapes change from round to round."""
 
 Signature = tuple[object, ...]
 """The names, shapes and layouts of the tensors that a step works on."""
@@ -28,7 +28,7 @@ Signature = tuple[object, ...]
 
 @dataclass
 class TracedStep:
-    """What is known of one kind of step: one method, on tensors of the same names and shapes."""
+    """What is known of one kind of step: a step of one method on tensors of certain names and shapes."""
 
     ordinary: int = 0
     """How many steps ran before it was traced."""
@@ -36,37 +36,37 @@ class TracedStep:
     """How many seconds the ordinary steps took."""
     replay: TraceReplay | None = None
     counts: Tensor | None = None
-    """The label counts of the client it was traced with."""
+    """The label counts of the client with which the step was traced."""
     agreed: float = 0.0
-    """How many comparisons the trace has passed."""
+    """The comparisons with ordinary steps so far; those of clients with the same labels count a quarter."""
     replayed: int = 0
     next_check: int = 1
-    """The replay that is compared with an ordinary step next."""
+    """The number of the replay that is compared with an ordinary step next."""
     refused: bool = False
     """Whether this kind of step runs in Python for good."""
 
 
 @dataclass
 class StepTracer:
-    """A replacement of `plain_steps` that traces and replays, for a process that trains by one method and
-    does nothing else."""
+    """A replacement of `plain_steps` that traces and replays steps, for a process that only trains by one
+    method."""
 
     after: int = 30
-    """Ordinary steps of a kind before one is traced: tracing takes the time of about that many."""
+    """The number of ordinary steps of a kind before one is traced; tracing takes about as long as these."""
     comparisons: float = 3
-    """Clients with other labels than the one it was traced with that have to agree with a trace before it is
-    used; of clients with the same labels, four times as many."""
+    """How many clients have to agree with a trace before it is used, if their labels differ from those of the
+    client with which it was traced; four times as many with the same labels."""
     quick: float = 0.05
-    """Seconds of a step above which it is not traced: Python is a small part of it then, and a trace needs
-    memory for all that it computes."""
+    """The seconds of a step above which it is not traced: Python is a small part of it then, and a trace
+    needs memory for all that it computes."""
     check_every: int = 1009
-    """Replays between two later comparisons. The first ones come sooner: after 1, 2, 4 and so on."""
+    """The number of replays between two comparisons. The first ones come sooner: after 1, 2, 4 and so on."""
     replayed: int = 0
     """How many steps were replayed."""
     problem: str = ""
-    """Why nothing can be traced in this process, where that is so."""
+    """Why nothing can be traced in this process; empty if it can."""
     steps: dict[Signature, dict[Signature, TracedStep]] = field(default_factory=dict)
-    """What is known, by the names and shapes of a client's tensors and by the shape of its batch."""
+    """The known steps, by the names and shapes of a client's tensors, and by the shape of its batch."""
     _checked: bool = False
 
     def __call__(self, training: Training) -> Step:
@@ -89,7 +89,7 @@ class StepTracer:
         kind = (
             tuple(tuple(group) for group in groups),
             tuple(place[1:] for place in places),
-            tuple(places.index(place) for place in places),  # which of them are one and the same
+            tuple(places.index(place) for place in places),  # which of them are the same tensor
         )
         steps = self.steps.setdefault(kind, {})
         if len(self.steps) > SIGNATURES_KEPT:
@@ -153,7 +153,7 @@ class StepTracer:
             return loss
 
         def both(replay: TraceReplay, x: Tensor, y: Tensor, lr: float) -> tuple[Tensor, bool]:
-            """Return the loss of an ordinary step, and whether a replay of it gives the same bits."""
+            """Take an ordinary step; return its loss, and whether a replay of it gives the same bits."""
             copies = [value.clone() for value in held]
             random_state = torch.get_rng_state()
             try:

@@ -1,5 +1,6 @@
-"""What a step may do that a trace of its operations does not hold: values that reach Python, random numbers
-from elsewhere, output, and Python state that moves. A step that does any of it has to run in Python."""
+"""What a step may do that a trace of its operations does not hold: read values of tensors in Python, draw
+random numbers other than PyTorch's, write output, and change Python state. A step that does any of it has to
+run in Python."""
 
 from __future__ import annotations
 
@@ -41,34 +42,34 @@ READS = {
     "_to_dlpack", "_to_dlpack_unversioned", "_to_dlpack_versioned", "apply_", "data_ptr", "item", "map2_",
     "map_", "numpy", "tolist", "untyped_storage",
 }  # fmt: skip
-"""Functions in C that hand the values of tensors to Python. Those that PyTorch's own overrides do not show,
-as inside a backward pass, are noticed by their name."""
+"""Functions in C that pass the values of tensors to Python. They are noticed by their names if PyTorch's own
+overrides do not show them, as inside a backward pass."""
 
 COPIES_OF_LISTS = {"as_tensor", "asarray", "new_tensor", "tensor"}
-"""Functions that make a tensor of a list. Tensors in the list are read past PyTorch's operators."""
+"""Functions that make a tensor of a list. They read tensors in the list without PyTorch's operators."""
 
 EFFECTS = {
     "open", "print", "putenv", "read", "readline", "start_joinable_thread", "start_new_thread", "urandom",
     "write", "writelines",
 }  # fmt: skip
-"""Functions in C that do something beside computing: they look at files, draw random numbers, or start a
-thread, in which nothing is seen."""
+"""Functions in C that do more than compute: they use files, draw random numbers, or start a thread, in which
+nothing is noticed."""
 
 CLOCKS_AND_DICE = {"_random", "datetime", "random", "time"}
-"""Modules whose functions in C return something else each time."""
+"""Modules whose functions in C return another value each time."""
 
 LIBRARIES = {*sys.stdlib_module_names, "numpy", "pydantic", "torch"}
-"""Packages whose functions and classes are taken to keep no state that a step depends on."""
+"""Packages whose functions and classes are assumed to have no state that a step depends on."""
 
 MOST = 200_000
-"""How many values are looked at, at most, in search of state that moves."""
+"""How many values are compared, at most, in search of state that changes."""
 
 
 class Unseen(TorchFunctionMode):
-    """A context that notices, in `reason`, the first thing that a trace of what runs inside it would miss.
+    """A context that records in `reason` the first thing that a trace of what runs inside it would miss.
 
     It watches what functions of PyTorch return, which functions in C are called, and whether Python's and
-    NumPy's random state or anything that `roots` hold on to has changed in the end. It does not see into
+    NumPy's random state, or anything that `roots` refer to, has changed at the end. It does not see into
     extensions written in C.
     """
 
@@ -76,13 +77,13 @@ class Unseen(TorchFunctionMode):
         super().__init__()
         self.reason = ""
         self.paused = False
-        """Whether it is the tracer itself that looks at tensors."""
+        """Whether the tracer itself is reading tensors."""
         self._roots = (random.getstate, np.random.get_state, *roots)
 
     def __enter__(self) -> Unseen:
         self._before = self._state()
         self._collecting = gc.isenabled()
-        gc.disable()  # a collection may call anything, which is none of the step's
+        gc.disable()  # a collection may call code that is not part of the step
         self._profile = sys.getprofile()
         super().__enter__()  # type: ignore[no-untyped-call]
         sys.setprofile(self._called)
@@ -114,7 +115,7 @@ class Unseen(TorchFunctionMode):
     def _state(self) -> PythonState:
         try:
             return python_state(*self._roots)
-        except Exception as error:  # somebody's object that does not let itself be looked at
+        except Exception as error:  # raised by a user's object when it is inspected
             self._notice(f"its Python objects cannot be compared: {error}")
             return []
 
@@ -142,7 +143,7 @@ def _is_tensors(value: object) -> bool:
 
 
 def _lists_tensors(value: object) -> bool:
-    """Whether a value is a list with tensors in it, or with such lists."""
+    """Say whether a value is a list with tensors in it, or with such lists."""
     return isinstance(value, tuple | list) and any(
         isinstance(each, Tensor) or _lists_tensors(each) for each in value
     )
@@ -156,8 +157,8 @@ PythonState = list[tuple[object, object]]
 
 
 def python_state(*roots: object) -> PythonState:
-    """Return everything that these hold on to: what functions close over and name, what objects and
-    containers contain. Tensors are told apart by how often they were written to."""
+    """Return everything that these refer to: what functions close over and name, what objects and containers
+    contain. A tensor's state is how often it was written to."""
     found: PythonState = []
     known: set[int] = set()
     stack = list(roots)
@@ -174,7 +175,7 @@ def python_state(*roots: object) -> PythonState:
 
 
 def same_state(one: PythonState, other: PythonState) -> bool:
-    """Whether two results of `python_state` are about the same values, and none of these has changed."""
+    """Say whether two results of `python_state` have the same values, none of which has changed."""
     return len(one) == len(other) and all(
         (a is b or (isinstance(a, PLAIN) and type(a) is type(b) and a == b)) and before == after
         for (a, before), (b, after) in zip(one, other, strict=True)
@@ -182,7 +183,7 @@ def same_state(one: PythonState, other: PythonState) -> bool:
 
 
 def _detail(value: object, parts: int) -> object:
-    """What can change about a value while it stays the same object, beside its parts."""
+    """Return what can change about a value, other than its parts, while it stays the same object."""
     if isinstance(value, Tensor):
         return None if value.is_inference() else value._version
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -205,7 +206,7 @@ def _detail(value: object, parts: int) -> object:
 
 
 def _parts(value: object) -> Iterator[object]:
-    """The values that a value consists of or refers to."""
+    """Yield the values that a value consists of or refers to."""
     if isinstance(value, Tensor | np.ndarray | random.Random):
         return
     if isinstance(value, dict):
@@ -261,7 +262,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _is_library(value: object) -> bool:
-    """Whether a value is a module that was installed, and not one of the user's own."""
+    """Say whether a value is an installed module and not one of the user's own."""
     if not isinstance(value, ModuleType):
         return False
     package, file = value.__name__.partition(".")[0], getattr(value, "__file__", None)

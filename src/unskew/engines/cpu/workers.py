@@ -49,7 +49,7 @@ class Workers(Generic[T, A]):
         self._work, self._common = work, SharedTensors()
         self._workers: dict[Worker, BaseProcess] = {}
         self.end = weakref.finalize(self, _end, os.getpid(), self._workers)
-        """Kills the processes, which also happens when this object goes."""
+        """Kills the processes. This also happens when this object is garbage collected."""
         try:
             for _ in range(size):
                 _start(work, self._common, self._workers)
@@ -59,7 +59,7 @@ class Workers(Generic[T, A]):
 
     @property
     def ended(self) -> bool:
-        """Whether the processes are gone, so that others have to be started."""
+        """Whether the processes have ended, so that new ones have to be started."""
         return not self.end.alive
 
     def run(
@@ -67,10 +67,11 @@ class Workers(Generic[T, A]):
     ) -> list[tuple[A, TensorGroups] | BaseException]:
         """Return an answer for every task, or the exception that was raised by it, in the order of the tasks.
 
-        Tasks are given out in that order, each to the first worker that is free; `common` is what all of
-        them see. After an exception in a task its worker continues with the next one. A task whose process
-        dies is tried once more when all others are done, with the machine's memory for itself; where that
-        one dies too, its answer is a `LostError`. Where this call is interrupted, all processes end.
+        Tasks are given out in that order, each to the first worker that is free; `common` are tensors that
+        all tasks need. After an exception in a task its worker continues with the next one. A task whose
+        process dies is tried once more when all others are done, so that it has the machine's memory to
+        itself; if that process dies too, the answer is a `LostError`. If this call is interrupted, all
+        processes end.
         """
         done: dict[int, tuple[A, TensorGroups] | BaseException] = {}
         waiting, alone = deque(range(len(tasks))), deque[int]()
@@ -83,7 +84,7 @@ class Workers(Generic[T, A]):
             task, tensors = tasks[n]
             request = task, worker.request.write(tensors)
             busy[worker.connection] = worker, n
-            with suppress(OSError):  # it is dead, which its connection tells
+            with suppress(OSError):  # it is dead, which is noticed when its connection is read
                 if worker not in informed:
                     worker.connection.send(layout)
                     informed.add(worker)
@@ -97,7 +98,7 @@ class Workers(Generic[T, A]):
                 if not busy:
                     waiting.append(alone.popleft())
                     give(next(iter(self._workers)))
-                # With a timeout: a signal that another thread was given does not end the wait of this one.
+                # With a timeout, because a signal that another thread received does not end this wait.
                 for connection in wait(list(busy), timeout=1):
                     assert isinstance(connection, Connection)
                     worker, n = busy.pop(connection)
@@ -127,7 +128,8 @@ class Workers(Generic[T, A]):
         return [done[n] for n in range(len(tasks))]
 
     def _replace(self, worker: Worker) -> tuple[LostError, Worker]:
-        """Start another worker for one that died; return how that one died, and the other."""
+        """Start a new worker for one that died; return the error that says how it died, and the new
+        worker."""
         process = self._workers.pop(worker)
         process.join()
         worker.connection.close()
@@ -151,31 +153,31 @@ def _start(work: WorkFunction[T, A], common: SharedTensors, workers: dict[Worker
 
 
 def how_it_ended(process: BaseProcess) -> str:
-    """What became of a process that died, as what follows its name."""
-    code = process.exitcode or 0  # None where somebody else waited for the process
+    """Return how a process ended, as a verb phrase that follows its name."""
+    code = process.exitcode or 0  # None if something else has waited for the process
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else "ended"
 
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """What a fork, and the note that there is one, have to stand in."""
+    """Delay signals, and silence a warning, while a process is forked and recorded."""
     with _no_interrupt(), warnings.catch_warnings():
-        # Python warns of forks beside other threads, whose locks stay locked in the fork. Here those are
-        # threads of PyTorch's kernels, which rest between calls, and one that may draw on the terminal:
-        # the forked processes use neither.
+        # Python warns of forks while other threads run, whose locks stay locked in the fork. Here those are
+        # threads of PyTorch's kernels, which are idle between calls, and one that may draw on the
+        # terminal: the forked processes use neither.
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 
 
 @contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Delay Ctrl-C and a request to terminate until a fork is over and written down, because Python drops
-    what is raised in the hooks it runs after one; and leave Ctrl-C blocked in the new process: a terminal
-    sends it to all processes, but it is for the first one to end the others."""
+    """Delay Ctrl-C and a request to terminate until a new process is recorded, because Python drops what is
+    raised in the hooks that it runs after a fork. In the new process Ctrl-C stays blocked: a terminal sends
+    it to all processes, but the first one has to end the others."""
     received: list[int] = []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    main = threading.current_thread() is threading.main_thread()  # signals are handled in no other
-    delayed = [number for number, handler in handlers.items() if main and callable(handler)]  # Python's
+    main = threading.current_thread() is threading.main_thread()  # only this thread handles signals
+    delayed = [number for number, handler in handlers.items() if main and callable(handler)]
     for number in delayed:
         signal.signal(number, lambda number, _: received.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -190,8 +192,8 @@ def _no_interrupt() -> Iterator[None]:
 
 
 def _main(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, connection: Connection) -> None:
-    """Run a worker process. It works in a thread of its own, which has no memory of kernel threads that the
-    fork left behind, while the first thread waits for the end of the parent, even by SIGKILL."""
+    """Run a worker process. It works in a new thread, which does not expect the parent's kernel threads,
+    since a fork has none of them, while the first thread waits for the end of the parent, even by SIGKILL."""
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         worker.connection.close()
@@ -205,13 +207,13 @@ def _main(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, conne
 
 
 def begin_in_fork() -> None:
-    """Make this process, which was just forked, one that trains in a thread of its own."""
-    gc.freeze()  # what the parent left to collect is the parent's
+    """Prepare this process, which was just forked, to train in a thread of its own."""
+    gc.freeze()  # the garbage of the parent is for the parent to collect
     keep_freed_memory(one_arena=True)
-    # What a method prints goes out by the line, and without what the parent has yet to write.
+    # New files, so that what a method prints is written line by line, without the parent's buffered output.
     for name, number in (("stdout", 1), ("stderr", 2)):
         before = getattr(sys, name)
-        with suppress(OSError):  # a file that is closed
+        with suppress(OSError):  # the file is closed
             errors = getattr(before, "errors", None)
             setattr(sys, name, os.fdopen(number, "w", buffering=1, errors=errors, closefd=False))
 
@@ -238,7 +240,7 @@ def _serve(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, conn
 
 
 def _end(owner: int, workers: dict[Worker, BaseProcess]) -> None:
-    if os.getpid() != owner:  # in a worker of other `Workers`, which has a copy of everything
+    if os.getpid() != owner:  # in a worker of another `Workers`, which has a copy of this one
         return
     for process in workers.values():
         process.kill()

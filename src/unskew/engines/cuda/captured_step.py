@@ -1,4 +1,4 @@
-"""A client's step as it is captured: for full batches, for others, and compiled where `fast` asks for it."""
+"""A client's step as it is captured: on full batches, on partial ones, and compiled if `fast` asks for it."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from unskew.method import Method
 from unskew.trial import Trial
 from unskew.types import Optimizer, Scope, Tensors, Weights
 
-UNCOMPILED = 4.0  # times as long as a compiled step an uncompiled one takes (FedLMD's network, H200, bf16)
-MEASURED_ROUNDS = 5  # after which it is known how long those that are left will take
+UNCOMPILED = 4.0  # time of an uncompiled step over that of a compiled one (FedLMD's network, H200, bf16)
+MEASURED_ROUNDS = 5  # after so many rounds it is estimated how long the others will take
 
 
 class CapturedStep:
     """The step of one method, to be captured in slots."""
 
     def __init__(self, shared: Shared, method: Method, broadcast: PackedTensors) -> None:
-        """`broadcast` has what the server shares beside the model."""
+        """`broadcast` has what the server sends to all clients in addition to the model."""
         self.shared, self.method, self.broadcast = shared, method, broadcast
         self.local, self.trial = shared.local, shared.local.trial
         self._offsets = torch.arange(self.trial.budget.batch_size, device=self.local.device)
         self._compiled: Callable[[Held, Tensors], None] | None = None
         self._any_size: AnyBatchStep | None = None
-        """A compiled step for batches of any size, once it is known to be worth the time."""
+        """The compiled step for batches of any size, once compiling it is known to be worth the time."""
         self._compiling_took = 0.0
         self._rounds_begun: list[float] = []
 
     def capture(self, slot: ClientSlot, steps: int) -> Replay:
-        """Capture so many steps on full batches at once."""
+        """Capture this many steps on full batches as one graph."""
         inputs = {"position": slot.position, "x": self.shared.prefetcher.x, "y": self.shared.prefetcher.y}
         held = self._held(slot), inputs
-        # cuDNN measures its kernels for full batches only: others are too rare for the time that takes.
+        # cuDNN measures its kernels only for full batches: partial ones are too rare to be worth that time.
         with slot.stream.activate(), self.local.fastest() if self.trial.fast else nullcontext():
             if self.trial.fast and self._compiled is None:
                 began = time.perf_counter()
@@ -61,7 +61,7 @@ class CapturedStep:
                 for _ in range(steps):
                     step(*held)
 
-            slot.position.zero_()  # capturing moves it on
+            slot.position.zero_()  # capturing changes it
             return slot.stream.capture(several)
 
     def _fetch_and_step(self, held: Held, inputs: Tensors) -> None:
@@ -72,7 +72,7 @@ class CapturedStep:
         inputs["position"].add_(len(rows))
 
     def capture_partial(self, slot: PartialSlot, x: Tensor, y: Tensor) -> None:
-        """Capture a step on batches of the size of this one."""
+        """Capture a step on batches of this one's size."""
         size = len(x)
         with slot.stream.activate():
             inputs, labels = torch.zeros_like(x), torch.zeros_like(y)
@@ -87,12 +87,13 @@ class CapturedStep:
         return decompose_convolutions(step) if self.trial.fast and self.local.network.depthwise else step
 
     def compile_partial_batches(self, round: int, slots: list[ClientSlot]) -> bool:
-        """Compile a step for batches of any size where the rounds that are left make up for the time. True
-        says that it was, now, and what was captured before for partial batches is to be captured anew."""
+        """Compile a step for batches of any size, once, if that saves more time in the remaining rounds than
+        it takes. Return True if it was compiled now, so that steps on partial batches have to be captured
+        again."""
         self._rounds_begun.append(time.perf_counter())
         if not self.trial.fast or len(self._rounds_begun) != MEASURED_ROUNDS + 1:
             return False
-        # The shortest: in the others steps were still being captured.
+        # The shortest one: in others steps were still being captured.
         each = min((after - before for before, after in pairwise(self._rounds_begun)), default=0.0)
         left = each * (self.trial.budget.rounds - round) * _share_of_partial_batches(self.trial)
         if not worth_compiling(left, self._compiling_took):
@@ -104,15 +105,15 @@ class CapturedStep:
         return True
 
     def _held(self, slot: Slot) -> Held:
-        anchor, scope = dict(self.shared.anchor.groups), dict(slot.scope.groups)
-        if own := scope.pop("buffers"):  # of a client that keeps its own
+        anchor, scope = dict(self.shared.sent.groups), dict(slot.scope.groups)
+        if own := scope.pop("buffers"):  # clients keep their own
             anchor["buffers"] = own
         lr = scope.pop("lr").get("lr", self.shared.lr)
         return Held(slot.changing.groups, scope, anchor, self.broadcast["shared"], lr)
 
     def _step(self, held: Held, x: Tensor, y: Tensor, *, compiled: bool) -> None:
-        """What is captured: one step of the client in a slot, as the loop would take it. `compiled` says that
-        a compiler will make it over."""
+        """Take one step of the client in a slot, as the loop would; this is what is captured. `compiled` says
+        that the step is traced for a compiler."""
         changing, scope = held.changing, held.scope
         anchor = Weights(held.anchor["params"], held.anchor["buffers"])
         training = Training(
@@ -128,7 +129,7 @@ class CapturedStep:
         changing["loss"]["sum"].add_(training.step(x, y, held.lr))
 
     def make_optimizer(self, lr: float | Tensor, *, compiled: bool = False) -> Optimizer:
-        """The optimiser of a step, in the form that suits how it is run."""
+        """Return the optimiser of a step: the plain one for a compiler, else a fused one on a GPU."""
         budget = self.trial.budget
         if compiled:
             return budget.local_optimizer(lr)
@@ -137,7 +138,7 @@ class CapturedStep:
 
 
 def _share_of_partial_batches(trial: Trial) -> float:
-    """How much of the time steps on partial batches take, as long as they are not compiled."""
+    """Return the share of the time that steps on partial batches take while they are not compiled."""
     others, whole = 0.0, 0.0
     for samples, times in Counter[int](trial.federation.sizes.tolist()).items():
         sizes = trial.budget.batch_sizes(samples)

@@ -1,4 +1,4 @@
-"""Tests of models that do not hold up the training."""
+"""Tests of models that do not delay the training."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ COMPILING_TAKES = 5.0  # seconds, for the test of a small network on an H200 whe
 
 
 class StreamEvaluator:
-    """The test of a model, captured once, on a stream of its own beside the next round's clients."""
+    """The test of a model, captured once, on a stream of its own, so that the next round's clients train
+    meanwhile."""
 
     def __init__(self, local: Local, evaluator: Evaluator, stream: Stream) -> None:
         self.local, self.evaluator, self.stream = local, evaluator, stream
-        # A program may test a model with other frozen tensors than the trial's: they are loaded too.
+        # Frozen tensors are loaded too, because a program may test a model with other ones than the trial's.
         self.frozen = local.network.frozen_tensors
         self.weights = packed_model(local.initial.with_frozen(self.frozen), local.device)
         self._totals: Tensors = {}
         self._replay: Replay | None = None
         self._left = math.ceil(local.trial.budget.rounds / local.trial.evaluation.every)
-        """How many tests are to come, as a rule."""
+        """How many tests will probably follow."""
         self._decided = not local.trial.fast
-        """Whether it is known if compiling the test is worth the time."""
+        """Whether it was decided if the test is compiled."""
         self._seconds: float | None = None
-        """How many seconds a test took."""
+        """How many seconds a test took; None if not known yet."""
 
     def evaluate(self, weights: Weights) -> Pending[Assessment]:
-        """Test a model on the evaluator's samples. Nothing but this stream waits."""
+        """Test a model on the evaluator's samples. Only this stream waits for the model."""
         device = self.local.device
         self.stream.wait_event(current_event(device))
         with self.stream.activate():
@@ -50,7 +51,7 @@ class StreamEvaluator:
             if not self._decided and self._seconds is not None:
                 self._decided = True
                 if worth_compiling(self._left * self._seconds, COMPILING_TAKES):
-                    current_event(device).synchronize()  # the graph that goes must not be running
+                    current_event(device).synchronize()  # the graph that is replaced must not be running
                     self._replay = self._capture(compiled=True)
             self._left -= 1
             began = current_event(device, timed=True)
@@ -59,7 +60,7 @@ class StreamEvaluator:
             totals = {name: download(value) for name, value in self._totals.items()}
             arrived = current_event(device)
 
-        def wait(_: Weights = weights) -> Assessment:  # the weights must stay where they are until then
+        def wait(_: Weights = weights) -> Assessment:  # the weights must not be freed before
             arrived.synchronize()
             self._seconds = seconds_between(began, done)
             return self.evaluator.assessment(totals)

@@ -1,8 +1,8 @@
 """Clients side by side on one GPU: a client's step is captured once as a CUDA graph and replayed.
 
 The clients of a round are given to slots (`slots`), longest first. The host never waits for the device within
-a round. What runs before a client trains and after it (`Memory.prepare`, corrections, `Memory.update`) is
-ordinary PyTorch, as in the loop.
+a round. What a method does before and after a client's training (`Memory.prepare`, corrections,
+`Memory.update`) runs in ordinary PyTorch, as in the loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from unskew.trial import Trial
 from unskew.types import NO_MEMORY, Tensors, Weights
 
 SHAPES_KEPT = 4
-"""For how many methods and sets of shapes slots are kept."""
+"""The number of combinations of a method and tensor shapes for which slots are kept."""
 
 Shapes = tuple[object, ...]
 
@@ -43,17 +43,17 @@ def check(trial: Trial) -> None:
 
 
 class Graphs(Base):
-    """Clients in slots of a GPU. On a CPU it does the same, one step at a time, to no advantage: that is for
+    """Clients in slots of a GPU. On a CPU this engine does the same one step at a time, which is only for
     tests."""
 
     rounds_ahead = 1
 
     def __init__(self, trial: Trial) -> None:
-        # Read when CUDA starts: how many streams run side by side; 8 by default.
+        # How many streams run side by side, which CUDA reads when it starts; 8 by default.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         super().__init__(trial)
         self._slots: dict[Shapes, Slots] = {}
-        if self.device.type == "cuda":  # memory must not go while something still runs in it
+        if self.device.type == "cuda":  # its memory must not be freed while it is in use
             weakref.finalize(self, torch.cuda.synchronize, self.device)
 
     @cached_property
@@ -65,7 +65,7 @@ class Graphs(Base):
 
     @cached_property
     def _evaluators(self) -> dict[EvaluationSet, StreamEvaluator]:
-        stream = stream_on(self.device, 1, 0)  # one for all: a test has the device beside clients, not a test
+        stream = stream_on(self.device, 1, 0)  # one for all tests: they run one by one
         each = self.local.evaluators
         return {samples: StreamEvaluator(self.local, each[samples], stream) for samples in each}
 
@@ -76,7 +76,7 @@ class Graphs(Base):
     def fit(
         self,
         method: Method,
-        anchor: Weights,
+        sent: Weights,
         shared: Tensors,
         jobs: Iterable[Job],
         upcoming: Sequence[Task] = (),
@@ -85,10 +85,10 @@ class Graphs(Base):
         if not jobs:
             return []
         with self.deterministic():
-            load_model(self._shared.anchor, anchor)
+            load_model(self._shared.sent, sent)
             outcomes: dict[int, Outcome] = {}
             by_slots: dict[Slots, list[Ready]] = {}
-            for client in self._prepare(method, anchor, shared, jobs, outcomes):
+            for client in self._prepare(method, sent, shared, jobs, outcomes):
                 by_slots.setdefault(self._slots_of(method, client), []).append(client)
             prefetching = self._shared.prefetcher.prefetch(upcoming) if upcoming else iter(())
             for slots, clients in by_slots.items():
@@ -100,20 +100,21 @@ class Graphs(Base):
             return [outcomes[place] for place in range(len(jobs))]
 
     def _prepare(
-        self, method: Method, anchor: Weights, shared: Tensors, jobs: list[Job], outcomes: dict[int, Outcome]
+        self, method: Method, sent: Weights, shared: Tensors, jobs: list[Job], outcomes: dict[int, Outcome]
     ) -> Iterator[Ready]:
-        """The clients that are ready to train; those without data, and those that fail, are done with."""
+        """Yield the clients that are ready to train. The outcomes of clients without data, and of those that
+        fail, are added to `outcomes`."""
         inputs = self._shared.prefetcher.load([job.task for job in jobs])
         for place, (job, mine) in enumerate(zip(jobs, inputs, strict=True)):
             if not mine.sizes:
-                outcomes[place] = self.local.clients.without_data(job, anchor)
+                outcomes[place] = self.local.clients.without_data(job, sent)
                 continue
             drawn = self.local.clients.seed(job.task)
             draws = method.memory.prepare is not NO_MEMORY.prepare or bool(method.corrections)
             try:
                 if draws:
                     seed_torch(drawn, self.device)
-                start = self.local.clients.prepare(method, anchor, shared, job)
+                start = self.local.clients.prepare(method, sent, shared, job)
             except UserError:
                 raise
             except Exception as error:
@@ -122,9 +123,9 @@ class Graphs(Base):
             yield Ready(place, start, random_state(self.device) if draws else drawn, mine)
 
     def _free_memory(self, keep: Collection[Slots]) -> None:
-        """Give back what is not needed now: slots of other methods and shapes, and what PyTorch caches."""
+        """Free memory that is not needed now: all slots but those in `keep`, and what PyTorch caches."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # graphs that go may still be running
+            torch.cuda.synchronize(self.device)  # the graphs that are dropped may still be running
         self._slots = {shapes: slots for shapes, slots in self._slots.items() if slots in keep}
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -138,7 +139,7 @@ class Graphs(Base):
             _shapes(client.start.correction or {}),
         )
         slots = self._slots.pop(shapes, None) or Slots(self._shared, method, client)
-        self._slots[shapes] = slots  # the last one used is the last to go
+        self._slots[shapes] = slots  # at the end: the least recently used ones are dropped first
         while len(self._slots) > SHAPES_KEPT:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # its graphs may still be running

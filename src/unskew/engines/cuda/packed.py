@@ -10,7 +10,7 @@ from torch.utils.dlpack import from_dlpack
 
 from unskew.types import Tensors, Weights
 
-ALIGNMENT = 256  # bytes; what CUDA's own allocations start at, and its fastest kernels ask for
+ALIGNMENT = 256  # bytes: that of CUDA's own allocations, which its fastest kernels need
 
 
 class PackedTensors:
@@ -19,7 +19,7 @@ class PackedTensors:
     def __init__(self, groups: dict[str, Tensors], device: torch.device) -> None:
         self._items: list[tuple[str, str, torch.dtype, list[int], list[int], int]] = []
         self.ends: dict[str, int] = {}
-        """At which byte of the block each group ends."""
+        """The byte of the block at which each group ends."""
         end = 0
         for group, tensors in groups.items():
             for name, value in tensors.items():
@@ -30,8 +30,8 @@ class PackedTensors:
             self.ends[group] = end
         self._dtypes = {item[2] for item in self._items}
         self.block = torch.zeros(end, dtype=torch.uint8, device=device)
-        # Each with a storage of its own, as far as PyTorch can tell: tensors that share one seem to change
-        # together (BatchNorm changes its statistics in a forward pass), and to overlap, to a compiler.
+        # Each has a storage of its own, as far as PyTorch knows. To a compiler, tensors that share a storage
+        # seem to overlap and to change together (BatchNorm changes its statistics in a forward pass).
         self.groups = {
             group: {name: from_dlpack(value.__dlpack__()) for name, value in tensors.items()}
             for group, tensors in self.views(self.block).items()
@@ -47,7 +47,8 @@ class PackedTensors:
             torch._foreach_copy_(list(mine.values()), [values[name] for name in mine])
 
     def views(self, block: Tensor) -> dict[str, Tensors]:
-        """The groups that a block of this layout, with memory of its own, holds in full."""
+        """Return views of the groups that lie completely in a block with this layout, such as a copy of
+        `block`."""
         found: dict[str, Tensors] = {group: {} for group, end in self.ends.items() if end <= len(block)}
         read = {kind: block.view(kind) for kind in self._dtypes}
         for group, name, kind, size, stride, at in self._items:
@@ -62,6 +63,6 @@ def packed_model(like: Weights, device: torch.device) -> PackedTensors:
 
 
 def load_model(packed: PackedTensors, weights: Weights) -> None:
-    """Copy a model into the memory that was made for one of its shapes."""
+    """Copy a model into the memory that was made for a model of its shapes."""
     packed.load("params", weights.params)
     packed.load("buffers", weights.buffers)

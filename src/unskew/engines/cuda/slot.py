@@ -1,7 +1,7 @@
-"""A slot on a GPU: where a client's captured step finds all that it works on.
+"""A slot on a GPU: the memory in which a captured step finds a client's tensors.
 
-A slot holds one client at a time: weights, optimiser state and all that the method looks at are at fixed
-addresses, and the captured step works there.
+A slot holds one client at a time: its weights, its optimiser state and all that the method reads are at fixed
+addresses, which the captured step uses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unskew.types import Tensors
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """One client's round, with all that is known before it trains."""
+    """A client that is ready to train, with all that is known before it does."""
 
     place: int
     """The client's place among the jobs."""
@@ -33,23 +33,23 @@ class Ready:
     inputs: ClientInputs
 
     def failed(self, stage: ClientStage, error: Exception) -> Failed:
-        """Return that the client's training came to nothing, and why."""
+        """Return the failure of the client's training by an error."""
         return Failed.of(self.start.job.task, stage, error)
 
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """What all slots have in common."""
+    """What all slots share."""
 
     local: Local
-    anchor: PackedTensors
-    """The model that the clients received."""
+    sent: PackedTensors
+    """The model that was sent to all clients."""
     lr: Tensor
     prefetcher: Prefetcher
 
 
 class Held(NamedTuple):
-    """All that a step works on, but for the batch."""
+    """All that a step works on, except for the batch."""
 
     changing: dict[str, Tensors]
     scope: dict[str, Tensors]
@@ -64,28 +64,28 @@ class Slot:
 
     stream: Stream
     changing: PackedTensors
-    """Parameters, buffers, optimiser state, summed loss and tallies: what a step changes."""
+    """The tensors that a step changes: parameters, buffers, optimiser state, summed loss and tallies."""
     scope: PackedTensors
-    """Counts, memory, correction: what a step only reads; and the learning rate, where it is not the same in
-    all steps of a round."""
+    """The tensors that a step only reads: counts, memory, correction, the client's own buffers, and the
+    learning rate if it changes within a round."""
 
 
 @dataclass(eq=False)
 class ClientSlot(Slot):
-    """A slot for full batches, which the step fetches by itself from the inputs that are ready."""
+    """A slot for full batches, which the captured step itself reads from the prefetched inputs."""
 
     number: int
     position: Tensor
-    """Where the next batch begins among the inputs."""
+    """The index of the next batch's first sample among the inputs."""
     replays: dict[int, Replay] = field(default_factory=dict)
-    """The captured steps, by how many of them run at once."""
+    """The captured steps, by how many steps one replay takes."""
 
 
 @dataclass(eq=False)
 class PartialSlot(Slot):
-    """A slot for batches of other sizes, where a client is for one step."""
+    """A slot for partial batches, which a client uses for one step at a time."""
 
     batches: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     replays: dict[int, Replay] = field(default_factory=dict)
     free: Event | None = None
-    """When the last client has left."""
+    """The event after which the slot is free again; None if it was never used."""

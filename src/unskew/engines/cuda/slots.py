@@ -1,7 +1,7 @@
 """The slots of a GPU, in which clients train side by side, each slot on a stream of its own.
 
-Clients are given to slots longest first. A batch of another size is a step of its own, captured once for each
-size in a slot for partial batches: the client's state is copied there, takes one step, and is copied back.
+Clients are given to slots longest first. Steps on partial batches are captured apart, once for each size, in
+a slot for partial batches: the client's state is copied there, takes one step, and is copied back.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from unskew.method import Method
 from unskew.types import NO_MEMORY, Weights
 
 URGENT_SLOTS = 3
-STEPS_AT_ONCE = 4  # in one graph: between two graphs a GPU rests for five microseconds
-MOST_SLOTS = 25  # with as many for partial batches, what PyTorch has streams for; CUDA keeps 32 queues apart
+STEPS_AT_ONCE = 4  # in one graph: between two graphs a GPU is idle for five microseconds
+MOST_SLOTS = 25  # and as many for partial batches, as PyTorch has streams for; CUDA has 32 separate queues
 MEMORY_SHARE = 0.6  # of the free memory that slots may take together; the rest is for data and evaluation
 
 
 class Slots:
-    """The slots for one method and one set of shapes of what it looks at."""
+    """The slots for one method, and for tensors of certain shapes that it reads."""
 
     def __init__(self, shared: Shared, method: Method, first: Ready) -> None:
         self.shared, self.method = shared, method
@@ -44,7 +44,7 @@ class Slots:
         initial, scope = self.local.initial, first.start.scope
         self.broadcast = PackedTensors({"shared": scope.shared}, self.device)
         self.step = CapturedStep(shared, method, self.broadcast)
-        self.local_buffers = self.trial.statistics == "local"
+        self.keeps_buffers = self.trial.keeps_buffers
         self._changing = {
             "params": initial.params,
             "buffers": initial.buffers,
@@ -56,42 +56,44 @@ class Slots:
             "counts": {"counts": scope.counts},
             "memory": scope.memory,
             "correction": first.start.correction or {},
-            "buffers": initial.buffers if self.local_buffers else {},
+            "buffers": initial.buffers if self.keeps_buffers else {},
             "lr": {"lr": torch.zeros_like(shared.lr)} if method.lr_factor else {},
         }
         self.steps_at_once = 1 if method.lr_factor else STEPS_AT_ONCE
         self.slots: list[ClientSlot] = []
         self.partial_slots: dict[int, PartialSlot] = {}
-        self.most = 0  # slots that fit into memory; 0: not known yet
+        self.most = 0  # how many slots fit into memory; 0: not known yet
 
     def run(self, clients: list[Ready], prefetching: Iterator[None]) -> dict[int, Outcome]:
-        """Train clients, by their places; meanwhile the next round's inputs are made."""
+        """Train clients, and return their outcomes by their places. Meanwhile `prefetching` makes the inputs
+        of the next round."""
         self.broadcast.load("shared", clients[0].start.scope.shared)
         self.shared.lr.fill_(self.trial.budget.lr_at(clients[0].start.job.task.round))
         try:
             queues = self._queues(clients)
         except UserError:
             raise
-        except Exception as error:  # in the step that all of them take
+        except Exception as error:  # in the step, which is the same for all of them
             return {client.place: client.failed("train", error) for client in clients}
         outcomes: dict[int, Outcome] = {}
         running = [(self.shared.prefetcher.stream, prefetching)]
         for slot, queue in queues:
             running.append((slot.stream, self._through(slot, len(queues), queue, outcomes)))
         with queues[0][0].stream.activate():
-            while running:  # a step of each in turn, so that none of them waits for the host
+            while running:  # a step of each stream in turn, so that none of them waits for the host
                 running = [(stream, steps) for stream, steps in running if _advance(stream, steps)]
         for slot, _ in queues:
             current_waits(self.device, slot.stream.record_event())
         return outcomes
 
     def _queues(self, clients: list[Ready]) -> list[tuple[ClientSlot, list[Ready]]]:
-        """Slots in which all is captured that their clients need, each with its clients in their order."""
+        """Divide clients among slots, and capture there what they need. Return the slots, each with its
+        clients."""
         slots = self._slots_for(len(clients))
         if self.step.compile_partial_batches(clients[0].start.job.task.round, slots):
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # what was captured before may still be running
-            self.partial_slots.clear()  # with their memory pools, which go with the last graph in them
+            self.partial_slots.clear()  # with their memory pools, which are freed with the last graph in them
         places = divide([len(client.inputs.sizes) for client in clients], len(slots))
         queues = [[clients[place] for place in part] for part in places]
         start = current_event(self.device)
@@ -143,7 +145,7 @@ class Slots:
 
     def _enter(self, slot: Slot, client: Ready) -> None:
         """Copy a client into a slot."""
-        model, job, scope = self.shared.anchor.block, client.start.job, client.start.scope
+        model, job, scope = self.shared.sent.block, client.start.job, client.start.scope
         slot.changing.block[: len(model)].copy_(model)
         slot.changing.block[len(model) :].zero_()
         if job.optimizer:
@@ -151,7 +153,7 @@ class Slots:
         slot.scope["counts"]["counts"].copy_(scope.counts)
         slot.scope.load("memory", scope.memory)
         slot.scope.load("correction", client.start.correction or {})
-        if self.local_buffers:
+        if self.keeps_buffers:
             slot.changing.load("buffers", scope.anchor.buffers)
             slot.scope.load("buffers", scope.anchor.buffers)
         if isinstance(client.random, int):
@@ -160,7 +162,8 @@ class Slots:
             slot.stream.set_random_state(client.random)
 
     def _step_in_partial_slot(self, slot: Slot, x: Tensor, y: Tensor) -> None:
-        """One step of another size, in the slot where it is captured."""
+        """Take a step on a partial batch for the client of a slot, in the slot where steps of this size are
+        captured."""
         other, size = self._partial_slot(len(x)), len(x)
         if other.free is not None:
             slot.stream.wait_event(other.free)
@@ -180,7 +183,8 @@ class Slots:
         other.free = slot.stream.record_event()
 
     def _finish(self, slot: Slot, client: Ready) -> Outcome:
-        """Copy a client out of a slot, and let it decide what it keeps and reports."""
+        """Copy a client out of a slot, and return its result, with what the method keeps and reports of
+        it."""
         steps, start, changing = len(client.inputs.sizes), client.start, slot.changing
         end = changing.ends["state" if self.trial.budget.optimizer_state == "kept" else "buffers"]
         after = changing.views(changing.block[:end].clone())
@@ -209,11 +213,12 @@ class Slots:
         return self.slots[:needed]
 
     def _measure(self) -> int:
-        """How many slots fit, from what one takes; as many may be needed for partial batches."""
+        """Return how many slots fit into memory, measured by what one takes. As many may be needed for
+        partial batches."""
         device = self.device
         if device.type != "cuda":
             return MOST_SLOTS
-        self._add_captured_slot()  # what is compiled for it is there for all others
+        self._add_captured_slot()  # what is compiled for the first slot serves all others
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved(device)
         try:
@@ -230,14 +235,14 @@ class Slots:
         self.slots.append(slot)
 
     def _new_slot(self) -> ClientSlot:
-        number = len(self.slots)  # the first get the clients that take longest: let nothing hold those up
+        number = len(self.slots)  # the first slots get the longest clients, which nothing should delay
         position = torch.zeros((), dtype=torch.int64, device=self.device)
         stream = stream_on(self.device, number, priority=2 if number < URGENT_SLOTS else 1)
         return ClientSlot(stream, *self._tensors(), number, position)
 
     def _partial_slot(self, size: int) -> PartialSlot:
-        """The slot for batches of a size. Several sizes share one, so that these take no more memory than the
-        slots of clients."""
+        """Return the slot for batches of a size. Several sizes share one, so that partial slots take no more
+        memory than the slots of clients."""
         key = size % len(self.slots)
         if key not in self.partial_slots:
             stream = stream_on(self.device, key, priority=3)
@@ -245,11 +250,11 @@ class Slots:
         return self.partial_slots[key]
 
     def _tensors(self) -> tuple[PackedTensors, PackedTensors]:
-        """What a step changes and what it only reads, for a new slot."""
+        """Make the memory of a new slot: what a step changes, and what it only reads."""
         return PackedTensors(self._changing, self.device), PackedTensors(self._scope, self.device)
 
     def _capture_for(self, slot: ClientSlot, queue: Iterable[Ready]) -> None:
-        """Capture the steps that these clients will take in a slot, where they were not captured before."""
+        """Capture the steps that these clients will take in a slot, if they were not captured before."""
         full = self.trial.budget.batch_size
         longest = max((client.inputs.sizes.count(full) for client in queue), default=0)
         for steps in sorted({1, self.steps_at_once}):
@@ -258,6 +263,6 @@ class Slots:
 
 
 def _advance(stream: Stream, steps: Iterator[None]) -> bool:
-    """Take one step of a stream's work; False at its end."""
+    """Take one step of a stream's work; return False at its end."""
     stream.make_current()
     return next(steps, True) is None

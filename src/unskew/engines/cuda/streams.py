@@ -23,10 +23,10 @@ Replay = Callable[[], None]
 
 
 class Event(Protocol):
-    """A moment in the work of a stream."""
+    """A point in the work of a stream."""
 
     def synchronize(self) -> None:
-        """Let the host wait until the stream has got there."""
+        """Let the host wait until the stream has reached this point."""
 
 
 class Stream(Protocol):
@@ -36,33 +36,34 @@ class Stream(Protocol):
         """Run what is called inside on this stream."""
 
     def make_current(self) -> None:
-        """Run what is called next on this stream, until another is made current or the `activate` around it
-        ends. It is quicker than `activate` for every step."""
+        """Run what is called next on this stream, until another is made current or the surrounding `activate`
+        ends. For single steps this is faster than `activate`."""
 
     def random_numbers(self) -> AbstractContextManager[None]:
-        """Draw this stream's random numbers inside."""
+        """Draw random numbers from this stream's generator inside."""
 
     def record_event(self) -> Event:
-        """The moment that the stream's work has got to."""
+        """Record an event after all work that the stream has so far, and return it."""
 
     def wait_event(self, event: Event) -> None:
-        """Do nothing further before the event is reached."""
+        """Let the stream's next work wait for an event."""
 
     def seed(self, seed: int) -> None:
-        """Begin the random numbers anew."""
+        """Seed the stream's random numbers."""
 
     def random_state(self) -> Tensor:
-        """The state of the random numbers."""
+        """Return the state of the stream's random numbers."""
 
     def set_random_state(self, state: Tensor) -> None:
-        """Continue with random numbers from a state."""
+        """Set the state of the stream's random numbers."""
 
     def capture(self, step: Callable[[], None]) -> Replay:
-        """Capture a step, which runs meanwhile; what comes back runs it again, cheaply."""
+        """Capture a step as a graph, and return a function that runs it again. The step itself runs here
+        too."""
 
 
 class _Now:
-    """An event of work that is done at once."""
+    """An event after work that was done at once."""
 
     def __init__(self) -> None:
         self.at = time.perf_counter()
@@ -118,7 +119,7 @@ class ImmediateStream:
 
 
 class CudaStream:
-    """A CUDA stream with a random generator and a memory pool of its own: streams that shared them could not
+    """A CUDA stream with a random generator and a memory pool of its own. Streams that shared these could not
     run side by side."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
@@ -161,7 +162,7 @@ class CudaStream:
 
     def capture(self, step: Callable[[], None]) -> Replay:
         host = torch.get_rng_state()
-        # Memory that others free must not enter the graph.
+        # A garbage collection could free memory while the graph is captured.
         with self.activate(), self.random_numbers(), without_collection():
             step()  # once outside the capture: libraries start, constants are made
             if not torch.equal(host, torch.get_rng_state()):
@@ -188,26 +189,28 @@ class CudaStream:
 
 
 def stream_on(device: torch.device, number: int, priority: int) -> Stream:
-    """A stream that runs beside those of other numbers and priorities; higher priorities go first."""
+    """Return the stream of a number and a priority. Streams that differ in either run side by side; higher
+    priorities go first."""
     return CudaStream(_cuda_stream(device, number, priority)) if device.type == "cuda" else ImmediateStream()
 
 
 @cache
 def _cuda_stream(device: torch.device, number: int, priority: int) -> torch.cuda.Stream:
-    """A CUDA stream, the same for all engines: PyTorch has 32 of each priority and keeps scratch memory for
-    matrix products for every one it ever used, which a captured graph uses too. Two streams of an engine must
-    never be the same."""
+    """Return a CUDA stream, the same one for all engines: PyTorch has 32 of each priority, and for every
+    stream that was ever used it keeps scratch memory for matrix products, which a captured graph uses too.
+    Two streams of an engine must never be the same."""
     stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=-priority)  # type: ignore[no-untyped-call]
     return stream
 
 
 def random_state(device: torch.device) -> Tensor:
-    """The state of the caller's own random numbers on a device."""
+    """Return the state of a device's current random numbers."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def current_event(device: torch.device, *, timed: bool = False) -> Event:
-    """The moment that the current stream's work has got to; `timed` is for `seconds_between`."""
+    """Record an event after all work of the current stream so far, and return it. `timed` is for
+    `seconds_between`."""
     if device.type != "cuda":
         return _Now()
     event: torch.cuda.Event = torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
@@ -216,8 +219,8 @@ def current_event(device: torch.device, *, timed: bool = False) -> Event:
 
 
 def seconds_between(first: Event, last: Event) -> float:
-    """The time between two events that were both reached, by the clock of the device: its host may learn of
-    an event long after."""
+    """Return the time between two events that were both reached, by the clock of the device: the host may
+    notice an event much later."""
     if isinstance(first, torch.cuda.Event):
         assert isinstance(last, torch.cuda.Event)
         return float(first.elapsed_time(last)) / 1000
@@ -227,6 +230,6 @@ def seconds_between(first: Event, last: Event) -> float:
 
 
 def current_waits(device: torch.device, event: Event) -> None:
-    """Let the current stream go on after an event; the host goes on at once."""
+    """Let the current stream's next work wait for an event. The host does not wait."""
     if isinstance(event, torch.cuda.Event):
         torch.cuda.current_stream(device).wait_event(event)

@@ -17,7 +17,7 @@ HOW_TO_START = (
 
 def connect() -> Any:
     """Return Ray, connected to the cluster that RAY_ADDRESS names, or else to the one that this machine is
-    part of. A connection that the program around us made is used as it is."""
+    part of. An existing connection of this process is used as it is."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -33,14 +33,14 @@ def connect() -> Any:
         address = canonicalize_bootstrap_address("auto")
     except (ConnectionError, ValueError):
         address = None
-    # Asked first, because Ray tries for many minutes before it says that nobody answers.
+    # Checked first, because Ray tries for many minutes before it says that nothing answers.
     if address is None or not reachable(address):
         where = f"at RAY_ADDRESS {wanted}" if wanted else "on this machine"
         raise UserError(f"engine 'ray' finds no Ray cluster {where}: {HOW_TO_START}.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # tips on coming releases of Ray
         try:
-            # Ray finds this machine's cluster by itself, and its token then too.
+            # With "auto" Ray finds this machine's cluster and its token.
             ray.init(address=wanted or "auto", log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError as error:
             if "AuthToken" not in f"{error}{error.__cause__}":
@@ -53,7 +53,7 @@ def connect() -> Any:
 
 
 def reachable(address: str) -> bool:
-    """Tell whether anything listens at HOST:PORT."""
+    """Say whether anything listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()

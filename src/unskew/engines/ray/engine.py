@@ -1,8 +1,8 @@
 """Clients on the machines of a Ray cluster, for federations that outgrow one of them.
 
 Workers, one for each CPU or GPU of the cluster, train one client after another. A dataset, a trial and a
-method go to a machine once, a model once a round; a client's memory travels with its job. Jobs are pure
-functions of what is sent: one whose worker died is given to another.
+method are sent to a machine once, a model once a round, and a client's memory with its job. A job's result
+depends only on what is sent: if its worker dies, the job is given to another.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from unskew.types import Tensors, Weights
 
 
 def check(trial: Trial) -> None:
-    """Refuse a trial where there is no cluster to run it."""
+    """Refuse a trial if there is no Ray cluster to run it."""
     connect()
 
 
 def for_worker(trial: Trial) -> Trial:
-    """The trial as one worker of a cluster runs it: on its one CPU, or its one GPU."""
+    """Return the trial as one worker of a cluster runs it: on its one CPU, or its one GPU."""
     device = trial.pick_device().type
     return replace(trial, engine="graphs" if device == "cuda" else "loop", device=device, workers=0)
 
 
 class RayEngine(Loop):
-    """Clients on the workers of a Ray cluster; what has no work for them is done here."""
+    """Clients on the workers of a Ray cluster. Clients without data, and tests that are not divided, stay in
+    this process."""
 
     def __init__(self, trial: Trial) -> None:
         self._ray = connect()
@@ -52,41 +53,41 @@ class RayEngine(Loop):
     def fit(
         self,
         method: Method,
-        anchor: Weights,
+        sent: Weights,
         shared: Tensors,
         jobs: Iterable[Job],
         upcoming: Sequence[Task] = (),
     ) -> list[Outcome]:
         jobs = list(jobs)
         sizes = [len(job.task.holding) for job in jobs]
-        here = [place for place, size in enumerate(sizes) if not size]  # there is nothing to send them for
+        here = [place for place, size in enumerate(sizes) if not size]  # without data
         outcomes = dict(
-            zip(here, super().fit(method, anchor, shared, [jobs[place] for place in here]), strict=True)
+            zip(here, super().fit(method, sent, shared, [jobs[place] for place in here]), strict=True)
         )
         ordered = longest_first(sizes)
         if ordered:
-            # A GPU runs its clients side by side: it gets its share at once.
+            # A GPU trains its clients side by side, so it gets its share in one call.
             workers = self._grow(len(ordered))
             groups = divide(sizes, workers) if self._cuda else [[place] for place in ordered]
-            sent = [self._trial, self._method(method), self._ray.put(pack((anchor, shared)))]
+            references = [self._trial, self._method(method), self._ray.put(pack((sent, shared)))]
             while groups:
-                outcomes |= (answered := self._fit_groups(sent, jobs, groups, workers))
-                # Who of several was at fault when their worker died shows when each trains alone.
+                outcomes |= (answered := self._fit_groups(references, jobs, groups, workers))
+                # Each client of a group whose worker died now trains alone, which shows the one at fault.
                 groups = [[place] for group in groups for place in group if place not in answered]
         return [outcomes[place] for place in range(len(jobs))]
 
     def _grow(self, wanted: int) -> int:
-        """How many workers there are for as many calls, of those that the trial may have."""
+        """Start workers for this many calls, within the limit of the trial; return how many there are."""
         return self._fleet.grow(min(wanted, self.trial.workers or wanted))
 
     def _fit_groups(
-        self, sent: list[Any], jobs: list[Job], groups: list[list[int]], workers: int
+        self, references: list[Any], jobs: list[Job], groups: list[list[int]], workers: int
     ) -> dict[int, Outcome]:
-        """What came of the clients, by their places. Those of a group of several whose workers died are left
-        open."""
+        """Train groups of clients, one call for each group, and return the outcomes by the places of the
+        jobs. A group of several clients whose workers died is left out."""
         federation, outcomes = self.trial.federation, dict[int, Outcome]()
         calls = [
-            RemoteCall(_fit, sent, [RemoteJob.of(jobs[place], federation) for place in group])
+            RemoteCall(_fit, references, [RemoteJob.of(jobs[place], federation) for place in group])
             for group in groups
         ]
         for number, answer in self._fleet.run(calls, workers):
@@ -102,10 +103,10 @@ class RayEngine(Loop):
         size = self._grow(len(evaluator))
         if self._cuda or min(size, len(evaluator)) == 1:
             return super().evaluate(weights, samples)
-        sent = [self._trial, self._ray.put(pack(weights))]
+        references = [self._trial, self._ray.put(pack(weights))]
         parts = [range(len(evaluator) * n // size, len(evaluator) * (n + 1) // size) for n in range(size)]
         answers = dict[int, Payload]()
-        calls = [RemoteCall(_batch_totals, sent, (samples, part)) for part in parts]
+        calls = [RemoteCall(_batch_totals, references, (samples, part)) for part in parts]
         for number, answer in self._fleet.run(calls, size):
             if isinstance(answer, LostError):
                 raise answer
@@ -114,23 +115,23 @@ class RayEngine(Loop):
         return Pending.done(evaluator.assessment(totals))
 
     def _method(self, method: Method) -> Any:
-        """Ray's reference to a method, which is sent once."""
+        """Return Ray's reference to a method, which is sent once."""
         if self._sent_method is None or self._sent_method[0] is not method:
             self._sent_method = method, self._ray.put(pack_code(method, "method"))
         return self._sent_method[1]
 
 
 class RemoteJob(NamedTuple):
-    """A job as it is sent. Workers have the trial's federation: a client's samples are sent only where they
-    are others than it holds there."""
+    """A job as it is sent. Workers have the trial's federation: a client's samples are sent only if they
+    differ from those that it holds there."""
 
     job: Job
     with_samples: bool
-    """Whether the job has its samples; otherwise they are those of the federation."""
+    """Whether the job comes with its samples; if not, they are those of the federation."""
 
     @classmethod
     def of(cls, job: Job, federation: Federation) -> RemoteJob:
-        """Leave out of a job the samples that its worker has already."""
+        """Return a job without its samples if its worker has them already."""
         client, mine = job.task.client, job.task.holding
         if client >= federation.clients or not mine.same_as(federation.holding(client)):
             return cls(job, with_samples=True)
@@ -138,7 +139,7 @@ class RemoteJob(NamedTuple):
         return cls(replace(job, task=replace(job.task, holding=none)), with_samples=False)
 
     def restored(self, federation: Federation) -> Job:
-        """The job with its samples."""
+        """Return the job with its samples."""
         if self.with_samples:
             return self.job
         task = self.job.task
@@ -148,18 +149,18 @@ class RemoteJob(NamedTuple):
 # What runs in a worker
 
 
-def _fit(sent: list[Any], value: Payload) -> Payload:
-    """Train clients in a worker, and return one outcome for each."""
-    trial, method, round = sent
-    (anchor, shared), engine = _open_round(round), _open_engine(trial)
+def _fit(references: list[Any], value: Payload) -> Payload:
+    """Train clients in a worker, and return an outcome for each."""
+    trial, method, round = references
+    (sent, shared), engine = _open_round(round), _open_engine(trial)
     jobs = [job.restored(engine.trial.federation) for job in unpack(value)]
-    outcomes = engine.fit(_open_method(method), anchor, shared, jobs)
+    outcomes = engine.fit(_open_method(method), sent, shared, jobs)
     return pack([outcome.portable() if isinstance(outcome, Failed) else outcome for outcome in outcomes])
 
 
-def _batch_totals(sent: list[Any], value: Payload) -> Payload:
-    """Add up some batches of the test set, or of the validation set, each for itself."""
-    trial, weights = sent
+def _batch_totals(references: list[Any], value: Payload) -> Payload:
+    """Test a model on some batches of the test or validation set in a worker; return the totals of each."""
+    trial, weights = references
     engine, model = _open_engine(trial), _open_round(weights)
     samples, batches = unpack(value)
     with engine.deterministic():

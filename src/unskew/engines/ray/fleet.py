@@ -1,5 +1,4 @@
-"""The workers that this process has on a Ray cluster: they are given calls, and calls of those that die go to
-others."""
+"""The workers that this process has on a Ray cluster. If a worker dies, its call is given to another."""
 
 from __future__ import annotations
 
@@ -20,23 +19,23 @@ from unskew.errors import UserError
 from unskew.version import VERSION
 
 START_SECONDS = 120.0
-"""How long a worker may take to start; importing PyTorch takes some of it."""
+"""How long a worker may take to start, which includes importing PyTorch."""
 
 ATTEMPTS = 3
-"""How many workers may die under the same call, or in a row at their start."""
+"""How many workers may die at the same call, or in a row at their start."""
 
 RemoteFunction = Callable[[list[Any], Payload], Payload]
-"""A function of a module that workers have too: from Ray's references to what was sent before, and from what
-is sent with the call, to the answer."""
+"""A function of a module that workers can import: from Ray's references to what was sent before, and from
+what is sent with the call, to the answer."""
 
 
 class RemoteCall(NamedTuple):
-    """What a worker is asked to do."""
+    """A function for a worker to call, and its arguments."""
 
     function: RemoteFunction
-    sent: list[Any]
-    """Ray's references to what was sent before. Inside a list they arrive as references: a worker fetches
-    what is new to it."""
+    references: list[Any]
+    """Ray's references to what was sent before. Inside of a list they arrive as references, so that a worker
+    fetches only what is new to it."""
     value: object
     """What is sent with the call."""
 
@@ -45,17 +44,18 @@ class RayWorker:
     """One process of the cluster."""
 
     def about(self) -> tuple[str, str, str]:
-        """The name of its machine, and the versions of unskew and PyTorch there."""
+        """Return the name of the worker's machine, and the versions of unskew and PyTorch there."""
         return socket.gethostname(), VERSION, _torch_version()
 
-    def call(self, function: RemoteFunction, sent: list[Any], value: Payload) -> Payload:
-        """Do what is asked."""
-        return function(sent, value)
+    def call(self, function: RemoteFunction, references: list[Any], value: Payload) -> Payload:
+        """Call a function, and return its answer."""
+        return function(references, value)
 
 
 class Fleet:
-    """Workers of one kind that all engines of this process share, so that none waits for a CPU that another
-    holds. They go when the last engine goes, or when workers of another kind need their CPUs."""
+    """Workers of one kind that all engines of this process share, so that no engine waits for a CPU that
+    another one holds. They end when the last engine is gone, or when workers of another kind need their CPUs
+    or GPUs."""
 
     def __init__(self, connection: str, *, cuda: bool, threads: int) -> None:
         self._ray = connect()
@@ -63,12 +63,12 @@ class Fleet:
         self._resource, self._amount = ("GPU", 1) if cuda else ("CPU", threads)
         self._idle: list[Any] = []
         self._starting: dict[Any, Any] = {}
-        """Workers that are starting, by the reference to what each will say about itself."""
+        """Workers that are starting, by Ray's reference to the answer of their `about`."""
         self._lock = threading.Lock()
 
     def grow(self, wanted: int) -> int:
-        """Start workers until there are as many as wanted, or as the cluster can have; return how many of
-        the wanted ones there are."""
+        """Start workers until there are as many as wanted, or as the cluster can have. Return how many of the
+        wanted ones there are."""
         size = min(wanted, self._capacity())
         if len(self._idle) + len(self._starting) < size:
             for fleet in list(_fleets.values()):
@@ -80,7 +80,7 @@ class Fleet:
         return size
 
     def _dismiss(self) -> None:
-        """Let go of the workers, unless they are at work."""
+        """End the workers, unless they are working."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -94,9 +94,9 @@ class Fleet:
     def run(
         self, calls: Sequence[RemoteCall], at_once: int
     ) -> Generator[tuple[int, Payload | LostError], None, None]:
-        """Yield the number of each call with its answer, as they come, or that too many workers have died at
-        it. A call goes to the first worker that is free, in their order; at most so many are under way at
-        once."""
+        """Yield the number of each call with its answer as the answers arrive, or with an error if too many
+        workers have died at it. Calls are given out in their order, each to the first worker that is free; at
+        most `at_once` of them run at the same time."""
         ray = self._ray
         waiting, busy = deque(range(len(calls))), dict[Any, tuple[int, Any]]()
         deaths, failed_starts = Counter[int](), 0
@@ -105,8 +105,8 @@ class Fleet:
                 while waiting or busy:
                     while waiting and self._idle and len(busy) < at_once:
                         number, worker = waiting.popleft(), self._idle.pop()
-                        function, sent, value = calls[number]
-                        busy[worker.call.remote(function, sent, pack(value))] = number, worker
+                        function, references, value = calls[number]
+                        busy[worker.call.remote(function, references, pack(value))] = number, worker
                     done, _ = ray.wait([*busy, *self._starting], timeout=None if busy else START_SECONDS)
                     if not done:
                         raise UserError(
@@ -142,11 +142,11 @@ class Fleet:
                         self._idle.append(worker)
                         yield number, answer
             finally:
-                for _, worker in busy.values():  # nobody waits for their answers any more
+                for _, worker in busy.values():  # their answers are no longer needed
                     ray.kill(worker)
 
     def _capacity(self) -> int:
-        """How many workers the cluster can have, if nobody else uses it."""
+        """Return how many workers the cluster can have if nothing else uses it."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         capacity = sum(int(node.get(self._resource, 0)) // self._amount for node in nodes)
         if not capacity:
@@ -168,7 +168,7 @@ class Fleet:
         self._starting[worker.about.remote()] = worker
 
     def _admit(self, reference: Any) -> None:
-        """Let a worker that has started take calls; an error of Ray's where it died instead."""
+        """Let a worker that has started take calls. If it has died instead, this raises an error of Ray's."""
         worker = self._starting.pop(reference)
         try:
             host, *versions = self._ray.get(reference)
@@ -192,7 +192,7 @@ _fleets: weakref.WeakValueDictionary[tuple[object, ...], Fleet] = weakref.WeakVa
 
 
 def fleet_for(*, cuda: bool, threads: int) -> Fleet:
-    """Return the workers of this kind: those that an engine has already, or new ones."""
+    """Return the fleet of this kind: the one that other engines use already, or a new one."""
     connection = connect().get_runtime_context().get_worker_id()
     key = (connection, cuda, threads)
     found = _fleets.get(key)
@@ -202,7 +202,8 @@ def fleet_for(*, cuda: bool, threads: int) -> Fleet:
 
 
 def _torch_version() -> str:
-    """PyTorch's version without the mark of its build: those for a CPU and for a GPU may meet."""
+    """Return PyTorch's version without the name of its build, which may differ between CPU and GPU
+    machines."""
     return torch.__version__.partition("+")[0]
 
 

@@ -1,4 +1,4 @@
-"""Python objects as payloads for another machine: functions with their code, tensors as arrays."""
+"""Python objects packed for another machine: functions with their code, tensors as arrays."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ Bytes = NDArray[np.uint8]
 
 
 class Payload(NamedTuple):
-    """What Ray carries. It lays arrays into the memory that a machine's processes share, and copies none."""
+    """A packed object. Ray keeps its arrays in memory that a machine's processes share, and copies none."""
 
     body: bytes
     """The object, without its tensors and datasets."""
     arrays: list[Bytes]
     """The tensors' bytes."""
     datasets: list[Any]
-    """Ray's references to the datasets: they are sent to a machine once, whatever refers to them."""
+    """Ray's references to the datasets, which are sent to a machine only once."""
 
 
 class TensorLayout(NamedTuple):
-    """What a tensor is beside its bytes."""
+    """The description of a tensor, without its bytes."""
 
     dtype: torch.dtype
     size: torch.Size
     stride: tuple[int, ...]
     offset: int
-    """Its address modulo CACHE_LINE: the order of a kernel's sums may depend on it."""
+    """Its address modulo CACHE_LINE, on which the order of a kernel's sums may depend."""
     device: str
 
 
 def pack(value: object) -> Payload:
-    """Pack data: tensors in dictionaries and in the types of this package."""
+    """Pack data without functions: tensors in dictionaries and in the types of this package."""
     file = io.BytesIO()
     pickler = _Pickler(file, pickle.HIGHEST_PROTOCOL)
     pickler.dump(value)
@@ -60,8 +60,8 @@ def pack(value: object) -> Payload:
 
 
 def pack_code(value: object, what: str) -> Payload:
-    """Pack something with functions in it, which is called `what` where that fails. Code that is installed
-    nowhere, such as a method in a file of yours, travels along."""
+    """Pack an object that contains functions; the error calls it `what` if that fails. Code that is not
+    installed, such as a method in a user's file, is packed too."""
     file = io.BytesIO()
     pickler = _code_pickler()(file, pickle.HIGHEST_PROTOCOL)
     try:
@@ -76,13 +76,13 @@ def pack_code(value: object, what: str) -> Payload:
 
 
 def unpack(payload: Payload, *, share: bool = False) -> Any:
-    """Return what was packed, with tensors of its own; with `share` they lie where all processes of the
-    machine see them, and must not be written to."""
+    """Return what was packed, with tensors of its own. With `share` the tensors lie in memory that all
+    processes of the machine share, and must not be written to."""
     return _Unpickler(payload, share).load()
 
 
 class _Attachments:
-    """Tensors and datasets that are sent beside a payload's body, in which keys stand for them."""
+    """Tensors and datasets that are sent apart from a payload's body, in which keys stand for them."""
 
     def __init__(self) -> None:
         self._arrays: list[Bytes] = []
@@ -90,11 +90,11 @@ class _Attachments:
         self._keys: dict[int, tuple[object, tuple[object, ...]]] = {}
 
     def key(self, value: object) -> tuple[object, ...] | None:
-        """The key that stands for a value in the body; None where the value itself stands there."""
+        """Return the key that stands for a value in the body, or None if the value itself belongs there."""
         tensor = type(value) is Tensor and value.layout is torch.strided and not value.requires_grad
         if not tensor and not isinstance(value, Dataset):
             return None
-        if id(value) not in self._keys:  # the value is kept, so that no other gets its id
+        if id(value) not in self._keys:  # the value is kept, so that no other object gets its id
             self._keys[id(value)] = value, self._add(value)
         return self._keys[id(value)][1]
 
@@ -107,7 +107,7 @@ class _Attachments:
         return "tensor", len(self._arrays) - 1, layout
 
     def payload(self, body: io.BytesIO) -> Payload:
-        """A body with all that its keys stand for."""
+        """Return a body with all that its keys stand for."""
         return Payload(body.getvalue(), self._arrays, self._datasets)
 
 
@@ -189,7 +189,7 @@ def _dataset_of(reference: Any) -> Dataset:
 
     dataset = _received.get(reference.hex())
     if dataset is None:
-        dataset = object.__new__(Dataset)  # checked where it was made
+        dataset = object.__new__(Dataset)  # it was checked when it was made
         vars(dataset).update(unpack(ray.get(reference), share=True))
         _received[reference.hex()] = dataset
     return dataset
@@ -197,7 +197,7 @@ def _dataset_of(reference: Any) -> Dataset:
 
 @contextmanager
 def _own_modules_by_value() -> Iterator[None]:
-    """Functions and classes of modules that are installed nowhere are sent as code, not by name."""
+    """Pickle functions and classes of modules that are not installed as code instead of by name."""
     from ray import cloudpickle
 
     known, installed = cloudpickle.list_registry_pickle_by_value(), _installed()
@@ -216,7 +216,7 @@ def _own_modules_by_value() -> Iterator[None]:
 
 
 def _installed() -> tuple[str, ...]:
-    """What the path of a module has in it that is installed, so that another machine has it too."""
+    """Return parts of paths by which an installed module is recognised, which another machine has too."""
     folders = (folder for folder in sys.path if folder and any(Path(folder).glob("*.dist-info")))
     return "site-packages", "dist-packages", STANDARD_LIBRARY, *folders
 

@@ -1,4 +1,4 @@
-"""Batch normalisation as one factor and one summand for each channel."""
+"""Batch normalisation as a factor and a summand for each channel."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class BatchNorm:
             return NotImplemented  # type: ignore[no-any-return]
         values = upcast(x)
         if training:
-            # Two sums take a third of the instructions of PyTorch's way. They are sums of differences from
-            # one pixel, so that nothing is lost where a mean is far from zero.
+            # Two sums take a third of the instructions of PyTorch's method. They are sums of differences from
+            # one pixel, so that a mean far from zero costs no precision.
             pixel = values[(slice(1), slice(None), *[slice(1)] * (x.ndim - 2))]
             differences = values - pixel
             offset = differences.mean(_all_but_channels(x))
@@ -66,8 +66,8 @@ class BatchNorm:
         eps: float,
         output_mask: list[bool],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of input, weight and bias. That of the input is linear in the output's
-        gradient and in the input, with three numbers for each channel."""
+        """Return the gradients of input, weight and bias. The gradient of the input is linear in the output's
+        gradient and in the input, with three coefficients for each channel."""
         factor = None if invstd is None else self._context.recall(invstd, "factor")
         if not training or mean is None or invstd is None or weight is None or factor is None:
             return NotImplemented  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What the decompositions of one step share."""
+"""The state that the decompositions of one step share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 
 class Context:
-    """One step's choice of decompositions, and what they found out about tensors that others will meet again.
+    """One step's choice of decompositions, and what they have computed for tensors that they meet again.
 
-    `compiled` says that the operations are traced for a compiler; otherwise they run as they come. `without`
+    `compiled` says that the operations are traced for a compiler; otherwise they run immediately. `without`
     names the decompositions that are left out.
     """
 
@@ -21,8 +21,8 @@ class Context:
         self._known: dict[tuple[int, str], tuple[Tensor, Any]] = {}
 
     def remember(self, tensor: Tensor, key: str, value: Any) -> None:
-        """Keep a value for whoever meets the same memory again, such as the backward pass. The tensor is kept
-        too, so that its memory is not reused."""
+        """Keep a value for later operations on the same memory, such as those of the backward pass. The
+        tensor is kept too, so that its memory is not reused."""
         self._known[tensor.untyped_storage()._cdata, key] = tensor, value
 
     def recall(self, tensor: Tensor, key: str) -> Any:
@@ -30,20 +30,20 @@ class Context:
         return self._known.get((tensor.untyped_storage()._cdata, key), (None, None))[1]
 
     def once(self, x: Tensor, key: str, make: Callable[[], Tensor]) -> Tensor:
-        """Return what `make` derives from a tensor, made only once: the backward pass, and a teacher, get
-        what the first one got."""
+        """Return what `make` computes from a tensor, but call it only once: the backward pass and a teacher's
+        pass get the same result."""
         key += f" {x.storage_offset()} {x._version} {x.shape} {x.stride()}"
         found: Tensor | None = self.recall(x, key)
         if found is None:
             found = make()
-            if self.compiled or torch.is_grad_enabled():  # otherwise nobody will ask, and it takes memory
+            if self.compiled or torch.is_grad_enabled():  # otherwise it is not needed again, and takes memory
                 self.remember(x, key, found)
         return found
 
     def contiguous(self, x: Tensor) -> Tensor:
         """Return a contiguous tensor, which can be viewed in another shape. For a compiler it is always a
-        copy: the compiler may choose other strides than those seen in the trace, and removes copies it can do
-        without."""
+        copy: the compiler may choose other strides than those in the trace, and removes unnecessary
+        copies."""
         return x.clone(memory_format=torch.contiguous_format) if self.compiled else x.contiguous()
 
     def rows(self, x: Tensor) -> Tensor:
@@ -51,12 +51,12 @@ class Context:
         return self.contiguous(x.permute(0, 2, 3, 1)).view(-1, x.shape[1])
 
     def join_windows(self, windows: Tensor) -> Tensor:
-        """Return the images that consist of these windows, [N, H, height, W, width, C]."""
+        """Return the images that consist of windows, [N, H, height, W, width, C]."""
         return self.contiguous(windows).flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
 
 
 def materialise(x: Tensor) -> Tensor:
-    """Return the same values through `as_strided`, for which a compiler writes them to memory once, in this
+    """Return the same values through `as_strided`, which makes a compiler write them to memory once, in this
     dtype, instead of computing them again wherever they are read."""
     x = x.contiguous()
     return x.as_strided(x.shape, x.stride())

@@ -11,8 +11,8 @@ from unskew.engines.cuda.compile import depthwise, im2col
 from unskew.engines.cuda.compile.context import Context, images
 
 ConvolutionKind = Literal["pointwise", "stem", "depthwise"]
-"""How a convolution is decomposed: as one of 1×1 without stride, of few input channels, as in a network's
-first layer, or with one kernel for each channel."""
+"""How a convolution is decomposed: as one of 1×1 without stride, as one of few input channels, such as a
+network's first layer, or as one with a kernel for each channel."""
 
 
 class Convolution:
@@ -59,7 +59,7 @@ class Convolution:
         groups: int,
         output_mask: list[bool],
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the gradients of input, weight and bias, where `output_mask` asks for them."""
+        """Return the gradients of input, weight and bias, each if `output_mask` asks for it."""
         kind = self._kind(x, weight, stride, padding, dilation, transposed, groups)
         if kind is None or (kind == "stem" and output_mask[0]):
             return NotImplemented  # type: ignore[no-any-return]
@@ -79,7 +79,7 @@ class Convolution:
                 self._context, grad, x, weight, stride, padding, output_mask
             )
         if to_weight is not None and not self._context.compiled:
-            # PyTorch gives a weight's gradient the strides of the weight, which its fused optimisers rely on.
+            # PyTorch gives a gradient the strides of its weight, which its fused optimisers need.
             to_weight = torch.empty_like(weight).copy_(to_weight)
         return to_input, to_weight, rows.sum(dim=0) if output_mask[2] else None
 
@@ -93,7 +93,7 @@ class Convolution:
         transposed: bool,
         groups: int,
     ) -> ConvolutionKind | None:
-        """Return how a convolution is decomposed; None where it is not, or this kind is left out."""
+        """Return how a convolution is decomposed, or None if it is not or if its kind is left out."""
         kind = _kind(x, weight, stride, padding, dilation, transposed, groups)
         return None if kind in self._context.without else kind
 

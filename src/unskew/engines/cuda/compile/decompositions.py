@@ -1,4 +1,4 @@
-"""Which operators of a step are decomposed, for a compiler or without one."""
+"""The operators of a step that are decomposed, for a compiler or without one."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ PARTS = {
     "uncompiled": "the same convolutions in steps that are not compiled",
     "combo_kernels": "TorchInductor's one kernel for small things that do not depend on each other",
 }
-"""What can be left out, by name. What each one gains in a whole round stands in
-docs/decisions/0005-captured-steps.md."""
+"""What can be left out, by name. docs/decisions/0005-captured-steps.md says what each one gains in a whole
+round."""
 
 
 def left_out() -> frozenset[str]:
-    """Return the names in `UNSKEW_FAST_WITHOUT`, which is there to measure what each part gains."""
+    """Return the names in `UNSKEW_FAST_WITHOUT`, which serves to measure what each part gains."""
     names = frozenset(filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))))
     for name in sorted(names):
         if name not in PARTS:
@@ -49,7 +49,7 @@ def left_out() -> frozenset[str]:
 
 
 class Decompositions:
-    """The decompositions of one step. Each returns NotImplemented where PyTorch's own operator does well."""
+    """The decompositions of one step. Each returns NotImplemented if PyTorch's own operator is better."""
 
     def __init__(self, *, compiled: bool = True, without: frozenset[str] = frozenset()) -> None:
         context = Context(compiled=compiled, without=without)
@@ -72,8 +72,9 @@ class Decompositions:
 
 
 def decompose_convolutions(step: Callable[P, T]) -> Callable[P, T]:
-    """Return a step whose convolutions are those of a compiled one, without a compiler. cuDNN would look for
-    its kernels anew for every size of a batch: for MobileNetV2's layers, 8 s each on an H200."""
+    """Return a step with the same decomposed convolutions as a compiled one, but without a compiler. cuDNN
+    would search for kernels again for every batch size, which takes 8 s a size for MobileNetV2's layers on an
+    H200."""
     without = left_out()
     if "uncompiled" in without:
         return step

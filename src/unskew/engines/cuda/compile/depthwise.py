@@ -1,7 +1,7 @@
 """Depthwise convolutions as sums of shifted images that are padded with zeros.
 
-Padded images are [N, H, W, C]. On a GPU the sums are the operators of `depthwise_ops`, elsewhere what PyTorch
-has.
+Padded images are [N, H, W, C]. On a GPU the sums are operators of `depthwise_ops`, elsewhere operators of
+PyTorch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def convolution(context: Context, x: Tensor, weight: Tensor, stride: list[int], 
         weight,
         stride,
         output_size(x, weight, stride, padding),
-        # Of a teacher's pass no statistics are taken: a compiler fuses the sum with what follows.
+        # A teacher's pass takes no statistics, so a compiler can fuse the sum with what follows.
         materialised=torch.is_grad_enabled() or not context.compiled,
     )
 
@@ -44,8 +44,8 @@ def gradients(
     padding: list[int],
     output_mask: list[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of input and weights, where they are asked for. Both read the output's gradient
-    with the same padding, so that it is written once."""
+    """Return the gradients of input and weights, each if `output_mask` asks for it. Both read the output's
+    gradient with the same padding, so that it is written once."""
     to_input: Tensor | None = None
     to_weight: Tensor | None = None
     before = gradient_padding(list(weight.shape[2:]), stride, padding)
@@ -80,7 +80,7 @@ def _convolve(
         taps = _taps(padded, weight, stride, size)
         total: Tensor = reduce(add, map(mul, taps[::-1] if flipped else taps, weights.unbind()))
         y = total.to(padded.dtype)
-        if materialised:  # batch normalisation would have it written in float32
+        if materialised:  # batch normalisation would otherwise write it in float32
             y = materialise(y)
     return y.permute(0, 3, 1, 2)
 
@@ -147,7 +147,7 @@ def _padded(context: Context, x: Tensor, padding: list[int]) -> Tensor:
 
 
 def _pad(images: Tensor, before: list[int], size: list[int]) -> Tensor:
-    """Return images padded with zeros to this size, so many of them above and on the left."""
+    """Return images padded with zeros to a size, with `before` zeros above and on the left."""
     after = [size[n] - before[n] - images.shape[1 + n] for n in range(2)]
     return materialise(pad(images, (0, 0, before[1], after[1], before[0], after[0])))
 
@@ -158,22 +158,22 @@ def _by_tap(context: Context, weight: Tensor) -> Tensor:
 
 
 def _taps(padded: Tensor, weight: Tensor, stride: list[int], size: list[int]) -> list[Tensor]:
-    """Return what each weight of a kernel is multiplied by, in the size of the output."""
+    """Return the pixels that each weight of a kernel is multiplied by, in the size of the output."""
     places = ([i, j] for i in range(weight.shape[2]) for j in range(weight.shape[3]))
     return [_window(padded, place, stride, size) for place in places]
 
 
 def _window(images: Tensor, start: list[int], stride: list[int], size: list[int]) -> Tensor:
-    """Return so many pixels of images, from one on."""
+    """Return `size` pixels of images, beginning at `start`."""
     rows, columns = (slice(start[n], start[n] + stride[n] * (size[n] - 1) + 1, stride[n]) for n in range(2))
     return images[:, rows, columns]
 
 
 def _has_kernel(context: Context, x: Tensor, name: str) -> bool:
-    """Return whether a Triton kernel takes a tensor, and is not left out."""
+    """Say whether a Triton kernel can read a tensor and is not left out."""
     return on_gpu(x) and not {"triton", name} & context.without
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Return whether a tensor is where Triton kernels run, in a dtype they know."""
+    """Say whether a tensor is on a GPU, in a dtype that the Triton kernels know."""
     return x.is_cuda and x.dtype != torch.float64

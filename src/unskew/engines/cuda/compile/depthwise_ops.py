@@ -1,4 +1,4 @@
-"""Depthwise convolutions on a GPU as operators of our own, where a compiler's programs take twice the
+"""Depthwise convolutions on a GPU as operators of our own, because a compiler's programs take twice the
 instructions.
 
 Images are [N, H, W, C] and padded with zeros.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# A program takes pixels in groups of `QUAD` side by side, `BLOCK_CHANNELS` channels of each. The numbers of
-# such groups (BLOCK), of warps and of programs that share the pixels are those that took an H200 least for
-# MobileNetV2's layers, six clients side by side.
+# A program takes pixels in groups of `QUAD` side by side, and `BLOCK_CHANNELS` channels of each. The numbers
+# of such groups (BLOCK), of warps, and of programs that share the pixels were the fastest on an H200 for
+# MobileNetV2's layers with six clients side by side.
 QUAD, BLOCK_CHANNELS = 4, 32
 BLOCK, WARPS = 16, 4
 WEIGHT_BLOCK, WEIGHT_WARPS, WEIGHT_PROGRAMS = 8, 1, 512
@@ -29,7 +29,7 @@ def depthwise(
     images: Tensor, weights: Tensor, kernel: list[int], stride: list[int], size: list[int], flipped: bool
 ) -> Tensor:
     """Return the convolution of padded images, in this size. The weights are [height * width, C] in float32;
-    `flipped` takes them last to first."""
+    `flipped` reverses their order."""
     from unskew.engines.cuda.compile import triton_kernels
 
     (N, HP, WP, C), (H, W) = images.shape, size
@@ -54,8 +54,8 @@ def _(
 def depthwise_weight_gradient(
     images: Tensor, grad: Tensor, start: list[int], stride: list[int], size: list[int]
 ) -> Tensor:
-    """Return the gradient of 3×3 weights, [9, C], from that of the output, which is padded as
-    `gradient_padding` says and begins at `start`."""
+    """Return the gradient of 3×3 weights, [9, C], from that of the output, which is padded by
+    `gradient_padding` and begins at `start`."""
     # An argument of the operator, because PyTorch's cache of compiled steps outlives this constant.
     parts = max(1, WEIGHT_PROGRAMS // ceil_div(images.shape[3], BLOCK_CHANNELS))
     sums: Tensor = weight_gradient_in_parts(images, grad, parts, start, stride, size)
@@ -72,7 +72,8 @@ def depthwise_weight_gradient(
 def weight_gradient_in_parts(
     images: Tensor, grad: Tensor, parts: int, start: list[int], stride: list[int], size: list[int]
 ) -> Tensor:
-    """Return the gradient of 3×3 weights by each of so many parts of the pixels, [parts, 9, C]."""
+    """Return the gradient of 3×3 weights from each of the parts into which the pixels are divided,
+    [parts, 9, C]."""
     from unskew.engines.cuda.compile import triton_kernels
 
     (N, HP, WP, C), (H, W) = images.shape, size
@@ -97,8 +98,8 @@ def _(
 
 
 def gradient_padding(kernel: list[int], stride: list[int], padding: list[int]) -> list[int]:
-    """Return how many zeros lie above and on the left of an output's gradient, so that every pixel of the
-    input finds all it needs there."""
+    """Return how many zeros an output's gradient needs above and on the left for the gradient of the input's
+    first pixels."""
     return [(kernel[n] - 1 - padding[n]) // stride[n] for n in range(2)]
 
 

@@ -22,8 +22,8 @@ def convolution(context: Context, x: Tensor, weight: Tensor, stride: list[int], 
 def weight_gradient(
     context: Context, rows: Tensor, x: Tensor, weight: Tensor, stride: list[int], padding: list[int]
 ) -> Tensor:
-    """Return the gradient of the weights, from that of the output as `rows` of pixels. The products of single
-    samples come first: as one product it would be a few blocks with a very long sum each."""
+    """Return the gradient of the weights, from that of the output as `rows` of pixels. Samples are multiplied
+    one by one and then added: a single product would be a few blocks with a very long sum each."""
     columns = _im2col(context, x, weight, stride, padding)
     products = columns.view(x.shape[0], -1, columns.shape[1]).transpose(1, 2) @ rows.view(
         x.shape[0], -1, len(weight)
@@ -34,9 +34,9 @@ def weight_gradient(
 
 
 def _im2col(context: Context, x: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> Tensor:
-    """Return a matrix with a row for each output pixel: the part of the input that it is made of. It is put
-    together from rows of windows, each padded to a multiple of eight numbers, so that numbers are moved in
-    pieces and not one by one."""
+    """Return a matrix with a row for each output pixel: the part of the input from which it is computed. It
+    consists of rows of windows, each padded to a multiple of eight numbers, so that numbers are moved in
+    groups and not one by one."""
 
     def make() -> Tensor:
         N, (H, W) = x.shape[0], output_size(x, weight, stride, padding)
@@ -54,6 +54,6 @@ def _im2col(context: Context, x: Tensor, weight: Tensor, stride: list[int], padd
 
 
 def _matrix(weight: Tensor) -> Tensor:
-    """Return the weights as the other factor of the product."""
+    """Return the weights as the matrix by which that of the input is multiplied."""
     rows = weight.permute(2, 3, 1, 0).flatten(1, 2)
     return pad(rows, (0, 0, 0, -rows.shape[1] % 8)).flatten(0, 1)

@@ -1,7 +1,7 @@
-"""Small matrix products as sums, which a compiler fuses with what lies around them.
+"""Small matrix products as sums, which a compiler fuses with the operations around them.
 
 Up to `MAX_SIDE` rows or columns and `MAX_PRODUCTS` multiplications this is faster than cuBLAS: ten classes do
-not fill a tensor core, and cuBLAS takes its slowest kernels where rows do not start at multiples of 16 bytes.
+not fill a tensor core, and cuBLAS takes its slowest kernels if rows do not start at multiples of 16 bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_SIDE, MAX_PRODUCTS = 16, 2**21
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply two matrices in half precision, of which one has few rows or columns."""
+    """Multiply two matrices in half precision if one of them has few rows or columns."""
     sizes = [n for n in (*a.shape, b.shape[1]) if isinstance(n, int)]  # the size of a batch may be a symbol
     small = any(n <= MAX_SIDE and n % 8 for n in sizes) and math.prod(sizes) <= MAX_PRODUCTS
     if not small or a.dtype not in (torch.bfloat16, torch.float16):

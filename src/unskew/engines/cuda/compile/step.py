@@ -1,7 +1,7 @@
 """A step as one compiled program: forward and backward passes, loss and optimiser.
 
-The step is traced once, at the level of PyTorch's operators, gradients already taken, so a method needs to
-know nothing of it. Some operators are decomposed on the way, then TorchInductor makes the program.
+The step is traced once, at the level of PyTorch's operators, gradients already taken, so that methods need
+nothing for it. Some operators are decomposed in the trace, then TorchInductor makes the program.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 GAIN = 0.4
-"""The share of its time that compiling a part of the work saves, as a rule."""
+"""The share of the time of a part of the work that compiling it usually saves."""
 
 
 def worth_compiling(seconds: float, takes: float) -> bool:
-    """Whether compiling what will run for so many seconds saves more than it takes."""
+    """Say whether compiling what will run for `seconds` saves more time than the `takes` seconds of
+    compiling."""
     return GAIN * seconds > takes
 
 
 def compile_step(step: Callable[..., None], *example: Any) -> Callable[..., None]:
-    """Return the compiled step, for arguments of the example's shapes; it changes tensors among them."""
+    """Return the compiled step for arguments of the example's shapes. It changes tensors among its arguments,
+    as the step does."""
     leaves, mode = pytree.tree_leaves(example), _fake_mode()
     with _compiling():
         fakes = [mode.from_tensor(leaf, static_shapes=True) for leaf in leaves]
@@ -51,8 +53,8 @@ class AnyBatchStep(NamedTuple):
 def compile_step_for_any_batch(
     step: Callable[..., None], *example: Any, batch: Sequence[Tensor]
 ) -> AnyBatchStep | None:
-    """Return the compiled step for batches of other sizes too, or None where that cannot be had. `batch` are
-    the tensors of the example whose first dimension is the size."""
+    """Return the compiled step for batches of other sizes too, or None if there can be none. `batch` are the
+    tensors of the example whose first dimension is the size."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     if "any_batch" in left_out():
@@ -103,16 +105,16 @@ def _trace(
 
     table = Decompositions(without=left_out()).all
     traced: GraphModule = make_fx(flat, decomposition_table=table, tracing_mode=mode)(*leaves)
-    # It cannot be pickled, and what cannot be has no place in the compiler's cache.
+    # It cannot be pickled, which would keep the program out of the compiler's cache.
     traced.__dict__.pop("shape_env", None)
     return traced
 
 
 def _compile(traced: GraphModule, leaves: Sequence[Tensor], mode: FakeTensorMode) -> Callable[..., None]:
-    import torch._inductor as inductor  # here: it takes a second
+    import torch._inductor as inductor  # here, because it takes a second
     from torch._guards import TracingContext, tracing
 
-    with tracing(TracingContext(mode)):  # without which the compiler does not look into its cache
+    with tracing(TracingContext(mode)):  # without it the compiler does not use its cache
         program = inductor.compile(traced, [*leaves], options=_options())
 
     def run(*arguments: Any) -> None:
@@ -123,18 +125,18 @@ def _compile(traced: GraphModule, leaves: Sequence[Tensor], mode: FakeTensorMode
 
 def _options() -> dict[str, Any]:
     return {
-        # One kernel for small things that do not depend on each other: 154 us instead of 176 for a step of
-        # FedLMD's network (H200, bf16, batch 50).
+        # One kernel for small operations that do not depend on each other: 154 us instead of 176 for a step
+        # of FedLMD's network (H200, bf16, batch 50).
         "combo_kernels": "combo_kernels" not in left_out(),
-        # PyTorch 2.11 fails over it where an optimiser's update of many tensors is one kernel.
+        # PyTorch 2.11 fails with it if an optimiser's update of many tensors is one kernel.
         "loop_ordering_after_fusion": False,
     }
 
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """Silence the compiler's advice, which is for those who use it directly, and turn its errors into one
-    sentence. Looking for garbage would take a third of the time in which the compiler is imported."""
+    """Silence the compiler's advice, which is for direct users, and turn its errors into one sentence.
+    Garbage is not collected, which would take a third of the time of importing the compiler."""
     logger = logging.getLogger("torch._inductor")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,9 +1,9 @@
 """The operators of `depthwise_ops` in Triton's language.
 
-This is imported only where there is a GPU: Triton comes with PyTorch's CUDA builds. In all of these, H and W
-are the size of what a program counts its pixels in, HP and WP that of padded images, HG and WG that of a
-padded gradient, whose pixels begin at TOP and LEFT; K is for kernels, S for strides, C for channels. FULL
-says that neither pixels nor channels are left over, so that no load needs a mask.
+This is imported only with a GPU: Triton comes with PyTorch's CUDA builds. In all kernels, H and W are the
+height and width of a convolution's output, HP and WP those of padded images, HG and WG those of a padded
+gradient, whose pixels begin at TOP and LEFT; K is for kernels, S for strides, C for channels. FULL says that
+the blocks cover pixels and channels without a remainder, so that no load needs a mask.
 """
 # mypy: ignore-errors
 
