@@ -236,7 +236,7 @@ def test_a_comparison_that_is_ended_between_two_runs_says_how_to_resume(unskew, 
         raise AssertionError("the signal comes first")
 
     with monkeypatch.context() as patched:
-        patched.setattr("unskew.sweep.read_run", read)  # the last thing that a run does
+        patched.setattr("unskew.sweep.one_run.read_run", read)  # the last thing that a run does
         answer = unskew("compare", "fedavg", "fedprox", *BRIEF, "--seeds", "1", "--out", "both")
     assert (answer.code, answer.err) == (130, "unskew: stopped; resume with: unskew resume both\n")
     assert not (tmp_path / "both/fedprox-seed1").exists()

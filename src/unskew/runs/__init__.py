@@ -1,6 +1,9 @@
 """A run's folder: the experiment, where it ran, the partition, every round's results, and the model."""
 
-from unskew.runs.claim import (
+from unskew.runs.failure import failure_of, write_failure
+from unskew.runs.folder import L, RunFolder, T
+from unskew.runs.lines import probe_record, spread_record
+from unskew.runs.output_folder import (
     CHECKPOINTS,
     EMPTY,
     FINISHED,
@@ -16,13 +19,10 @@ from unskew.runs.claim import (
     is_edited,
     slug,
 )
-from unskew.runs.environment import environment
-from unskew.runs.failure import failure_of, write_failure
-from unskew.runs.folder import L, RunFolder, T
-from unskew.runs.lines import probe_record, spread_record
+from unskew.runs.run_environment import environment
 from unskew.runs.summary import model_file, site_record, sites_record, summarise, weights_sha256
 from unskew.runs.timing import END, FIRST_ROUND, ROUNDS, time_of
-from unskew.runs.writing import write_whole, writing
+from unskew.runs.write import write_whole, writing
 
 __all__ = [
     "CHECKPOINTS",

@@ -8,7 +8,7 @@ from pathlib import Path
 from unskew import record
 from unskew.errors import UserError
 from unskew.record import to_json
-from unskew.runs.writing import write_whole
+from unskew.runs.write import write_whole
 
 
 def write_failure(path: Path, failure: record.Failure) -> None:

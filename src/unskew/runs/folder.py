@@ -17,11 +17,11 @@ from unskew.experiment import Resolved
 from unskew.files import sync_file
 from unskew.record import to_json
 from unskew.result import Result, Round
-from unskew.runs.claim import FINISHED, UNFINISHED, check_partition, check_same, claim, is_begun
-from unskew.runs.environment import environment
 from unskew.runs.lines import RoundLines, probe_record
+from unskew.runs.output_folder import FINISHED, UNFINISHED, check_partition, check_same, claim, is_begun
+from unskew.runs.run_environment import environment
 from unskew.runs.summary import model_file, site_record, summarise
-from unskew.runs.writing import write_whole, writing
+from unskew.runs.write import write_whole, writing
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 cluster, or one after another."""
 
 from unskew.sweep.cells import SweepRun, is_finished
-from unskew.sweep.execute import execute, run_folder
+from unskew.sweep.one_run import execute, run_folder
 from unskew.sweep.processes import Message, at_once
 from unskew.sweep.resume import CLIENT_FILES, how_to_resume, remove_leftovers, resume_command
 from unskew.sweep.runner import sweep

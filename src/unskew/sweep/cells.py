@@ -16,7 +16,7 @@ from unskew.runs import (
     check_partition,
     failure_of,
 )
-from unskew.sweep.execute import execute
+from unskew.sweep.one_run import execute
 from unskew.sweep.resume import remove_leftovers
 from unskew.sweep.watcher import Watcher
 

@@ -32,7 +32,7 @@ from unskew.runs import (
     write_whole,
 )
 from unskew.sweep.cells import SweepRun, for_ray_worker
-from unskew.sweep.execute import checkpoints_in, finish, mark_round, notes_before, report_round, start_loggers
+from unskew.sweep.one_run import checkpoints_in, finish, mark_round, notes_before, report_round, start_loggers
 from unskew.sweep.resume import how_to_resume, remove_leftovers
 from unskew.sweep.watcher import Watcher
 from unskew.train import train

@@ -15,7 +15,7 @@ from unskew.errors import UserError
 from unskew.experiment import Experiment, brief_skew, read
 from unskew.lock import NAME as LOCK
 from unskew.notation import flatten
-from unskew.runs.writing import writing
+from unskew.runs.write import writing
 
 CHECKPOINTS = "checkpoints"
 """The folder of a run's checkpoints, in its own."""
