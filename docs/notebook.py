@@ -23,7 +23,7 @@ LARGEST = 300_000
 
 
 def execute(path: Path) -> nbformat.NotebookNode:
-    """The notebook with the outputs of its code, run from top to bottom in an empty folder."""
+    """Run a notebook from top to bottom in an empty folder, and return it with the outputs of its code."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         # Through files of this user, not through ports of the machine.

@@ -74,7 +74,7 @@ def main(data: Path, folder: Path) -> None:
 
 
 def arguments(command: str, folder: Path) -> list[str]:
-    """The words of a command, with the folders of its runs as they lie here."""
+    """Return the words of a command, with the folders of its runs as they are called here."""
     words, flags = shlex.split(command), 0
     found = []
     for word in words:

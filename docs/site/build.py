@@ -113,7 +113,7 @@ def assemble(pages: Path) -> None:
 
 
 def sources() -> list[Path]:
-    """The pages of the repository, and the notebook."""
+    """Return the paths of the repository's pages, and of the notebook."""
     roots = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
     folders = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
     return [
@@ -125,8 +125,10 @@ def sources() -> list[Path]:
 
 
 def rewrite(text: str, path: Path, pages: Path) -> str:
-    """The text of a page with links that lead to pages: code that it links to becomes one, a folder its
-    list, and other files are copied."""
+    """Return the text of a page with links that lead to pages.
+
+    Code that it links to becomes a page, a folder the list of its files; other files are copied.
+    """
 
     def target(found: re.Match[str]) -> str:
         link, anchor = found[1], found[2] or ""
@@ -164,7 +166,7 @@ def _list_page(folder: Path) -> str:
 
 
 def notebook_page(path: Path, pages: Path) -> str:
-    """A notebook as Markdown: its texts, its code and what that showed."""
+    """Return a notebook as Markdown: its texts, its code and the output of that."""
     parts: list[str] = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
@@ -187,7 +189,7 @@ def notebook_page(path: Path, pages: Path) -> str:
 
 
 def reference_page(module: str, line: str) -> str:
-    """What a module offers, from its docstrings."""
+    """Return the page of what a module offers, made of its docstrings."""
     folder, names, homes = _offered(module)
     _, offered, come_from = _offered("unskew")
     same = (name for name in offered if name in names and module != "unskew")
@@ -210,8 +212,10 @@ def reference_page(module: str, line: str) -> str:
 
 
 def _offered(module: str) -> tuple[Path, list[str], dict[str, str]]:
-    """The folder of a module, the names that it offers (in `__all__`, or imported as themselves, or written
-    there), and where these come from."""
+    """Return the folder of a module, the names that it offers, and the modules that these come from.
+
+    Names are offered in `__all__`, or imported as themselves, or defined there.
+    """
     file = ROOT / "src" / Path(*module.split("."))
     file = file.with_suffix(".py") if file.with_suffix(".py").is_file() else file / "__init__.py"
     tree = ast.parse(file.read_text())
@@ -234,7 +238,7 @@ def _offered(module: str) -> tuple[Path, list[str], dict[str, str]]:
 
 
 def contents(pages: Path) -> list[dict[str, object]]:
-    """The navigation; an error names the pages that it leaves out."""
+    """Return the navigation. An error names the pages that it leaves out."""
     asked = {title: [name.replace(".ipynb", ".md") for name in names] for title, names in CONTENTS.items()}
     named = {name for names in asked.values() for name in names}
     sections: list[dict[str, object]] = [{"unskew": "README.md"}]
@@ -256,7 +260,7 @@ def contents(pages: Path) -> list[dict[str, object]]:
 
 
 def configuration(pages: Path, site: Path, nav: list[dict[str, object]]) -> dict[str, object]:
-    """What the generator is told: nothing comes from a network."""
+    """Return the settings of the generator: nothing is loaded from a network."""
     light, dark = "(prefers-color-scheme: light)", "(prefers-color-scheme: dark)"
     return {
         "site_name": "unskew",

@@ -104,7 +104,7 @@ def is_nothing(value: object) -> bool:
 def number_owners(
     splits: Sequence[Array | None], order: Sequence[str] = ()
 ) -> tuple[list[npt.NDArray[np.int64] | None], tuple[str, ...]]:
-    """Number the owners of a training and a test split; return the numbers and the owners' names.
+    """Return the owners of a training and a test split as numbers, and the owners' names.
 
     Owners of training samples come first, so that owners 0..k-1 all have some. Within each split, those in
     `order` come first, and the others follow by name."""
@@ -231,8 +231,8 @@ def read_torch(dataset: torch.utils.data.Dataset[Any], name: str) -> tuple[Image
 def by_class_and_owner(
     labels: npt.NDArray[np.int64], owners: Array | None, classes: int
 ) -> npt.NDArray[np.int64]:
-    """Number the pairs of class and owner, and return the number of each sample's pair; without owners, the
-    labels themselves."""
+    """Return the number of each sample's pair of class and owner; without owners, the labels
+    themselves."""
     return labels if owners is None else labels + classes * np.unique(owners, return_inverse=True)[1]
 
 

@@ -84,7 +84,7 @@ class Link:
         return self._number_clients()
 
     def _number_clients(self) -> tuple[str, list[RemoteClient]]:
-        """Number the clients of all nodes, and return the form of their data and the clients."""
+        """Give the clients of all nodes their numbers, and return the form of their data and the clients."""
         known = self._nodes
         places = [
             (name, node, place)

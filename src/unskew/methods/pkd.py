@@ -150,7 +150,7 @@ def pkd(
     squared_temperature: bool = False,
     mean: Mean = "active",
 ) -> Program:
-    """Where two weak classes are confused, learn from an expert on these classes alone.
+    """Learn from experts, each trained on weak classes that are confused with each other.
 
     theta is for the rule explicit, kappa for zscore, pairs for topm. The confusion is averaged over the last
     `looks` rounds of the warm-up.

@@ -24,10 +24,10 @@ class StageStore(Protocol):
         """Return what is stored of the stage of this name, or None."""
 
     def after_round(self, name: str, stage: Stage, /) -> None:
-        """Called after each round of a stage, with the stage so far, which may be stored."""
+        """Receive the stage so far after each of its rounds; it may be stored."""
 
     def end(self, name: str, stage: Stage, /) -> None:
-        """Called when a stage has ended."""
+        """Store a stage that has ended."""
 
 
 class NoStore:

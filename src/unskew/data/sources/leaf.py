@@ -178,8 +178,8 @@ def _other_than_leaf(path: Path, why: str) -> UserError:
 
 
 def numbered(owners: LabelArray, is_test: npt.NDArray[np.bool_]) -> LabelArray:
-    """Number the owners 0..N-1 in order, those with training samples first, so that no training owner is
-    empty."""
+    """Return the owners as numbers 0..N-1 in order, those with training samples first, so that no
+    training owner is empty."""
     training = np.unique(owners[~is_test])
     others = np.setdiff1d(owners, training)
     number = np.empty(owners.max() + 1, np.int64)
