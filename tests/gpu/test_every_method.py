@@ -57,8 +57,8 @@ def test_every_method_trains(images, monkeypatch, name, model, precision):
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("model", ["cnn", "own"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("model", ["cnn", "mobilenetv2", "own"])
 @pytest.mark.parametrize("name", ["fedvls", "feddyn", "fedsam", "scaffold"])
 def test_methods_of_every_kind_are_compiled(images, monkeypatch, name, model, precision):
     """Compile steps on partial batches too."""
