@@ -107,6 +107,21 @@ def test_an_engine_goes_on_after_an_error_in_a_step(trial, alone):
     assert not children(here)
 
 
+def test_workers_finish_their_round_where_all_processes_are_terminated(trial, alone):
+    """So do `timeout`, systemd and Slurm; the first process decides when the others end."""
+    engine, here = eager_pool(replace(trial, workers=2)), os.getpid()
+    method = in_workers(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    state = initial_state(method, engine.initial)
+    run_round(trial, method, engine, state)
+    workers = children(here)
+    after, _ = run_round(trial, method, engine, state)
+    assert children(here) == workers
+    expected, _ = run_round(trial, Method(), Loop(trial), state)
+    assert_same(after.server.weights.params, expected.server.weights.params)
+    engine.close()
+    assert not children(here)
+
+
 def test_an_error_that_no_message_can_carry(trial):
     class StrangeError(Exception):
         pass
