@@ -52,8 +52,8 @@ class Tally(NamedTuple):
     """Something that an objective counts over a client's round."""
 
     name: str
-    of: str
-    """What is counted, such as "samples that ask an expert": the label of its figure."""
+    label: str
+    """What is counted, such as "samples that ask an expert"; figures are labelled with it."""
 
 
 @dataclass(frozen=True)

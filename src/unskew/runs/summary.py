@@ -78,7 +78,8 @@ def summarise(resolved: Resolved, result: Result, time: record.Time, path: Path)
         else record.PassesRecord(**asdict(result.work.passes(trial.epochs))),
         cost=result.cost,
         tallies={
-            tally.name: record.TallyRecord(tally.of, _shares(result, tally.name)) for tally in result.tallies
+            tally.name: record.TallyRecord(tally.label, _shares(result, tally.name))
+            for tally in result.tallies
         },
         weights_sha256=weights_sha256(result.weights.params),
         time=time,

@@ -195,7 +195,7 @@ def _main(work: WorkFunction[T, A], common: SharedTensors, worker: Worker, conne
     """Run a worker process. It works in a new thread, which does not expect the parent's kernel threads,
     since a fork has none of them, while the first thread waits for the end of the parent, even by SIGKILL."""
     try:
-        # `timeout`, systemd and Slurm terminate all processes at once, but this one's round is to be finished.
+        # `timeout`, systemd and Slurm terminate all processes at once; the parent says when this one ends.
         signal.signal(signal.SIGTERM, lambda *_: None)
         worker.connection.close()
         begin_in_fork()
