@@ -27,9 +27,9 @@ def models(*values: float) -> dict[int, Weights]:
 
 def sent_by_attacker(attack: Attack) -> tuple[Weights, float]:
     """Return what the one attacker of four clients sends, and the value to which it trained."""
-    received = Weights({"w": torch.ones(3)}, {"steps": torch.tensor(0)})
+    sent = Weights({"w": torch.ones(3)}, {"steps": torch.tensor(0)})
     trained = models(2.0, 3.0, 4.0, 5.0)
-    attacked = attack.changed(1, 0, 4, received, trained)
+    attacked = attack.changed(1, 0, 4, sent, trained)
     (client,) = attack.attackers(1, 4)
     assert attacked.keys() == {client}
     assert attacked[client].buffers["steps"] == client  # counters stay

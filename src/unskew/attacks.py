@@ -95,21 +95,22 @@ class Attack:
         return counts.flip(0) if flips else counts
 
     def changed(
-        self, seed: int, round: int, clients: int, received: Weights, sent: Mapping[int, Weights]
+        self, seed: int, round: int, clients: int, sent: Weights, trained: Mapping[int, Weights]
     ) -> dict[int, Weights]:
-        """Return what the attackers among these clients send in place of the models that they trained. `sent`
-        holds all models trained in the round, by the client's number."""
+        """Return what the attackers send in place of the models that they trained, by the client's number.
+        `sent` is the model that the server sent to all clients, and `trained` has the models that clients
+        trained in the round, those of attackers included."""
         if self.kind in ("none", "label-flip"):
             return {}
         attackers = self.attackers(seed, clients)
-        honest = [weights for client, weights in sent.items() if client not in attackers]
+        honest = [weights for client, weights in trained.items() if client not in attackers]
         attacked = {}
-        for client in sorted(attackers & sent.keys()):
+        for client in sorted(attackers & trained.keys()):
             draw = torch.Generator().manual_seed(draw_seed(seed, Purpose.ATTACK, round, client))
-            mine = sent[client]
+            mine = trained[client]
             attacked[client] = Weights(
-                self._attacked(received.params, mine.params, [each.params for each in honest], draw),
-                self._attacked(received.buffers, mine.buffers, [each.buffers for each in honest], draw),
+                self._attacked(sent.params, mine.params, [each.params for each in honest], draw),
+                self._attacked(sent.buffers, mine.buffers, [each.buffers for each in honest], draw),
             )
         return attacked
 

@@ -28,7 +28,7 @@ NOTHING_SENT = Traffic(up=0, down=0)
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All that training is between two rounds."""
+    """The state of training between two rounds."""
 
     server: ServerState
     memories: ClientTensors = field(default_factory=ClientTensors)
@@ -46,7 +46,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What one round did."""
+    """The results of one round."""
 
     number: int
     """Counted from 1."""
@@ -74,7 +74,7 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """What a stage of a run came to: values only, so that it can be kept."""
+    """The results of a stage of a run: values only, so that they can be stored."""
 
     states: tuple[State, ...] = ()
     """The state after the last round of training; several where several models train side by side."""
@@ -95,17 +95,19 @@ class BestRound:
     def __init__(self, stop: Stop, rounds: Iterable[Round] = ()) -> None:
         self.stop = stop
         self.round: int | None = None
-        """The best so far, the first of several; None before any was validated and finite."""
+        """The number of the best round so far, the first of several that are equally good; None before any
+        was validated with a finite score."""
         self.over = False
-        """Whether patience has ended."""
+        """Whether training is to stop, since no round was better for `Stop.patience` rounds."""
         self._best = self._mark = -math.inf
         self._since: int | None = None
-        """The round whose value patience measures by, `_mark`."""
+        """The number of the last round that was better by `Stop.min_delta`, from which patience counts; its
+        score is `_mark`."""
         for each in rounds:
             self.add(each)
 
     def add(self, round: Round) -> bool:
-        """Consider a validated round. Return whether it is better than all before."""
+        """Add a round, and return whether it was validated and is better than all before."""
         if round.validation is None:
             return False
         score = self.stop.score(round.validation.confusion, round.validation.loss)
@@ -120,25 +122,26 @@ class BestRound:
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """Which round validation chose, and how good the run's model is there."""
+    """Which round was chosen on the validation samples, and how good the run's model is on them."""
 
     metric: StopMetric
-    """What rounds were chosen by."""
+    """The metric by which the round was chosen."""
     round: int
-    """The chosen one."""
+    """The number of the chosen round."""
     line: int
     """The round whose numbers are those of the run's model: the chosen one, or the last of a method that
     changes the model after it."""
     stopped: int | None
-    """The round after which training stopped, because none was better; None if all were done."""
+    """The round after which training stopped, because none was better; None if all rounds were done."""
     samples: int
-    """How many validate."""
+    """The number of validation samples."""
     assessment: Assessment
-    """The test of the run's model on these."""
+    """The test of the run's model on them."""
 
     @property
     def value(self) -> float:
-        """The metric, of the run's model: what to compare trials by that the test set must not decide."""
+        """The value of the metric for the run's model. Trials of a search are compared by it, since the test
+        set must not choose among them."""
         score = Stop(metric=self.metric).score(self.assessment.confusion, self.assessment.loss)
         return -score if self.metric == "loss" else score
 
@@ -151,7 +154,7 @@ class Result:
     """The served model of the round that validation chose, or of the last one without a validation set; its
     buffers have the frozen parameters too."""
     network: NetworkRecord
-    """What the model is made of."""
+    """The description of the model, from which it can be built again."""
     rounds: list[Round]
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
@@ -162,7 +165,8 @@ class Result:
     final: Assessment
     """The test of `weights` on the test set."""
     scores: ProbabilityScores | None = None
-    """How good its probabilities are there; None if the method's model cannot be asked."""
+    """How good the model's probabilities are on the test set; None if they could not be computed, such as of
+    a model that is not of the trial's form."""
     validation: Validation | None = None
     """How its round was chosen; None without a validation set."""
     notes: tuple[str, ...] = ()
@@ -252,12 +256,12 @@ class Result:
 
     @property
     def macro_f1(self) -> float:
-        """The final model's, on the test set."""
+        """The macro F1 of the final model on the test set."""
         return metrics.macro_f1(self.final.confusion)
 
     @property
     def balanced_accuracy(self) -> float:
-        """The final model's, on the test set."""
+        """The balanced accuracy of the final model on the test set."""
         return metrics.balanced_accuracy(self.final.confusion)
 
     @property
@@ -292,7 +296,7 @@ class Result:
 
     @property
     def forgetting(self) -> float:
-        """What the final model has lost of what its classes had in the rounds before it."""
+        """How much accuracy the classes have lost until the final model: see `unskew.metrics.forgetting`."""
         last = self.validation.round if self.validation else self.rounds[-1].number
         tests = [round.test for round in self.rounds if round.test is not None and round.number < last]
         return metrics.forgetting([metrics.class_accuracy(test.confusion) for test in (*tests, self.final)])
@@ -304,7 +308,7 @@ class Result:
 
     @property
     def probe_seconds(self) -> float | None:
-        """What probing cost; None if there was none."""
+        """How many seconds the run waited for its probes; None if there were none."""
         probes = [round.probe.seconds for round in self.rounds if round.probe is not None]
         return sum(probes) if probes else None
 

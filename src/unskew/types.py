@@ -64,7 +64,8 @@ class Scope:
     """What is constant for one client during one round."""
 
     anchor: Weights
-    """The global model as received."""
+    """The model that the client starts from: the one that the server sent, but with the client's own buffers
+    if clients keep theirs."""
     counts: Tensor
     """This client's label counts, int64 [C]."""
     memory: Tensors

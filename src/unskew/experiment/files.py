@@ -68,7 +68,7 @@ def _code_in(what: str, table: object, key: str) -> str:
     if not isinstance(name, str):
         return ""
     if what == "skew":
-        with contextlib.suppress(UserError):  # said when it is read
+        with contextlib.suppress(UserError):  # refused when it is read
             name = skew_code(name)
     return absolute_name(name) if is_code(name) else ""
 

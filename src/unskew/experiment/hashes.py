@@ -1,4 +1,4 @@
-"""Hashes of the user's own files, which have to be what they were."""
+"""Hashes of the user's own files, which must not change between the runs of an experiment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def method_sha256(spec: MethodSpec) -> str | None:
 
 def init_sha256(spec: ModelSpec) -> str:
     path = models.weights_file(spec.init) if spec.init else None
-    if path is None or not path.is_file():  # said when it is read
+    if path is None or not path.is_file():  # refused when it is read
         return ""
     return _same_sha256(path, spec.init_sha256, "model.init_sha256")
 

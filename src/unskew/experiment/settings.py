@@ -89,7 +89,7 @@ class ModelSpec(Spec):
     train_only: Patterns = ()
     """Parameters that alone are trained and sent."""
     lora: int = Field(default=0, ge=0, le=MOST_RANK)
-    """The rank of LoRA adapters, which are trained and sent in the place of their layers; 0: none."""
+    """The rank of LoRA adapters, which are trained and sent instead of their layers; 0: none."""
     lora_alpha: float = Field(default=0.0, ge=0)
     """LoRA alpha: adapters are scaled by lora_alpha / lora; 0: by 1."""
     lora_layers: Patterns = ()

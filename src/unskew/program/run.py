@@ -62,7 +62,7 @@ class Run:
         check_compatible(trial, base)
         self.trial, self.base = trial, base
         self.stages: list[Stage] = []
-        """What the stages so far came to, in their order."""
+        """The stages that have ended, in their order."""
         self._on_round, self._keeper = on_round, keeper or NoStore()
         self._engines: dict[int, tuple[Trial, engines.Engine]] = {}
         self._names: set[str] = set()

@@ -24,7 +24,6 @@ from unskew.record.formats import (
     TUNED,
     DamagedError,
     Format,
-    T,
     plain,
     to_json,
 )
@@ -116,7 +115,6 @@ __all__ = [
     "StagesRecord",
     "Summary",
     "SweepTime",
-    "T",
     "TallyRecord",
     "TestedRound",
     "Time",

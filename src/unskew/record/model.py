@@ -37,7 +37,7 @@ class ClientModel:
 @DECLARED
 @dataclass(frozen=True, kw_only=True)
 class TuningRecord:
-    """Which part of a model was trained, as `unskew.models.Tuning`: adapters are parts of it since."""
+    """Which part of a model was trained, as in `unskew.models.Tuning`."""
 
     freeze: tuple[str, ...] = ()
     train_only: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class NetworkRecord:
     tuning: TuningRecord | None = None
     """None: all of it was trained."""
     fixed_head: FixedHead | None = None
-    """What a method has put in the place of the last layer."""
+    """The layer with which a method has replaced the last one."""
     side_by_side: Annotated[int, Field(ge=1)] | None = None
     """How many such networks stand side by side, under one last layer."""
     clients: list[ClientModel] | None = None

@@ -19,7 +19,7 @@ class StagesRecord:
     after: Number
     aggregated: Number
     drop: Number
-    """What the update cost."""
+    """How much accuracy the local update cost: `before` less `after`."""
 
 
 @DECLARED

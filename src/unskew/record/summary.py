@@ -53,21 +53,21 @@ class Probabilities:
 @DECLARED
 @dataclass(frozen=True, kw_only=True)
 class ValidationRecord(Validated):
-    """Which round validation chose, and how good the run's model is there."""
+    """Which round was chosen on the validation samples, and how good the run's model is on them."""
 
     metric: str
-    """What rounds were chosen by."""
+    """The metric by which the round was chosen."""
     value: Number
     """The value of the metric for the run's model."""
     round: int
-    """The chosen one."""
+    """The number of the chosen round."""
     line: int
     """The round whose line in rounds.jsonl is of the run's model: the chosen one, or the last of a method
     that changes the model after it."""
     stopped: int | None
-    """The round after which training stopped early; None if all were done."""
+    """The round after which training stopped early; None if all rounds were done."""
     samples: int
-    """How many validate."""
+    """The number of validation samples."""
 
 
 @DECLARED
@@ -154,6 +154,6 @@ class Summary:
     sites: SitesRecord | None = None
     macro_f1: Number = None
     probabilities: Probabilities | None = None
-    """None if the method's model cannot be asked."""
+    """None if they could not be computed, such as of a model that is not of the trial's form."""
     validation: ValidationRecord | None = None
     """Only if there is a validation set: the run's model is then that of the round they chose."""

@@ -1,4 +1,4 @@
-"""What to know of rounds that are done."""
+"""Notes on finished rounds, and the computation that they cost."""
 
 from __future__ import annotations
 

@@ -199,12 +199,12 @@ def raise_if_own_fault(method: Method, engine: engines.Engine, state: State, coh
 
 
 def attacked(trial: Trial, sent: Weights, t: int, answers: list[ClientAnswer]) -> list[ClientAnswer]:
-    """Return what the clients send if some of them attack. Attackers know the usable honest updates of each
-    other."""
+    """Return the answers as clients send them if some of them attack. Attackers know the finite models of the
+    honest clients."""
     if trial.attack.kind == "none":
         return answers
-    honest = {job.task.client: fit.weights for job, fit in answers if is_finite(fit.weights)}
-    lies = trial.attack.changed(trial.seed, t, trial.federation.clients, sent, honest)
+    trained = {job.task.client: fit.weights for job, fit in answers if is_finite(fit.weights)}
+    changed = trial.attack.changed(trial.seed, t, trial.federation.clients, sent, trained)
     if trial.keeps_buffers:
-        lies = {client: Weights(lie.params, honest[client].buffers) for client, lie in lies.items()}
-    return [(job, replace(fit, weights=lies.get(job.task.client, fit.weights))) for job, fit in answers]
+        changed = {client: Weights(each.params, trained[client].buffers) for client, each in changed.items()}
+    return [(job, replace(fit, weights=changed.get(job.task.client, fit.weights))) for job, fit in answers]

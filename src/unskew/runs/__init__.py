@@ -1,7 +1,7 @@
 """A run's folder: the experiment, where it ran, the partition, every round's results, and the model."""
 
 from unskew.runs.failure import failure_of, write_failure
-from unskew.runs.folder import L, RunFolder, T
+from unskew.runs.folder import RunFolder
 from unskew.runs.lines import probe_record, spread_record
 from unskew.runs.output_folder import (
     CHECKPOINTS,
@@ -33,9 +33,7 @@ __all__ = [
     "LONGEST_NAME",
     "ROUNDS",
     "UNFINISHED",
-    "L",
     "RunFolder",
-    "T",
     "check_partition",
     "check_same",
     "claim",

@@ -24,8 +24,6 @@ from unskew.runs.summary import model_file, site_record, summarise
 from unskew.runs.write import write_whole, writing
 
 T = TypeVar("T")
-
-
 L = TypeVar("L", record.RoundRecord, record.ProbeRecord)
 
 

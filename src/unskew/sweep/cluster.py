@@ -118,12 +118,12 @@ def _take(
     return done.end
 
 
-def _train(sent: list[Any], value: Payload) -> Payload:
+def _train(references: list[Any], value: Payload) -> Payload:
     """Train one run on a worker of the cluster."""
     import ray
 
     clock, rounds, notes = Clock(), list[Round](), list[str]()
-    prepared: Prepared = unpack(ray.get(sent[0]))
+    prepared: Prepared = unpack(ray.get(references[0]))
     where = environment(prepared)
 
     def on_round(round: Round) -> None:

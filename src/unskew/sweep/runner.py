@@ -1,4 +1,4 @@
-"""A sweep over experiments."""
+"""Run several experiments: on a cluster, side by side in processes, or one after another."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from unskew.sweep.watcher import Watcher
 def sweep(
     cells: Sequence[SweepRun], watch: Watcher, log: Sequence[str] = (), *, more: bool = False
 ) -> list[SavedRun | record.Failure]:
-    """Run all cells, each with the loggers named. What they came to is in their order: runs as their folders
-    have them, and failures, which keep no other cell from running. What is finished already is not run again,
-    what was stopped is resumed. `more` says that other sweeps follow, which a request to stop is for too."""
+    """Run all cells, and log to the named loggers. Return a finished run or a failure for each cell, in their
+    order; a failure does not keep other cells from running. Runs that are finished already are not repeated,
+    and runs that were stopped are resumed. `more` says that other sweeps follow, which a request to stop ends
+    too."""
     left = [cell for cell in cells if not is_finished(cell.folder)]
     if any(cell.prepared.trial.engine == "ray" for cell in left):
         ends = dict(zip(left, run_on_cluster(left, watch, log), strict=True))

@@ -41,8 +41,8 @@ class Budget(Spec):
     """Passes of a client over its data in a round; None if `steps` are given. Of a part of a pass, so many
     of its batches, rounded up."""
     steps: int | None = Field(default=None, ge=1)
-    """Local steps of every client in a round, whatever it holds, in the place of epochs: pass follows pass,
-    each freshly shuffled and with the smaller batch at its end, until so many steps are taken."""
+    """Local steps of every client in a round, instead of epochs and however many samples it has: pass follows
+    pass, each freshly shuffled and with the smaller batch at its end, until so many steps are taken."""
     batch_size: int = Field(default=32, ge=1)
     lr: float = Field(default=0.01, gt=0, le=1e30)
     schedule: str = "constant"

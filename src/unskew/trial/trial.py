@@ -31,7 +31,8 @@ from unskew.types import Tensors, Weights
 from unskew.user_code import split_name
 
 MOST_THREADS = 256
-"""More make no sum faster, and where the system refuses to make them, the process ends without a word."""
+"""More threads make no sum faster, and if the system refuses to make them, the process ends without a
+message."""
 
 
 COPIES_IN_TRAINING = 4
@@ -84,7 +85,8 @@ class Trial:
     """How many GB of what clients keep between rounds may stay in memory; the rest goes to disk. None: a part
     of the machine's. No result depends on it."""
     client_files: Path | None = None
-    """The folder for that rest; None: files without a name, which go with the process."""
+    """The folder for that rest; None: files without a name, which are removed when the process
+    ends."""
     attack: Attack = Attack()
     """What some clients do instead of what they are asked to."""
     stop: Stop = Stop()
