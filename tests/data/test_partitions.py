@@ -682,3 +682,8 @@ class TestNatural:
     def test_more_clients_than_owners(self) -> None:
         with pytest.raises(UserError, match="5 clients are asked for, but 4 owners"):
             self.made("natural", 5)
+
+    def test_no_owner_is_large_enough(self) -> None:
+        for clients in (0, 2):
+            with pytest.raises(UserError, match="no owner has 60 samples or more, and the largest has 55"):
+                self.made("natural:min_size=60", clients)

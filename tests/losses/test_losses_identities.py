@@ -422,6 +422,13 @@ def test_partial_distillation_needs_a_mistake_inside_a_group() -> None:
     assert partial_distillation(CONFUSED, CONFUSED_LABELS, [expert], [[1, 2]]) > 0
 
 
+def test_partial_distillation_without_groups_has_a_gradient_of_zero() -> None:
+    z = CONFUSED.clone().requires_grad_()
+    partial_distillation(z, CONFUSED_LABELS, [], []).backward()
+    assert z.grad is not None
+    assert not z.grad.any()
+
+
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 def test_partial_distillation_stays_inside_the_group(direction: str) -> None:
     group = [3, 1, 2]

@@ -221,7 +221,9 @@ def partial_distillation(
     t = checked_temperature(temperature)
     predicted = z.argmax(1)
     waiting = predicted != y if keep is None else (predicted != y) & keep
-    loss, active = torch.zeros_like(z[:, 0]), torch.zeros_like(waiting)
+    # Without groups a sum over no column: zeros that can be differentiated.
+    loss = torch.zeros_like(z[:, 0]) if len(groups) else z[:, :0].sum(1)
+    active = torch.zeros_like(waiting)
     for i in sorted(range(len(groups)), key=lambda i: len(groups[i])):
         group = checked_group(i, groups[i], z.shape[1])
         check_fits(

@@ -95,7 +95,7 @@ def side_by_side(models: Sequence[Weights], head: Head, like: Weights) -> Weight
     """Return the weights of a concatenation of models with this head, whose logits are the sum of theirs.
     `like` are weights of the same concatenation, which tell the names of its buffers."""
     each = [model.params | model.buffers for model in models]
-    nets = {f"nets.{kind}.{name}": value for kind, net in enumerate(each) for name, value in net.items()}
+    nets = {f"nets.{n}.{name}": value for n, net in enumerate(each) for name, value in net.items()}
     bias = torch.zeros_like(like.params["head.bias"])
     if head.bias is not None:
         bias = torch.stack([net[head.bias] for net in each]).sum(dim=0)

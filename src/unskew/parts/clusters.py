@@ -24,10 +24,10 @@ def cluster_shares(
     from sklearn.cluster import KMeans
 
     means = KMeans(K, n_init=10, random_state=seed).fit(shares)
-    kinds = means.labels_
+    cluster_of = means.labels_
     if capacity:
         most = math.ceil(capacity * len(shares) / K)
-        places = np.repeat(means.transform(shares) ** 2, most, axis=1)
-        kinds = linear_sum_assignment(places)[1] // most
-    numbered: NDArray[np.int64] = np.unique(kinds, return_inverse=True)[1]
+        costs = np.repeat(means.transform(shares) ** 2, most, axis=1)  # a column for each place in a cluster
+        cluster_of = linear_sum_assignment(costs)[1] // most
+    numbered: NDArray[np.int64] = np.unique(cluster_of, return_inverse=True)[1]
     return numbered

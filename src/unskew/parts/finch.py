@@ -34,8 +34,8 @@ def cluster_means(points: Points, labels: ClusterLabels) -> Points:
 
 
 def _link(points: Points) -> ClusterLabels:
-    # Here, because every command would otherwise wait for SciPy, and one method needs it.
     """Link every point to its nearest one by cosine, and return the connected component of every point."""
+    # Here, because every command would otherwise wait for SciPy, and one method needs it.
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 

@@ -137,12 +137,12 @@ def weak_groups(
 
 def in_one_group(groups: Sequence[Group], classes: int, device: torch.device) -> Tensor:
     """Say for each pair of classes whether some group holds both, bool [C, C]."""
-    alike = torch.zeros(classes, classes, dtype=torch.bool)
+    together = torch.zeros(classes, classes, dtype=torch.bool)
     for group in groups:
         members = torch.zeros(classes, dtype=torch.bool)
         members[list(group)] = True
-        alike |= members[:, None] & members
-    return alike.to(device)
+        together |= members[:, None] & members
+    return together.to(device)
 
 
 def groups_to_tensor(groups: Sequence[Group], classes: int) -> Tensors:

@@ -40,7 +40,12 @@ class Natural:
             notes.append(
                 f"{len(owners) - len(kept)} of {len(owners)} owners have fewer than {self.min_size} samples."
             )
-        if clients > len(kept) or not len(kept):
+        if not len(kept):
+            raise UserError(
+                f"no owner has {self.min_size} samples or more, and the largest has {sizes.max()}: lower "
+                "min_size."
+            )
+        if clients > len(kept):
             enough = f"{self.min_size} sample{'s' * (self.min_size > 1)} or more"
             raise UserError(
                 f"{clients} clients are asked for, but {len(kept)} owners have {enough}: ask for fewer "
