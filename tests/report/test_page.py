@@ -481,6 +481,10 @@ def test_sites_have_a_table_and_pictures_and_their_names_are_only_text(open_page
     )
     assert [name for name, _ in dots] == ["fedavg", "fedvls"]
     assert dots[0][1][2] == pytest.approx(100 * mean, abs=0.01)
+    places = [x for _, found in dots for x in found]
+    low, high = page.evaluate("() => document.getElementById('site-dots').layout.xaxis.range")
+    assert low <= min(places) <= max(places) <= high
+    assert high - low < 1.1 * (max(places) - min(places) + 22)  # differences fill the width
     by_name = {name: np.mean([spread.accuracy[name] for spread in each]) for name in sites}
     for order in (
         sorted(sites, key=lambda name: -by_name[name]),

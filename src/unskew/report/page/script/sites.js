@@ -84,6 +84,10 @@ function showSites() {
   const found = rows.map((each) => each[measure].map((one) => (one ? 100 * one[0] : null)));
   const legendRows = Math.ceil((methods.length * 130) / Math.max(200, wide("site-dots", 500) - left)),
     above = 14 + 20 * legendRows;
+  const values = found.flat().filter(known),
+    low = values.length ? Math.max(0, 10 * Math.floor((Math.min(...values) - 1) / 10)) : 0,
+    high = values.length ? Math.min(100, 10 * Math.ceil((Math.max(...values) + 1) / 10)) : 100,
+    edge = 0.03 * (high - low);
   $("site-dots-caption").textContent = `Each site, by method: ${what}, mean over seeds` + (several() ? ` (${block.short})` : "");
   draw(
     "site-dots",
@@ -122,7 +126,7 @@ function showSites() {
       hovermode: "closest",
       showlegend: true,
       legend: legendAbove(),
-      xaxis: { title: what, range: [-3, 103], tickvals: [0, 25, 50, 75, 100] },
+      xaxis: { title: what, range: [low - edge, high + edge], nticks: 6 },
       yaxis: { ...axis, showgrid: true },
     },
     `${what} at each site: ${rows.map((each) => `${each.name} ${methods.map((name, at) => `${name} ${each[measure][at]?.[1] || "–"}`).join(", ")}`).join("; ")}`,
