@@ -112,7 +112,8 @@ SHORT = """For each setting, the highest of all methods, on all networks, that a
 (on the setting's first network that has it with three seeds). Where no method is, the one with the highest
 mean stands in brackets. *Alike* counts the other methods that it is not significantly above, after
 correction for their number. Where FedAvg was not measured so often, the difference names what it is
-against."""
+against. The highest of many is so partly by luck: expect a somewhat smaller gain from new runs of it, and
+read its interval as that of one method chosen beforehand."""
 
 ADDING = """## How to add to it
 
