@@ -228,6 +228,15 @@ def test_settings_of_one_title_are_told_apart_by_what_differs(study, capsys):
     assert sorted(title.rpartition(", ")[2] for title in titles) == ["3 per round", "validation 0.1"]
 
 
+def test_a_seed_that_is_also_the_partitions_is_in_the_setting_of_that_partition(study, capsys):
+    lines, _ = lines_of(capsys, study)
+    for line in lines:
+        line["experiment"]["skew"]["seed"] = 1  # what a run of seed 1 has without a fixed partition too
+    (found,) = grouping.settings_of(lines)
+    assert found.title.endswith("3 per round, one partition (seed 1)")
+    assert {seed for each in found.networks[0].methods for seed in each.seeds} == {1, 2}
+
+
 def test_what_is_tuned_for_a_method_alone_leaves_it_in_its_setting(study, capsys):
     lines, _ = lines_of(capsys, study)
     for line in lines:

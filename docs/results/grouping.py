@@ -45,9 +45,26 @@ def settings_of(lines: Iterable[Line]) -> list[Setting]:
         groups.setdefault(
             text_of({k: v for k, v in shared(resolved).items() if not is_tunable(k)}), []
         ).append((line, resolved))
-    parts = [part for group in groups.values() for part in _by_tuned(group)]
+    parts = [part for group in _with_fixed_partitions(groups) for part in _by_tuned(group)]
     found = [_setting(part) for part in parts]
     return sorted(_with_distinct_titles(found), key=_order)
+
+
+def _with_fixed_partitions(groups: Mapping[str, list[tuple[Line, Line]]]) -> list[list[tuple[Line, Line]]]:
+    """Return groups of runs with those added to a fixed partition whose own seed happens to be its seed.
+
+    Such a run looks as if its partition followed its seed. Runs that have other seeds too, each with a
+    partition of its own, stay apart.
+    """
+    found = {key: list(group) for key, group in groups.items()}
+    for key, group in groups.items():
+        seeds = {resolved["seed"] for _, resolved in group}
+        if len(seeds) > 1 or "skew.seed" in (own := json.loads(key)):
+            continue
+        fixed = text_of(own | {"skew.seed": seeds.pop()})
+        if fixed in found:
+            found[fixed] += found.pop(key)
+    return list(found.values())
 
 
 def _with_distinct_titles(settings: Sequence[Setting]) -> list[Setting]:
@@ -127,6 +144,9 @@ def text_of(value: object) -> str:
 def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
     common = Counter(text_of(_tuned(resolved)) for _, resolved in group).most_common(1)[0][0]
     conditions = shared(group[0][1]) | json.loads(common)
+    # Of a group with a fixed partition, the runs whose own seed is the partition's do not name it.
+    fixed = next((found for _, resolved in group if "skew.seed" in (found := shared(resolved))), {})
+    conditions |= {key: value for key, value in fixed.items() if key == "skew.seed"}
     defaults = dict(flatten(Experiment(precision="fp32").model_dump(mode="json", exclude_none=True)))
     settings = {key: value for key, value in conditions.items() if value != defaults.get(key)}
     settings["skew.recipe"] = brief_skew(conditions["skew.recipe"])
@@ -136,14 +156,14 @@ def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
         if settings["budget.cohort"] == "all"
         else f"{settings['budget.cohort']} per round"
     )
-    fixed = f", one partition (seed {settings['skew.seed']})" if "skew.seed" in settings else ""
+    partition = f", one partition (seed {settings['skew.seed']})" if "skew.seed" in settings else ""
     facts = [SkewFacts(**line["skew"]) for line, _ in group]
     networks: dict[str, list[tuple[Line, Line]]] = {}
     for line, resolved in group:
         networks.setdefault(text_of(resolved["model"]), []).append((line, resolved))
     return Setting(
         title=f"{settings['data.name']}, {settings['skew.recipe']}, {settings['skew.clients']} clients, "
-        f"{cohort}{fixed}",
+        f"{cohort}{partition}",
         budget=_budget(conditions, settings),
         settings=settings,
         data=settings["data.name"],

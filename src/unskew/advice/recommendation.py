@@ -200,7 +200,15 @@ def _brief(choice: ChosenCandidate) -> str:
     value = "" if choice.value is None else f" {metrics.plus_minus(choice.value, scale=100)} %"
     found = choice.difference
     change = "" if found is None else f", {points(found)} points against {choice.verdict.reference.name}"
-    return f"{choice.candidate.name}{value}{change}" + ("" if choice.backed else ", not significant")
+    if choice.backed:
+        doubt = ""
+    elif found is not None:
+        doubt = ", not significant"
+    elif choice.verdict.answer is None:
+        doubt = ", too few seeds to compare"
+    else:
+        doubt = ", nothing significantly above it"
+    return f"{choice.candidate.name}{value}{change}{doubt}"
 
 
 def _about(choice: ChosenCandidate) -> list[str]:
