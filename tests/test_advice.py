@@ -246,8 +246,21 @@ def test_what_is_tuned_for_a_method_alone_leaves_it_in_its_setting(study, capsys
     plain, tuned = found.networks[0].methods
     assert plain.tuned == {}
     assert tuned.tuned == {"budget.lr": 0.5}
-    lines[0]["experiment"]["budget"]["lr"] = 0.7  # FedAvg has two now, which are two settings
-    assert len(grouping.settings_of(lines)) == 3
+    plain_run = next(line for line in lines if line["experiment"]["method"]["name"] == "fedavg")
+    plain_run["experiment"]["budget"]["lr"] = 0.7  # FedAvg has two now, which are two settings
+    both, alone = sorted(grouping.settings_of(lines), key=lambda each: each.settings["budget.lr"])
+    assert [len(each.methods) for each in both.networks] == [2, 2]
+    assert alone.settings["budget.lr"] == 0.7
+    assert [[method.name for method in each.methods] for each in alone.networks] == [["fedavg"]]
+
+
+def test_settings_of_batch_norms_make_no_other_network_of_one_without_any(study, capsys):
+    lines, _ = lines_of(capsys, study)
+    for line in lines:
+        if line["experiment"]["method"]["name"] != "fedavg":
+            line["experiment"]["model"] |= {"teacher": "batch", "statistics": "local"}
+    (found,) = grouping.settings_of(lines)
+    assert [each.title for each in found.networks] == ["mlp-small", "mlp-small, norm ws"]
 
 
 def test_of_a_seed_that_ran_twice_the_first_counts(study, capsys):

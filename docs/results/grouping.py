@@ -101,7 +101,10 @@ def resolve(experiment: Mapping[str, Any]) -> Line:
 def _resolved(text: str) -> str:
     """Do the part of `resolve` that is the same for all seeds, from text to text."""
     resolved = Experiment(**json.loads(text)).model_dump(mode="json", exclude_none=True)
-    resolved["model"] = models.MODELS[resolved["model"]["name"]].defaults | resolved["model"]
+    model = models.MODELS[resolved["model"]["name"]].defaults | resolved["model"]
+    if model["norm"] != "batch":  # these settings are of BatchNorms, and change nothing without any
+        model |= {"statistics": "average", "teacher": "running"}
+    resolved["model"] = model
     return json.dumps(resolved)
 
 
@@ -116,20 +119,25 @@ def shared(resolved: Line) -> dict[str, Any]:
 
 
 def _by_tuned(group: Sequence[tuple[Line, Line]]) -> list[list[tuple[Line, Line]]]:
-    """Split runs whose method has several values of a tunable setting; these are settings of their own.
+    """Split runs if a method has several values of its tunable settings: each of these is a setting of its
+    own, with all methods that have it.
 
-    Runs stay together if their tunable settings differ only between methods or networks.
+    Methods with other values, each with one, stay together in the setting with most runs: there, tunable
+    settings differ only between methods or networks.
     """
     values: dict[str, set[str]] = {}
     for _, resolved in group:
         values.setdefault(text_of([resolved["method"], resolved["model"]]), set()).add(
             text_of(_tuned(resolved))
         )
-    if all(len(each) == 1 for each in values.values()):
+    several = {value for each in values.values() if len(each) > 1 for value in each}
+    if not several:
         return [list(group)]
+    found = [text_of(_tuned(resolved)) for _, resolved in group]
+    usual = Counter(value for value in found if value in several).most_common(1)[0][0]
     apart: dict[str, list[tuple[Line, Line]]] = {}
-    for line, resolved in group:
-        apart.setdefault(text_of(_tuned(resolved)), []).append((line, resolved))
+    for value, run in zip(found, group, strict=True):
+        apart.setdefault(value if value in several else usual, []).append(run)
     return list(apart.values())
 
 
