@@ -412,8 +412,8 @@ def test_a_network_that_was_changed_is_in_the_command_beside_that_of_fedavg(unsk
     answer = unskew(*words, "--quiet", "--json")
     assert list(json.loads(answer.out)["conditions"]) == ["model.norm=auto", "model.norm=ws"]
     assert found.recommended.difference.difference == pytest.approx(0.5, abs=0.01)
-    assert found.recommended.on_same_network.difference == pytest.approx(0.35, abs=0.01)
-    assert "on its own network against fedavg: +35.1" in repr(found)
+    assert found.recommended.strongest_fedavg.gain.difference == pytest.approx(0.35, abs=0.01)
+    assert "against the strongest FedAvg, fedavg on mlp-small, norm ws, 46.0 ± 1.0 %: +35.1" in repr(found)
     given = {"data.name": "digits", "skew.recipe": "shards:5", "skew.clients": 4, "model.norm": "none"}
     asked = advised(known, given=given)
     assert asked.recommended.candidate.network.changed == {}

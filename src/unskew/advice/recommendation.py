@@ -11,11 +11,11 @@ from unskew import metrics, notebook
 from unskew.advice.command import command_to_try
 from unskew.advice.evidence import GOALS, Setting
 from unskew.advice.facts import Contrast, SkewFacts
-from unskew.advice.verdict import Candidate, ChosenCandidate, Verdict
+from unskew.advice.verdict import Candidate, ChosenCandidate, StrongestFedAvg, Verdict
 from unskew.record import Json
 from unskew.report.differences import points
 from unskew.report.differences import verdict as how_sure
-from unskew.report.standings import REFERENCE, TITLES
+from unskew.report.standings import TITLES
 
 Goal = Literal["accuracy", "worst", "vacant"]
 OTHER_DATA = 0.5
@@ -227,10 +227,11 @@ def _about(choice: ChosenCandidate) -> list[str]:
             else f" against {metrics.plus_minus(theirs, scale=100)} %"
         )
         lines.append(f"{TITLES[goal]} {metrics.plus_minus(value, scale=100)} %{against}{change}")
-    if (same := choice.on_same_network) is not None:
+    if (strongest := choice.strongest_fedavg) is not None:
         lines.append(
-            f"on its own network against {REFERENCE}: {points(same)} points {POINTS[choice.measure]}, "
-            f"{how_sure(same)}"
+            f"against the strongest FedAvg, {strongest.candidate.name}, "
+            f"{metrics.plus_minus(strongest.value, scale=100)} %: {points(strongest.gain)} points "
+            f"{POINTS[choice.measure]}"
         )
     costs = [
         f"{mine / base:.2f} times the {words}"
@@ -253,7 +254,7 @@ def _some(candidates: Sequence[Candidate]) -> str:
 
 
 def _choice_json(choice: ChosenCandidate) -> dict[str, Json]:
-    found, value, same = choice.difference, choice.value, choice.on_same_network
+    found, value, strongest = choice.difference, choice.value, choice.strongest_fedavg
     method = choice.candidate.method
     return {
         "method": method.name,
@@ -266,11 +267,23 @@ def _choice_json(choice: ChosenCandidate) -> dict[str, Json]:
         "difference": None if found is None else found.difference,
         "interval": None if found is None or found.interval is None else list(found.interval),
         "p": None if found is None else found.adjusted,
-        "on_same_network": None if same is None else same.difference,
+        "strongest_fedavg": None if strongest is None else _strongest_json(strongest),
         "seeds": choice.seeds,
         "alike": [each.name for each in choice.alike],
         "cheaper": [each.name for each in choice.cheaper],
         "cost": {name: method.mean(name) for name in ("work", "traffic", "seconds")},
+    }
+
+
+def _strongest_json(strongest: StrongestFedAvg) -> dict[str, Json]:
+    candidate, gain = strongest.candidate, strongest.gain
+    return {
+        "method": candidate.method.name,
+        "network": {"name": candidate.network.name, **candidate.network.changed},
+        "mean": strongest.value.mean,
+        "std": strongest.value.std,
+        "difference": gain.difference,
+        "interval": None if gain.interval is None else list(gain.interval),
     }
 
 

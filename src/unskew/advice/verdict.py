@@ -8,7 +8,7 @@ from functools import cached_property
 
 from unskew import metrics
 from unskew.advice.evidence import GOALS, MethodResult, NetworkResult, Setting
-from unskew.metrics import Difference
+from unskew.metrics import Comparison, Difference
 from unskew.metrics.reference import corrected
 from unskew.report.standings import REFERENCE, Standing, Standings, compare_values
 
@@ -96,6 +96,17 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class StrongestFedAvg:
+    """FedAvg with the server and on the network where it has the highest mean of a measure."""
+
+    candidate: Candidate
+    value: metrics.SeedsSummary
+    """The measure over its seeds."""
+    gain: Comparison
+    """The difference of the chosen candidate to it, taken alone: it backs no claim."""
+
+
+@dataclass(frozen=True)
 class ChosenCandidate:
     """The candidate to take by one measure."""
 
@@ -115,15 +126,31 @@ class ChosenCandidate:
         """The measure over the candidate's seeds."""
         return self.verdict.value(self.candidate.name, self.measure)
 
-    @property
-    def on_same_network(self) -> Difference | None:
-        """The difference to FedAvg on the candidate's network; None if that is the reference's network, or if
-        FedAvg was not measured on it."""
-        network, name = self.candidate.network, self.candidate.method.name
-        if network.title == self.verdict.reference.network.title:
+    @cached_property
+    def strongest_fedavg(self) -> StrongestFedAvg | None:
+        """FedAvg with the server and on the network where it has the highest mean, which shows what part of
+        the gain server and network alone would give.
+
+        None if it is the reference, if the candidate itself trains as FedAvg does, or without enough seeds in
+        common.
+        """
+        if self.candidate.method.client == REFERENCE:
             return None
-        there = on_network(network)
-        return there.difference(name, self.measure) if there.reference.plain else None
+        found = {
+            each.name: value
+            for each in _sharing(self.candidate, list(self.verdict.candidates.values()))
+            if each.method.client == REFERENCE and (value := over_seeds(each.method, self.measure))
+        }
+        strongest = max(found, key=lambda name: found[name].mean, default=self.verdict.reference.name)
+        if strongest == self.verdict.reference.name:
+            return None
+        theirs = self.verdict.candidates[strongest]
+        gain = metrics.compare(
+            _seeds(self.candidate.method, self.measure),
+            _seeds(theirs.method, self.measure),
+            bounds=metrics.DIFFERENCE,
+        )
+        return None if gain is None else StrongestFedAvg(theirs, found[strongest], gain)
 
     @property
     def seeds(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unskew.metrics import Difference
+from unskew.metrics import Comparison, Difference
 
 SHOWN = 5e-4
 """A smaller difference is printed as 0.0 points."""
@@ -21,7 +21,7 @@ def between(interval: tuple[float, float]) -> str:
     return f"{signed(interval[0])} to {signed(interval[1])}"
 
 
-def points(found: Difference) -> str:
+def points(found: Comparison | Difference) -> str:
     """Write a difference in points, followed by its interval if it has one."""
     return signed(found.difference) + (f" ({between(found.interval)})" if found.interval else "")
 
