@@ -539,7 +539,7 @@ def test_the_table_of_a_real_comparison_agrees_with_it(unskew, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "RUNS is missing"),
+        ([], "RUN is missing"),
         (["gone"], "there is no run folder gone"),
         (["run", "--out", "a.xls"], "cannot write a table to 'a.xls': end its name in .md, .csv or .tex."),
         (["run", "--target", "0"], "--target is 0 but should be a percentage above 0 and up to 100."),
