@@ -308,7 +308,12 @@ def test_ranges_that_make_no_sense(text, said):
         (["fedprox", "--over", "mu=0.1..1", "--validation", "none"], "a search needs validation data"),
         (["fedprox", "fedprox", "--over", "mu=0.1..1"], "a method is named twice"),
         (["fedprox", "--over", "mu=0.1..1", "--set", "method.mu=7"], "does not say for which method"),
-        (["fedprox", "--over", "mu=0.1..1", "--trials", "0"], "--trials is 0 but should be at least 1"),
+        (
+            ["fedprox", "--over", "mu=0.1..1", "--trials", "0"],
+            "--trials is '0' but should be a whole number, at least 1",
+        ),
+        (["fedprox", "--over", "mu=0.1..1", "--trials", "ten"], "--trials is 'ten' but should be a whole"),
+        (["fedprox", "--over", "mu=0.1..1", "--at-once", "1.5"], "--at-once is '1.5' but should be a whole"),
     ],
 )
 def test_mistakes_are_known_before_anything_is_written(unskew, tmp_path, words, said):
