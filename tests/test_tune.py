@@ -283,6 +283,7 @@ def test_a_part_of_a_method_is_searched():
         ("mu=1|1", "names a value twice"),
         ("mu=1||2", "cannot be tried"),
         ("nu=0.1..1", "unknown hyperparameter of fedprox 'nu'"),
+        ("lr=0.1..1", "lr is no hyperparameter of the method but a setting: write budget.lr"),
         ("budget.batch_size=1.5..3", "write whole numbers"),
         ("budget.rounds=1..3", "budget.rounds cannot be searched: every method gets the same rounds"),
         ("budget.lrr=1..3", "unknown setting of budget 'lrr'"),
