@@ -282,9 +282,8 @@ def _show(compared: ConditionResult) -> None:
     assert answer is not None
     screen = console()
     seeds = compared.seeds
-    if compared.condition:
-        screen.print()
-    screen.print(f"{compared.experiment.title()}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}")
+    title = f"{compared.experiment.title()}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}"
+    screen.print(f"\n{compared.condition}: {title}" if compared.condition else title)
     screen.print(answer.skew)
     grids = [result_grid(rows), score_grid(rows), *compared_sites(rows), cost_grid(rows)]
     settles = answer.reference is not None and len(answer.seeds) >= metrics.FEWEST
