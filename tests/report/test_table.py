@@ -546,6 +546,7 @@ def test_the_table_of_a_real_comparison_agrees_with_it(unskew, tmp_path):
         (["run", "--target", "x"], "--target is x but should be a percentage"),
         (["run", "--metric", "loss"], "of loss less is better"),
         (["run", "--metric", "worse"], "unknown metric 'worse': did you mean 'worst'?"),
+        (["run", "--measures", "zzz"], "loss, macro-f1, majority, mean_last_10, minority, out-local, "),
         (["run", "--measures", "lats"], "unknown measure of a table 'lats': did you mean 'last'?"),
         (
             ["run", "--rows", "methods"],
