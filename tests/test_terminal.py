@@ -346,6 +346,9 @@ def test_the_flag_for_probing_sets_the_period(unskew, tmp_path):
         assert answer.code == 0
         assert [probe["round"] for probe in rows_of(tmp_path / str(number), "probes.jsonl")] == [3, 4]
         assert "[probe]\nevery = 3\n" in (tmp_path / str(number) / "experiment.toml").read_text()
+    again = unskew("run", "0/experiment.toml", "--quiet", "--probe", "never", "--out", "none")
+    assert again.code == 0, again.err
+    assert not (tmp_path / "none/probes.jsonl").exists()
 
 
 cells = st.text("ab[]µ·±9", min_size=1, max_size=12)
