@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -130,6 +131,11 @@ def compare(
     refuse_unshared(set_, seeds)
     if experiment is not None and any(method.endswith(".toml") for method in methods):
         raise UserError("--experiment and experiment files in the place of methods are both given: keep one.")
+    if trusted and not any(method.endswith(".toml") for method in methods):
+        raise UserError(
+            f"--method {trusted[0]} is for the code of experiment files in the place of methods, and none is "
+            f"given: to compare it write unskew compare {shlex.join([*methods, *trusted])}."
+        )
     flags = given_flags(context)
     loggers = options.loggers(log)
     numbers = None if seeds is None else options.seed_list(seeds)
