@@ -143,6 +143,13 @@ def test_nothing_is_wider_than_a_narrow_terminal(narrow):
     assert f"run folder: {folder.name}" in seen.text  # brackets are no markup
 
 
+@pytest.mark.parametrize("command", ["methods", "data"])
+def test_lists_are_whole_in_a_narrow_terminal(tmp_path, command):
+    seen = watch(tmp_path, command, width=60)
+    assert max(map(cell_len, seen.lines)) <= 60
+    assert "…" not in seen.text
+
+
 def test_a_narrow_terminal_still_shows_every_number_of_the_end(narrow):
     seen, folder = narrow
     summary = json.loads((folder / "summary.json").read_text())
