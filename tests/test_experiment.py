@@ -76,6 +76,7 @@ def test_a_value_cannot_be_used_as_a_table():
     ("given_settings", "sentence"),
     [
         ({"bugdet": {}}, "bugdet is not a setting: did you mean 'budget'?"),
+        ({"lr": 0.1}, "lr is not a setting: did you mean 'budget.lr'?"),
         ({"budget": {"round": 5}}, "budget.round is not a setting: did you mean 'rounds'?"),
         ({"data": {"augmentation": ""}}, "data.augmentation is not a setting: did you mean 'augment'?"),
         ({"skew": {"client": 3}}, "skew.client is not a setting: did you mean 'clients'?"),

@@ -36,6 +36,7 @@ def test_methods_are_compared_under_every_combination_of_settings(unskew, tmp_pa
         result = whole["conditions"][name]
         assert list(result["methods"]) == ["fedavg", "fedprox"]
         assert result["answer"]["reference"] == "fedavg"
+        assert f"\n{name}: digits, " in made.out
         assert result["answer"]["sentence"].split("\N{NO-BREAK SPACE}")[0] in " ".join(made.out.split())
     runs = read_runs([tmp_path / "all"])
     assert len(by_condition(runs)) == 4

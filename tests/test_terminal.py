@@ -143,6 +143,13 @@ def test_nothing_is_wider_than_a_narrow_terminal(narrow):
     assert f"run folder: {folder.name}" in seen.text  # brackets are no markup
 
 
+@pytest.mark.parametrize("command", ["methods", "data"])
+def test_lists_are_whole_in_a_narrow_terminal(tmp_path, command):
+    seen = watch(tmp_path, command, width=60)
+    assert max(map(cell_len, seen.lines)) <= 60
+    assert "…" not in seen.text
+
+
 def test_a_narrow_terminal_still_shows_every_number_of_the_end(narrow):
     seen, folder = narrow
     summary = json.loads((folder / "summary.json").read_text())
@@ -346,6 +353,9 @@ def test_the_flag_for_probing_sets_the_period(unskew, tmp_path):
         assert answer.code == 0
         assert [probe["round"] for probe in rows_of(tmp_path / str(number), "probes.jsonl")] == [3, 4]
         assert "[probe]\nevery = 3\n" in (tmp_path / str(number) / "experiment.toml").read_text()
+    again = unskew("run", "0/experiment.toml", "--quiet", "--probe", "never", "--out", "none")
+    assert again.code == 0, again.err
+    assert not (tmp_path / "none/probes.jsonl").exists()
 
 
 cells = st.text("ab[]µ·±9", min_size=1, max_size=12)

@@ -283,6 +283,7 @@ def test_a_part_of_a_method_is_searched():
         ("mu=1|1", "names a value twice"),
         ("mu=1||2", "cannot be tried"),
         ("nu=0.1..1", "unknown hyperparameter of fedprox 'nu'"),
+        ("lr=0.1..1", "lr is no hyperparameter of the method but a setting: write budget.lr"),
         ("budget.batch_size=1.5..3", "write whole numbers"),
         ("budget.rounds=1..3", "budget.rounds cannot be searched: every method gets the same rounds"),
         ("budget.lrr=1..3", "unknown setting of budget 'lrr'"),
@@ -308,7 +309,12 @@ def test_ranges_that_make_no_sense(text, said):
         (["fedprox", "--over", "mu=0.1..1", "--validation", "none"], "a search needs validation data"),
         (["fedprox", "fedprox", "--over", "mu=0.1..1"], "a method is named twice"),
         (["fedprox", "--over", "mu=0.1..1", "--set", "method.mu=7"], "does not say for which method"),
-        (["fedprox", "--over", "mu=0.1..1", "--trials", "0"], "--trials is 0 but should be at least 1"),
+        (
+            ["fedprox", "--over", "mu=0.1..1", "--trials", "0"],
+            "--trials is '0' but should be a whole number, at least 1",
+        ),
+        (["fedprox", "--over", "mu=0.1..1", "--trials", "ten"], "--trials is 'ten' but should be a whole"),
+        (["fedprox", "--over", "mu=0.1..1", "--at-once", "1.5"], "--at-once is '1.5' but should be a whole"),
     ],
 )
 def test_mistakes_are_known_before_anything_is_written(unskew, tmp_path, words, said):

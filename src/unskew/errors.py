@@ -38,7 +38,7 @@ def whole_number(name: str, value: object, least: int | None = 0) -> int:
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return the error for a name that is not among `known`. It suggests the most similar known name, or
     lists all if none is similar."""
-    names = sorted(known)
+    names = sorted(set(known))
     near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.6)
     if near:
         match = next(n for n in names if n.lower() == near[0])

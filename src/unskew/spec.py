@@ -35,6 +35,9 @@ def _sentence(spec: type[Spec], error: ValidationError) -> str:
     if isinstance(inner, UserError):  # from a nested Spec, whose error is a sentence already
         return f"{path}.{inner}" if path else str(inner)
     if first["type"] == "extra_forbidden":
+        tables = [name for name, field in spec.model_fields.items() if path in _keys(field.annotation)]
+        if len(tables) == 1:
+            return f"{path} is not a setting: did you mean '{tables[0]}.{path}'?"
         near = difflib.get_close_matches(path, list(spec.model_fields), n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"choose one of {', '.join(spec.model_fields)}."
         return f"{path} is not a setting: {hint}"
@@ -45,6 +48,12 @@ def _sentence(spec: type[Spec], error: ValidationError) -> str:
         key = next(iter(nested.model_fields))
         return f"{path} is {first['input']!r} but should be a table: set its keys, such as {path}.{key}."
     return f"{path} {is_but_should_be(error)}"
+
+
+def _keys(annotation: Any) -> dict[str, Any]:
+    """Return the settings of a table; none for a setting that is a value."""
+    is_table = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return annotation.model_fields if is_table else {}
 
 
 WORDS = {

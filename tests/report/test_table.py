@@ -539,13 +539,14 @@ def test_the_table_of_a_real_comparison_agrees_with_it(unskew, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "RUNS is missing"),
+        ([], "RUN is missing"),
         (["gone"], "there is no run folder gone"),
         (["run", "--out", "a.xls"], "cannot write a table to 'a.xls': end its name in .md, .csv or .tex."),
         (["run", "--target", "0"], "--target is 0 but should be a percentage above 0 and up to 100."),
         (["run", "--target", "x"], "--target is x but should be a percentage"),
         (["run", "--metric", "loss"], "of loss less is better"),
         (["run", "--metric", "worse"], "unknown metric 'worse': did you mean 'worst'?"),
+        (["run", "--measures", "zzz"], "loss, macro-f1, majority, mean_last_10, minority, out-local, "),
         (["run", "--measures", "lats"], "unknown measure of a table 'lats': did you mean 'last'?"),
         (
             ["run", "--rows", "methods"],

@@ -20,6 +20,7 @@ from unskew.engines import ENGINES
 from unskew.errors import UserError, unknown
 from unskew.machine import machine
 from unskew.record import Json
+from unskew.trial import find_device
 
 __all__ = ["COLUMNS", "LEGEND", "NAMES", "Report", "Section", "Settings", "measure", "suited"]
 
@@ -49,8 +50,11 @@ def measure(names: Sequence[str], settings: Settings, tell: Tell = lambda _: Non
     for engine in settings.engines:
         if engine not in ("auto", *ENGINES):
             raise unknown("engine", engine, ["auto", *ENGINES])
+    # Methods and the device are refused now, not after minutes of other cells.
     for method in settings.methods:
-        find(method)  # refuse it now, not after minutes of other cells
+        find(method)
+    if settings.device is not None:
+        find_device(settings.device)
     sections, raced = list[Section](), dict[str, list[Entry]]()
     for name in names:
         if name in CELLS:

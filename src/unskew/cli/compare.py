@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -130,6 +131,11 @@ def compare(
     refuse_unshared(set_, seeds)
     if experiment is not None and any(method.endswith(".toml") for method in methods):
         raise UserError("--experiment and experiment files in the place of methods are both given: keep one.")
+    if trusted and not any(method.endswith(".toml") for method in methods):
+        raise UserError(
+            f"--method {trusted[0]} is for the code of experiment files in the place of methods, and none is "
+            f"given: to compare it write unskew compare {shlex.join([*methods, *trusted])}."
+        )
     flags = given_flags(context)
     loggers = options.loggers(log)
     numbers = None if seeds is None else options.seed_list(seeds)
@@ -282,9 +288,8 @@ def _show(compared: ConditionResult) -> None:
     assert answer is not None
     screen = console()
     seeds = compared.seeds
-    if compared.condition:
-        screen.print()
-    screen.print(f"{compared.experiment.title()}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}")
+    title = f"{compared.experiment.title()}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}"
+    screen.print(f"\n{compared.condition}: {title}" if compared.condition else title)
     screen.print(answer.skew)
     grids = [result_grid(rows), score_grid(rows), *compared_sites(rows), cost_grid(rows)]
     settles = answer.reference is not None and len(answer.seeds) >= metrics.FEWEST

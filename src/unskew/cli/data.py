@@ -41,7 +41,9 @@ def data(context: typer.Context, data: options.Data = None, json: options.Json =
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("dataset", "what", "classes", "train", "test", "sample", "here"):
         right = title in ("classes", "train", "test")
-        table.add_column(title, justify="right" if right else "left", no_wrap=title == "dataset")
+        table.add_column(
+            title, justify="right" if right else "left", no_wrap=title == "dataset", overflow="fold"
+        )
     for each in found:
         source = each.source
         where = "bundled" if source.bundled else str(each.folder or "-")

@@ -120,7 +120,9 @@ def apply_flags(base: dict[str, Any], file: Path | None = None, **flags: Any) ->
 
 
 def _probe_period(text: str | None) -> str | None:
-    """Return the number in every=10 or 10, as text: the experiment reads it."""
+    """Return the number in every=10 or 10, as text that the experiment reads; 0 for never."""
+    if (text or "").strip() == "never":
+        return "0"
     key, sign, value = (text or "").partition("=")
     if sign and key.strip() != "every":
         raise UserError(f"--probe is '{text}' but should be every=NUMBER, such as every=10.")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from unskew.cli import options
 from unskew.cli.closing import say_next
-from unskew.cli.flags import experiment_settings, given_flags
+from unskew.cli.flags import experiment_settings, given_flags, refuse_unshared
 from unskew.cli.terminal import console, say
 from unskew.cli.usage import Commands
 from unskew.errors import UserError
@@ -77,6 +77,7 @@ def init(
 ) -> None:
     """Write a small app for `flwr run`."""
     number = _number("nodes", nodes, 1000)
+    refuse_unshared(set_, None)
     if like is not None and (dataset is not None or skew is not None):
         raise UserError("--like is for sites with data of their own: leave --dataset and --skew out.")
     from unskew.flower import need_flower

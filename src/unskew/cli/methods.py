@@ -33,7 +33,7 @@ def methods(
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("method", "what it does", "hyperparameters"):
-        table.add_column(title, no_wrap=title == "method")
+        table.add_column(title, no_wrap=title == "method", overflow="fold")
     for each, card in METHODS.items():
         table.add_row(each, card.idea, ", ".join(f"{key}={value}" for key, value in card.options.items()))
     screen.print(table)

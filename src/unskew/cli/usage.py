@@ -105,7 +105,10 @@ def explain(error: Any) -> UserError:
         return UserError(f"option '{name}' needs a value: write {name} VALUE.")
     more = f"see {error.ctx.command_path} --help." if error.ctx else "see unskew --help."
     if isinstance(error, _exceptions.MissingParameter):
-        return UserError(f"{error.param.name.upper()} is missing: {more}")
+        flags = [name for name in error.param.opts if name.startswith("--")]
+        return UserError(
+            f"{flags[0] if flags else error.param.metavar or error.param.name} is missing: {more}"
+        )
     if extra := re.search(r"extra argument\S* \((.*)\)", error.message):
         return UserError(f"'{extra[1]}' is more than this command takes: {more}")
     return UserError(f"{error.message.rstrip('.')}: {more}")

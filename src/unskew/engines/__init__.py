@@ -101,8 +101,8 @@ class EngineType:
 FLOWER = "flower"
 """The engine of runs whose clients are on other machines, which only Flower's server starts."""
 ON_FLOWER = (
-    "this run trains clients on other machines: start its app again with `flwr run` and the same "
-    "federation.out, which resumes where it stopped."
+    "engine flower trains clients on other machines, in an app: make one with `unskew flower init`, or start "
+    "a stopped one again with `flwr run` and the same federation.out, which resumes where it stopped."
 )
 
 ENGINES: dict[str, EngineType] = {

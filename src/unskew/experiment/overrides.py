@@ -39,6 +39,11 @@ def method_table(text: str) -> dict[str, Any]:
     if not all(name for name, _ in parts):
         raise UserError(f"--method is '{text}' but a name is missing: write one, or several joined by +.")
     for name, options in parts:
+        if name.endswith(".toml"):
+            raise UserError(
+                f"'{name}' is an experiment file and no method: give it to `unskew run` as {name}, and to "
+                f"compare and tune as --experiment {name}."
+            )
         if options == "" or any(item.key is None for item in items(options)):
             raise UserError(f"'{name}:{options}' is not a method: write {name}, or {name}:option=value.")
         if any(item.key == "name" for item in items(options)):

@@ -3,7 +3,7 @@
 from unskew.trial.budget import Budget
 from unskew.trial.modes import Precision, PrecisionOrAuto, Statistics, Teacher
 from unskew.trial.rules import METRICS, Evaluation, Faults, Probe, Stop, StopMetric
-from unskew.trial.trial import MOST_THREADS, Trial, weights_of
+from unskew.trial.trial import MOST_THREADS, Trial, find_device, weights_of
 
 __all__ = [
     "METRICS",
@@ -19,5 +19,6 @@ __all__ = [
     "StopMetric",
     "Teacher",
     "Trial",
+    "find_device",
     "weights_of",
 ]

@@ -29,7 +29,7 @@ class _Decay(Spec):
 class Budget(Spec):
     """How much every method may train."""
 
-    rounds: int = Field(default=20, ge=1)
+    rounds: int = Field(default=20, ge=1, le=10**9)
     cohort: Literal["all"] | int = "all"
     """Clients that take part in a round."""
     epochs: (
@@ -40,7 +40,7 @@ class Budget(Spec):
     ) = 5
     """Passes of a client over its data in a round; None if `steps` are given. Of a part of a pass, so many
     of its batches, rounded up."""
-    steps: int | None = Field(default=None, ge=1)
+    steps: int | None = Field(default=None, ge=1, le=10**9)
     """Local steps of every client in a round, instead of epochs and however many samples it has: pass follows
     pass, each freshly shuffled and with the smaller batch at its end, until so many steps are taken."""
     batch_size: int = Field(default=32, ge=1)

@@ -18,7 +18,7 @@ class Evaluation(Spec):
 
     every: int = Field(default=1, ge=1)
     """Test, and validate, after every so many rounds; the last round always is."""
-    batch_size: int = Field(default=500, ge=1)
+    batch_size: int = Field(default=500, ge=1, le=10**9)
 
     def due(self, round: int, rounds: int) -> bool:
         """Say whether the model is tested after a round, counted from 1."""

@@ -235,28 +235,29 @@ class Trial:
         return module, self.init.load_into(module)
 
     def pick_device(self) -> torch.device:
-        wanted = self.device
-        if wanted == "auto":
-            wanted = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            device = torch.device(wanted)
-        except RuntimeError:
-            raise UserError(f"unknown device '{wanted}': choose auto, cpu, cuda or cuda:N.") from None
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise UserError(f"device '{wanted}' is not there: PyTorch sees no GPU, use --device cpu.")
-        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            raise UserError(
-                f"device '{wanted}' is not there: PyTorch sees {torch.cuda.device_count()} GPU(s)."
-            )
-        if device.type not in ("cpu", "cuda") or wanted.startswith("cpu:"):
-            raise UserError(f"device '{wanted}' is not supported: choose auto, cpu, cuda or cuda:N.")
-        return device
+        return find_device(self.device)
 
     def pick_precision(self) -> Precision:
         """Return the precision to use on the trial's device."""
         if self.precision != "auto":
             return self.precision
         return "tf32" if self.pick_device().type == "cuda" else "fp32"
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device of a name such as auto or cuda:1; a UserError if this machine does not have it."""
+    wanted = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise UserError(f"unknown device '{wanted}': choose auto, cpu, cuda or cuda:N.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device '{wanted}' is not there: PyTorch sees no GPU, use --device cpu.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device '{wanted}' is not there: PyTorch sees {torch.cuda.device_count()} GPU(s).")
+    if device.type not in ("cpu", "cuda") or wanted.startswith("cpu:"):
+        raise UserError(f"device '{wanted}' is not supported: choose auto, cpu, cuda or cuda:N.")
+    return device
 
 
 def _copy(module: nn.Module) -> nn.Module:

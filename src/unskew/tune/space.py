@@ -123,10 +123,12 @@ def _setting(key: str, method: Mapping[str, Any], experiment: Experiment) -> tup
         if not options:
             raise UserError(f"{parts[0]} has no hyperparameters: search settings such as budget.lr for it.")
         if key not in options:
+            _refuse_short_name(key, experiment)
             raise unknown(f"hyperparameter of {parts[0]}", key, options)
         return f"method.{key}", method.get(key, options[key])
     owners = [part for part in parts if key == f"{part}.{inner}" or key in find(part).options]
     if len(owners) != 1:
+        _refuse_short_name(key, experiment)
         why = "is a hyperparameter of several parts" if owners else "is of no part"
         raise UserError(f"{key} {why} of {method['name']}: write PART.NAME, such as {parts[0]}.NAME.")
     name = key.removeprefix(f"{owners[0]}.")
@@ -134,6 +136,12 @@ def _setting(key: str, method: Mapping[str, Any], experiment: Experiment) -> tup
     if name not in options:
         raise unknown(f"hyperparameter of {owners[0]}", name, options)
     return f"method.{owners[0]}.{name}", method.get(owners[0], {}).get(name, options[name])
+
+
+def _refuse_short_name(key: str, experiment: Experiment) -> None:
+    """Refuse a setting of the budget without its table, such as lr."""
+    if key in type(experiment.budget).model_fields and key not in SAME_FOR_ALL:
+        raise UserError(f"{key} is no hyperparameter of the method but a setting: write budget.{key}.")
 
 
 def _value(text: str) -> Value:

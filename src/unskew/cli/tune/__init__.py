@@ -21,6 +21,7 @@ PLACES = "unskew.over"
 """The key of the context's `meta` that has, for each --over, the number of methods before it."""
 DEFAULT_SHARE = 0.1
 """The default share of each client's samples on which trials are compared."""
+DEFAULT_TRIALS = 20
 
 
 class _Tune(TyperCommand):
@@ -68,8 +69,7 @@ def tune(
         ),
     ] = None,
     trials: Annotated[
-        int | None,
-        typer.Option("--trials", metavar="NUMBER", help="Trials per method. [default: 20]"),
+        str | None, options.option("--trials", "NUMBER", "Trials per method.", DEFAULT_TRIALS)
     ] = None,
     sampler: Annotated[
         str,
@@ -78,13 +78,11 @@ def tune(
         ),
     ] = "tpe",
     at_once: Annotated[
-        int,
-        typer.Option(
-            "--at-once",
-            metavar="NUMBER",
-            help="Trials of a method that are chosen together, to run in parallel.",
+        str,
+        options.option(
+            "--at-once", "NUMBER", "Trials of a method that are chosen together, to run in parallel."
         ),
-    ] = 1,
+    ] = "1",
     experiment: Annotated[
         Path | None,
         options.option("--experiment", "PATH", "An experiment file; options given here override it."),
@@ -144,9 +142,8 @@ def tune(
         texts[place].append(text)
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
-    for flag, number in (("--trials", trials), ("--at-once", at_once)):
-        if number is not None and number < 1:
-            raise UserError(f"{flag} is {number} but should be at least 1.")
+    number = DEFAULT_TRIALS if trials is None else _number("--trials", trials)
+    together = _number("--at-once", at_once)
     if sampler == "grid" and trials is not None:
         raise UserError("--sampler grid tries all combinations: leave out --trials.")
     if len(set(map(slug, methods))) < len(methods):
@@ -161,13 +158,19 @@ def tune(
             Searched(method, [*texts[0], *own], _table(method))
             for method, own in zip(methods, texts[1:], strict=True)
         ],
-        trials=20 if trials is None else trials,
+        trials=number,
         seeds=[first.seed] if seeds is None else options.seed_list(seeds),
         sampler=sampler,
-        at_once=at_once,
+        at_once=together,
         experiment=base,
     )
     finish_search(out, search, clock, json=json, quiet=quiet)
+
+
+def _number(flag: str, text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise UserError(f"{flag} is '{text}' but should be a whole number, at least 1.")
+    return int(text)
 
 
 def _table(method: str) -> dict[str, Any]:
