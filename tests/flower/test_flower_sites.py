@@ -267,6 +267,11 @@ def test_nodes_that_do_not_come_are_told(tmp_path):
         )
 
 
+def test_data_that_the_server_cannot_load_are_named_before_nodes_are_waited_for(tmp_path):
+    with pytest.raises(UserError, match="unknown dataset 'digitz': did you mean 'digits'"):
+        federated(config_of(tmp_path, settings={"data.name": "digitz", "federation.wait": 2.0}))
+
+
 @pytest.mark.parametrize(
     "settings",
     [
