@@ -267,6 +267,26 @@ def test_nodes_that_do_not_come_are_told(tmp_path):
         )
 
 
+def test_a_node_that_is_only_slow_now_is_told_of_by_what_it_has_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("unskew.flower.link.AGAIN", 0.0)
+    config = config_of(tmp_path, settings={"federation.wait": 1.5})
+    grid = InProcessGrid(flower.client_app(), [{"data": "csv:nowhere.csv,label=kind"}], config)
+    answers = []
+
+    def pull(names):
+        """Let every message after the first be without an answer."""
+        found = InProcessGrid.pull_messages(grid, names)
+        answers.extend(found)
+        return found if len(answers) == 1 else []
+
+    monkeypatch.setattr(grid, "pull_messages", pull)
+    experiment, spec = read_config(config)
+    with pytest.raises(
+        UserError, match=r"0 are there after 1\.5 s \(one node: its data cannot be loaded, its"
+    ):
+        serve(grid, experiment, spec, settings_in(experiment))
+
+
 def test_data_that_the_server_cannot_load_are_named_before_nodes_are_waited_for(tmp_path):
     with pytest.raises(UserError, match="unknown dataset 'digitz': did you mean 'digits'"):
         federated(config_of(tmp_path, settings={"data.name": "digitz", "federation.wait": 2.0}))
