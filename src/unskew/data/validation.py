@@ -219,7 +219,8 @@ def _of_table(word: str, given: list[Item], dataset: Dataset) -> Split:
     for text in table.labels:
         if text not in number:
             raise _not_a_class(str(path), text, dataset)
-    inputs = torch.from_numpy(columns.apply(replace(table.rows, sites=table.sites)).astype(np.float32))
+    rows = replace(table.rows, sites=table.sites, settled=True)
+    inputs = torch.from_numpy(columns.apply(rows).astype(np.float32))
     return Split(inputs, torch.tensor([number[text] for text in table.labels]))
 
 
