@@ -441,6 +441,32 @@ def test_a_class_that_nobody_else_has_is_named(tmp_path):
         serve(grid, experiment, spec, settings_in(experiment))
 
 
+@pytest.mark.parametrize(
+    ("node", "sentence"),
+    [
+        (
+            {"partition-id": 0},
+            "names no data: start it with --node-config 'data=\"csv:PATH,label=COLUMN\"'.\n",
+        ),
+        (
+            {"data": "csv:west.csv,label=kind,missing=column"},
+            "missing is given for west.csv, whose columns are",
+        ),
+        ({"data": "csv:west.csv,label=kind"}, "row 2, column 'x': put a number there.\n"),
+    ],
+    ids=["no data", "an option of the form", "a word for a number"],
+)
+def test_a_site_is_told_what_is_wrong_with_its_data(node, sentence, tmp_path, caplog):
+    own_app(tmp_path)
+    (tmp_path / "west.csv").write_text("x,y,colour,kind\nseven,1,red,a\n")
+    config = {"data.name": "sites", "model.name": "mlp-small", "federation.nodes": 1, "federation.wait": 0.1}
+    grid = InProcessGrid(flower.client_app(tmp_path), [node], config)
+    experiment, spec = read_config(config)
+    with pytest.raises(UserError, match="its data cannot be loaded, its own log says why"):
+        serve(grid, experiment, spec, settings_in(experiment))
+    assert sentence in caplog.text
+
+
 def test_folders_of_images_and_functions_are_data_too(tmp_path):
     generator = np.random.default_rng(0)
     for site, classes in {"north": "ab", "south": "bc", "sample": "abc"}.items():
