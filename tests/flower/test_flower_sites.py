@@ -561,6 +561,11 @@ def test_a_method_in_an_app_of_ones_own(method, tmp_path):
     )
 
 
+def test_a_condition_that_there_is_not_is_refused_before_the_run():
+    with pytest.raises(UserError, match="unknown condition 'budgets': did you mean 'budget'"):
+        flower.strategy("fedavg", model=made, budgets=unskew.Budget())
+
+
 def test_a_strategy_of_flower_takes_methods_that_change_the_client_alone():
     grid = InProcessGrid(own_client("fedlc"), [{"partition-id": 0}, {"partition-id": 1}])
     strategy = FedAvg(fraction_evaluate=0.0)
