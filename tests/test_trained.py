@@ -268,6 +268,12 @@ def test_patients_are_predicted_from_a_table_as_hospitals_write_it(unskew, tmp_p
     assert "'cp' has a category that no training row had" in unskew("predict", "run", "strange.csv").err
     Path("short.csv").write_text("age,sex\n60,1\n")
     assert "short.csv lacks the columns cp, trestbps" in unskew("predict", "run", "short.csv").err
+    # How columns are read is settled: no option of a table is named as a remedy.
+    Path("word.csv").write_text(Path("new.csv").read_text().replace(rows[0][0], "old", 1))
+    word = "has 'old' in row {}, column 'age': put a number there."
+    assert unskew("predict", "run", "word.csv").err == f"unskew: word.csv {word.format(2)}\n"
+    with pytest.raises(UserError, match=f"the input {word.format(0)}$"):
+        model([raw[0] | {"age": "old"}])
     assert "the model reads tables: give a .csv" in unskew("predict", "run", "out").err
 
 
@@ -552,7 +558,10 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no description": (lambda run: (run / "model.json").unlink(), "model.json is damaged"),
     "another client": (lambda run: None, "holds one model, for all clients: leave client out"),
+    "a model": (lambda run: None, r"is one of unskew's \(mlp-small\): leave model out"),
 }
+WRONG: dict[str, dict[str, Any]] = {"another client": {"client": 1}, "a model": {"model": nn.Flatten}}
+"""The wrong arguments of `load_model` among them."""
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -561,4 +570,4 @@ def test_mistakes_get_one_sentence(name: str, small: Federation, tmp_path: Path)
     spoil, says = MISTAKES[name]
     spoil(run)
     with pytest.raises(UserError, match=says):
-        load_model(run, client=1 if name == "another client" else None)
+        load_model(run, **WRONG.get(name, {}))

@@ -53,6 +53,8 @@ def load_model(
         if not known:
             raise UserError(f"{path} has no scale for each site: leave site out.")
         raise unknown("site", site, known)
+    if model is not None and not file.network.own:
+        raise UserError(f"the network of {path} is one of unskew's ({file.network.name}): leave model out.")
     chosen = None
     if file.network.clients is not None or client is not None:
         index, chosen = _choose_client(file.network.clients or [], client, path)

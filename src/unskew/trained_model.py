@@ -203,7 +203,8 @@ class TrainedModel(nn.Module):
             cells = [[_cell(value) for value in row] for row in array.tolist()]
         if self.site is not None:
             sites = [self.site] * len(cells)
-        return Rows(names, cells, [Path("the input")] * len(cells), list(range(len(cells))), sites)
+        files, numbers = [Path("the input")] * len(cells), list(range(len(cells)))
+        return Rows(names, cells, files, numbers, sites, settled=True)
 
     @property
     def scaled_columns(self) -> tuple[InputColumn, ...] | None:

@@ -267,6 +267,31 @@ def test_nodes_that_do_not_come_are_told(tmp_path):
         )
 
 
+def test_a_node_that_is_only_slow_now_is_told_of_by_what_it_has_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("unskew.flower.link.AGAIN", 0.0)
+    config = config_of(tmp_path, settings={"federation.wait": 1.5})
+    grid = InProcessGrid(flower.client_app(), [{"data": "csv:nowhere.csv,label=kind"}], config)
+    answers = []
+
+    def pull(names):
+        """Let every message after the first be without an answer."""
+        found = InProcessGrid.pull_messages(grid, names)
+        answers.extend(found)
+        return found if len(answers) == 1 else []
+
+    monkeypatch.setattr(grid, "pull_messages", pull)
+    experiment, spec = read_config(config)
+    with pytest.raises(
+        UserError, match=r"0 are there after 1\.5 s \(one node: its data cannot be loaded, its"
+    ):
+        serve(grid, experiment, spec, settings_in(experiment))
+
+
+def test_data_that_the_server_cannot_load_are_named_before_nodes_are_waited_for(tmp_path):
+    with pytest.raises(UserError, match="unknown dataset 'digitz': did you mean 'digits'"):
+        federated(config_of(tmp_path, settings={"data.name": "digitz", "federation.wait": 2.0}))
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -416,6 +441,32 @@ def test_a_class_that_nobody_else_has_is_named(tmp_path):
         serve(grid, experiment, spec, settings_in(experiment))
 
 
+@pytest.mark.parametrize(
+    ("node", "sentence"),
+    [
+        (
+            {"partition-id": 0},
+            "names no data: start it with --node-config 'data=\"csv:PATH,label=COLUMN\"'.\n",
+        ),
+        (
+            {"data": "csv:west.csv,label=kind,missing=column"},
+            "missing is given for west.csv, whose columns are",
+        ),
+        ({"data": "csv:west.csv,label=kind"}, "row 2, column 'x': put a number there.\n"),
+    ],
+    ids=["no data", "an option of the form", "a word for a number"],
+)
+def test_a_site_is_told_what_is_wrong_with_its_data(node, sentence, tmp_path, caplog):
+    own_app(tmp_path)
+    (tmp_path / "west.csv").write_text("x,y,colour,kind\nseven,1,red,a\n")
+    config = {"data.name": "sites", "model.name": "mlp-small", "federation.nodes": 1, "federation.wait": 0.1}
+    grid = InProcessGrid(flower.client_app(tmp_path), [node], config)
+    experiment, spec = read_config(config)
+    with pytest.raises(UserError, match="its data cannot be loaded, its own log says why"):
+        serve(grid, experiment, spec, settings_in(experiment))
+    assert sentence in caplog.text
+
+
 def test_folders_of_images_and_functions_are_data_too(tmp_path):
     generator = np.random.default_rng(0)
     for site, classes in {"north": "ab", "south": "bc", "sample": "abc"}.items():
@@ -508,6 +559,11 @@ def test_a_method_in_an_app_of_ones_own(method, tmp_path):
     assert strategy.result.final.confusion.sum() == sum(
         result.evaluate_metrics_clientapp[2]["class-examples"]
     )
+
+
+def test_a_condition_that_there_is_not_is_refused_before_the_run():
+    with pytest.raises(UserError, match="unknown condition 'budgets': did you mean 'budget'"):
+        flower.strategy("fedavg", model=made, budgets=unskew.Budget())
 
 
 def test_a_strategy_of_flower_takes_methods_that_change_the_client_alone():

@@ -40,7 +40,7 @@ VERSION = 1
 """The version of the format that `Columns.to_json` writes."""
 FEWEST_ROWS = 10
 """The fewest rows from which the scale of a site can be computed that was not trained on."""
-FILL_IT = "put a value there, or give missing=fill or missing=column"
+FILL_IT = ("put a value there", "missing=fill or missing=column")
 
 
 def cell_of(text: str) -> CellValue:
@@ -73,6 +73,8 @@ class Rows:
     lines: list[int]
     sites: list[str] | None = None
     """The site of each row; None if the sites are not known."""
+    settled: bool = False
+    """Whether other rows have settled how the columns are read, so that no option can change it."""
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -81,18 +83,20 @@ class Rows:
         at = rows.tolist()
         cells, files = [self.cells[i] for i in at], [self.files[i] for i in at]
         sites = None if self.sites is None else [self.sites[i] for i in at]
-        return Rows(self.columns, cells, files, [self.lines[i] for i in at], sites)
+        return Rows(self.columns, cells, files, [self.lines[i] for i in at], sites, self.settled)
 
     def column(self, name: str) -> list[CellValue]:
         at = self.columns.index(name)
         return [row[at] for row in self.cells]
 
-    def mistake(self, row: int, column: str, remedy: str) -> UserError:
-        """Make the error that a cell in this row and column is wrong."""
+    def mistake(self, row: int, column: str, remedy: str, option: str = "") -> UserError:
+        """Make the error that a cell in this row and column is wrong. `option` is another remedy, which only
+        rows have whose columns are not settled."""
         cell = self.cells[row][self.columns.index(column)]
         shown = cell if isinstance(cell, str) else f"{cell:g}"
+        either = f", or give {option}" if option and not self.settled else ""
         return UserError(
-            f"{self.files[row]} has '{shown}' in row {self.lines[row]}, column '{column}': {remedy}."
+            f"{self.files[row]} has '{shown}' in row {self.lines[row]}, column '{column}': {remedy}{either}."
         )
 
 
@@ -127,7 +131,7 @@ class InputColumn:
         cells = rows.column(self.name)
         missing = np.array([is_missing(cell) or cell in self.unknown for cell in cells], np.bool_)
         if missing.any() and self.fill is None and not self.flagged:
-            raise rows.mistake(int(missing.argmax()), self.name, FILL_IT)
+            raise rows.mistake(int(missing.argmax()), self.name, *FILL_IT)
         if self.kind == "number":
             values = numbers_in(rows, self.name)
             if isinstance(self.fill, float):
@@ -225,7 +229,7 @@ def numbers_in(rows: Rows, name: str) -> Floats:
     cells = rows.column(name)
     for row, cell in enumerate(cells):
         if isinstance(cell, str) and not is_missing(cell):
-            raise rows.mistake(row, name, f"put a number there, or give categorical={name}")
+            raise rows.mistake(row, name, "put a number there", f"categorical={name}")
         if isinstance(cell, float) and abs(cell) > LARGEST:
             raise rows.mistake(row, name, f"put a number there that 32 bits can hold, at most {LARGEST:.1e}")
     return np.array([math.nan if isinstance(cell, str) else cell for cell in cells], np.float64)
@@ -316,7 +320,7 @@ def _learn(
     for name in rows.columns:
         present = [cell for cell in rows.column(name) if not is_missing(cell)]
         if not present and missing == "refuse":
-            raise rows.mistake(0, name, FILL_IT)
+            raise rows.mistake(0, name, *FILL_IT)
         if not present:
             raise UserError(
                 f"the column '{name}' has no value in any training row: leave it out, drop={name}."

@@ -67,7 +67,7 @@ def read_like(path: Path, columns: Columns, *, site: str | None = None) -> Table
             )
         table = chosen(path, header, lines, ColumnRoles(None, owner, columns.names, ()), is_test=True)
     sites = table.sites if site is None else [site] * len(table.rows)
-    return replace(table, rows=replace(table.rows, sites=sites))
+    return replace(table, rows=replace(table.rows, sites=sites, settled=True))
 
 
 def read_texts(path: Path, columns: Sequence[str], other: str) -> tuple[list[str], list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from unskew.data.loading import TABLES, load_one
 from unskew.data.names import shortened
 from unskew.data.partition import Ints, Partition
 from unskew.data.partitions.pool import PartitionSeed
+from unskew.data.table_dataset import from_csv
 from unskew.data.tables import ColumnRoles, read_table
 from unskew.errors import UserError, require
 from unskew.notation import Item, Option, items, named, path_of, read_options
@@ -204,6 +206,12 @@ def _of_table(word: str, given: list[Item], dataset: Dataset) -> Split:
             f"'{dataset.name}' was not read from a table, so {path} cannot be scaled as it was: validate on "
             "a dataset of its kind, or on a share of the clients' samples."
         )
+    for option in given[1:]:
+        if option.key != "label" and option.key in signature(from_csv).parameters:
+            raise UserError(
+                f"{option.key} is given for {path}, whose columns are read as those of '{dataset.name}' are: "
+                "leave it out."
+            )
     label: str = read_options(named(word)[0], given[1:], {"label": Option(str, True)}, ["label"], "PATH,")[
         "label"
     ]
@@ -219,7 +227,8 @@ def _of_table(word: str, given: list[Item], dataset: Dataset) -> Split:
     for text in table.labels:
         if text not in number:
             raise _not_a_class(str(path), text, dataset)
-    inputs = torch.from_numpy(columns.apply(replace(table.rows, sites=table.sites)).astype(np.float32))
+    rows = replace(table.rows, sites=table.sites, settled=True)
+    inputs = torch.from_numpy(columns.apply(rows).astype(np.float32))
     return Split(inputs, torch.tensor([number[text] for text in table.labels]))
 
 

@@ -66,7 +66,7 @@ def exchange(grid: Grid, orders: Mapping[int, Order], timeout: float) -> dict[in
             time.sleep(pause)
     for node in orders.keys() - answers.keys():
         sent = node in waiting.values()
-        reason = f"it did not answer within {timeout:g} s" if sent else "it could not be reached"
+        reason = f"it did not answer within {round(timeout, 1):g} s" if sent else "it could not be reached"
         answers[node] = Trouble("lost", reason)
     return answers
 

@@ -149,15 +149,18 @@ class Link:
         """Ask nodes to describe themselves, and keep their descriptions."""
         order = Order(action="describe", run=self.run, share=self._share)
         for node, answer in exchange(self.grid, dict.fromkeys(nodes, order), timeout).items():
-            reason = answer.reason if isinstance(answer, Trouble) else ""
-            if not isinstance(answer, Trouble):
+            said = self._troubled.get(node, (0.0, ""))[1]
+            if isinstance(answer, Trouble):
+                # A node that has said why it cannot, and is only slow now, still cannot for that reason.
+                reason = said if said and answer.kind == "lost" else answer.reason
+            else:
                 try:
                     self._nodes[node] = read_description(answer, self._share)
                     self._troubled.pop(node, None)
                     continue
                 except (KeyError, TypeError, ValueError, UserError) as error:
                     reason = f"its answer cannot be read ({error})"
-            if self._troubled.get(node, (0.0, ""))[1] != reason:
+            if said != reason:
                 self.say(f"node {node} did not say what it has, because {reason}")
             self._troubled[node] = time.monotonic(), reason
 

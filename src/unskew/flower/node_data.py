@@ -34,10 +34,12 @@ def load_site(experiment: Experiment, config: Config, folder: Path | None) -> Si
     is that of the app."""
     if "data" in config:
         return _own_site(str(config["data"]), experiment, config, folder)
-    if "partition-id" not in config:
+    own = folder is not None and (folder / FORM).exists()
+    if own or "partition-id" not in config:
+        either = "" if own else ", or with a partition-id of the experiment's dataset"
         raise UserError(
-            "this node's config names no data: start it with --node-config 'data=\"csv:PATH,label=COLUMN\"', "
-            "or with a partition-id of the experiment's dataset."
+            "this node's config names no data: start it with --node-config "
+            f"'data=\"csv:PATH,label=COLUMN\"'{either}."
         )
     clients, skew = _numbers(config["partition-id"]), experiment.skew
     partitions = config.get("num-partitions")

@@ -37,11 +37,11 @@ def serve(grid: Grid, experiment: Experiment, spec: FederationSpec, settings: Fl
         )
     asked = {"counts": spec.label_counts == "share", "test": test_at_sites, "validation": validates}
     share = [name for name, wanted in asked.items() if wanted]
+    test = None if test_at_sites else load_data(experiment).test  # before the wait: it may be refused
     link = Link(grid, share=share, timeout=spec.timeout, say=log)
     form, clients = link.gather(spec.nodes, spec.wait)
     like = dataset_of_form(form, experiment.data.name)
     seed = experiment.seed if experiment.skew.seed is None else experiment.skew.seed
-    test = None if test_at_sites else load_data(experiment).test
     recipe = experiment.skew.recipe if link.numbered else "natural"
     federation = remote_federation(like, clients, seed=seed, recipe=recipe, test=test)
     here = experiment.model_copy(update={"engine": FLOWER, "device": "cpu", "fast": False})

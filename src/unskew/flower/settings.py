@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from unskew.data.federation import Federation
 from unskew.engines import FLOWER
-from unskew.errors import UserError
+from unskew.errors import UserError, unknown
 from unskew.experiment import MethodSpec, method_table
 from unskew.method import OWN, Method
 from unskew.methods.assemble import assemble
@@ -119,6 +119,10 @@ def settings_of(
     """Return settings that are given in Python: a method or its name, a model, and other arguments of
     `unskew.Trial`, such as a budget."""
     found, name = named_method(method)
+    known = {each.name for each in fields(Trial)} - {"federation", "model"}
+    for each in conditions:
+        if each not in known:
+            raise unknown("condition", each, known)
 
     def make_trial(federation: Federation) -> Trial:
         return Trial(federation, model, **conditions)
