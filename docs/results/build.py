@@ -88,8 +88,8 @@ READING = """## The verdict
   points on digits ([why](steady.md#why-calibration-alone-loses-where-all-clients-take-part)), FedLC 16 and
   FedVLS 8 on MNIST, all under Dirichlet 0.05.
 - **Sites with data of their own:** on Synthetic, where inputs differ too, SCAFFOLD, FedNova and FedAdam gain,
-  and FedLC loses. On heart-disease nothing gains, and FedVLS, logit adjustment and `steady` lose 3 to 4 points
-  ([let validation choose the round](steady.md#few-samples-let-validation-choose-the-round)).
+  and FedLC loses. On heart-disease nothing gains, and FedVLS, logit adjustment and `steady` lose 3 to 4
+  points ([let validation choose the round](steady.md#few-samples-let-validation-choose-the-round)).
 - **No skew:** on CIFAR-10 `steady` gains, presumably by its server, since without skew its loss is nearly
   cross-entropy. On digits nothing does."""
 
