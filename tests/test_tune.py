@@ -223,6 +223,21 @@ def test_the_first_trial_is_what_runs_without_a_search(unskew, tmp_path):
     assert "seed" not in tomllib.loads((tmp_path / "out/best/fedavg.toml").read_text())["skew"]
 
 
+@pytest.mark.parametrize(
+    ("rates", "edge"),
+    [("1e-6|1e-5|0.05", True), ("1e-6|0.05|1e-5", True), ("1e-6|0.05|1000", False), ("1e-6|0.05", False)],
+)
+def test_a_best_value_at_the_edge_of_what_was_tried_is_named(unskew, tmp_path, rates, edge):
+    answer = unskew("tune", "fedavg", "--over", f"budget.lr={rates}", "--sampler", "grid", *BRIEF, "--json")
+    assert answer.code == 0, answer.err
+    result = json.loads(answer.out)
+    (winner,) = result["winners"]
+    assert winner["values"] == {"budget.lr": 0.05}
+    assert winner["at_edge"] == ["budget.lr"] * edge
+    note = "best at the edge of what was tried, so try values beyond it: budget.lr of fedavg."
+    assert result["notes"] == [note] * edge
+
+
 def test_values_follow_from_the_trials_before_alone():
     over = [parse_over("mu=0.001..1:log", FEDPROX)]
     search = search_of("mu=0.001..1:log")

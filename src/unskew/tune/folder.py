@@ -176,7 +176,7 @@ class Winner:
     experiment: Path
     """The path of its experiment file."""
     at_edge: list[str]
-    """Settings whose best value lies at the edge of its range."""
+    """Settings whose best value lies at the edge of what was tried."""
 
 
 def winners(

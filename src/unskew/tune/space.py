@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, assign
@@ -59,13 +59,20 @@ class Dimension:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     def at_edge(self, value: Value) -> bool:
-        """Say whether a value lies in the outermost hundredth of its range, so that a better one may lie
-        outside of it. A value from a list never does."""
-        if self.choices or not isinstance(value, int | float) or self.low == self.high:
+        """Say whether a better value may lie outside of what is tried: this one lies in the outermost
+        hundredth of the range, or is the smallest or the largest of three or more numbers in the list."""
+        if self.choices:
+            numbers = [each for each in self.choices if _is_number(each)]
+            return len(numbers) == len(self.choices) > 2 and value in (min(numbers), max(numbers))
+        if not _is_number(value) or self.low == self.high:
             return False
         scale = math.log if self.log else float
         low, high, here = scale(self.low), scale(self.high), scale(value)
         return min(here - low, high - here) < 0.01 * (high - low)
+
+
+def _is_number(value: Value) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def parse_over(text: str, method: Mapping[str, Any], experiment: Experiment | None = None) -> Dimension:

@@ -105,9 +105,8 @@ def _code(search: Search) -> Iterator[str]:
 
 def _notes(won: list[Winner]) -> Iterator[str]:
     """Yield notes on how far the winners can be trusted."""
-    for each in won:
-        for setting in each.at_edge:
-            yield f"{called(setting)} of {each.method} is best at the edge of its range: widen it."
+    if edges := [f"{called(setting)} of {each.method}" for each in won for setting in each.at_edge]:
+        yield f"best at the edge of what was tried, so try values beyond it: {', '.join(edges)}."
     searched = {
         each.method: {name for name in each.trial.values if not name.startswith("method.")} for each in won
     }
