@@ -67,6 +67,9 @@ def test_winners_are_chosen_on_validation_and_can_be_run(unskew, tmp_path):
         assert winner["score"] == max(line["score"] for line in own)
         settings = tomllib.loads((tmp_path / winner["experiment"]).read_text())
         assert settings["budget"]["lr"] == winner["values"]["budget.lr"]
+    assert unskew("figure", "search", "out", "--over", "lr", "--out", "search.svg").code == 0
+    drawn = (tmp_path / "search.svg").read_text()
+    assert all(f">{text}<" in drawn for text in ("lr", "fedavg", "fedprox", "accuracy on validation (%)"))
     files = [winner["experiment"] for winner in result["winners"]]
     again = unskew("compare", *files, "--seeds", "3,4", "--quiet", "--json")
     assert again.code == 0, again.err

@@ -28,6 +28,8 @@ RUNS = {
     "milder": "compare fedavg fedprox fedlc fedvls --skew dirichlet:0.5 --rounds 30 --seeds 1-2",
     "mu": "compare fedprox:mu=0.001 fedprox:mu=0.01 fedprox:mu=0.1 fedprox:mu=1 --skew dirichlet:0.05 "
     "--rounds 15 --seeds 1-2",
+    "tuned": "tune --over 'budget.lr=0.001|0.005|0.02|0.1' fedavg fedprox --over 'mu=0.01|1' fedvls "
+    "--over 'lam=0.1|1' --sampler grid --skew dirichlet:0.05 --rounds 15 --seeds 1-2",
     "pkd": "run --method pkd --skew dirichlet:0.05 --rounds 30",
 }
 FIGURES = {
@@ -45,6 +47,7 @@ FIGURES = {
     "features": "compare/fedavg-* compare/fedvls-*",
     "tsne": "compare/fedavg-seed1 compare/fedlc-seed1 compare/fedvls-seed1",
     "sensitivity": "mu",
+    "search": "tuned --over lr",
     "experts": "pkd",
 }
 PAGES = {

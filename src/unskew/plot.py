@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unskew.data import Federation
 from unskew.errors import unknown
+from unskew.labelled_runs import draw_search
 from unskew.model_features import draw_tsne
 from unskew.report import figures
 from unskew.report.read import SavedRun
@@ -33,6 +34,7 @@ __all__ = [
     "heatmap",
     "partition",
     "predictions",
+    "search",
     "sensitivity",
     "tsne",
     "updates",
@@ -138,6 +140,21 @@ def sensitivity(
 ) -> Figure:
     """Draw the final metric by each setting that varies between the runs, or by the settings `over`."""
     return _draw(figures.sensitivity, runs, over=over, metric=metric, width=width, title=title)
+
+
+def search(
+    folder: Path | str,
+    *,
+    over: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    width: Width = None,
+    title: str | None = None,
+) -> Figure:
+    """Draw the scores of the trials of `unskew tune` in this folder, by each setting that was searched.
+
+    `over` chooses settings, such as budget.lr, and `methods` chooses methods as they were searched.
+    """
+    return _shown(draw_search(Path(folder), over=over, methods=methods, width=_inches(width), title=title))
 
 
 def experts(runs: RunSources, *, width: Width = None, title: str | None = None) -> Figure:

@@ -623,6 +623,79 @@ def test_sensitivity_says_what_it_cannot_find(make):
         figures.sensitivity(runs, over=["name"])
 
 
+def searched(
+    rates=(0.001, 0.01, 0.1), mus=(0.1, 1.0), sampler="grid", metric="accuracy", methods=("fedprox",)
+):
+    """Return what tune.json says of a grid of FedAvg's rates, and of other methods' rates and mu."""
+    trials = [
+        {"method": "fedavg", "values": {"budget.lr": rate}, "by_seed": [rate, 3 * rate]} for rate in rates
+    ]
+    trials += [
+        {"method": name, "values": {"budget.lr": rate, "method.mu": mu}, "by_seed": [rate, rate + 0.2 * mu]}
+        for name in methods
+        for rate in rates
+        for mu in mus
+    ]
+    counts = dict.fromkeys(("fedavg", *methods), 0)
+    for trial in trials:
+        counts[trial["method"]] += 1
+        trial |= {"trial": counts[trial["method"]], "score": np.mean(trial["by_seed"]), "folders": []}
+    winners = [{"method": name, "trial": number} for name, number in counts.items()]
+    return {"metric": metric, "sampler": sampler, "winners": winners, "all": trials}
+
+
+def filled(axes):
+    """Return the places of the filled marks."""
+    marks = [line for line in axes.get_lines() if line.get_marker() and line.get_markerfacecolor() != "none"]
+    return [(*line.get_xdata(), *line.get_ydata()) for line in marks if len(line.get_xdata()) == 1]
+
+
+def test_of_a_search_the_best_trial_at_each_value_is_drawn(make):
+    runs = make({"seed": 1}, {"seed": 2})
+    figure = figures.search(searched(), runs)
+    rate, mu = figure.axes
+    assert [axes.get_xlabel() for axes in figure.axes] == ["lr", "mu"]
+    assert rate.get_ylabel() == "accuracy on validation (%)"
+    plain, proximal = (each.lines[0] for each in rate.containers)
+    assert list(plain.get_xdata()) == [0.001, 0.01, 0.1]
+    np.testing.assert_allclose(plain.get_ydata(), [0.2, 2, 20])
+    np.testing.assert_allclose(proximal.get_ydata(), [10.1, 11, 20])  # with the better mu, which is 1
+    (alone,) = (each.lines[0] for each in mu.containers)
+    np.testing.assert_allclose(alone.get_ydata(), [11, 20])  # with the best rate
+    assert filled(rate) == [(0.1, pytest.approx(20)), (0.1, pytest.approx(20))]
+    assert filled(mu) == [(1.0, pytest.approx(20))]
+    assert {"fedavg", "fedprox"} <= assert_legible(figure)
+    (only,) = figures.search(searched(), runs, over=["lr"], methods=["fedavg"]).axes
+    assert len(only.containers) == 1
+
+
+def test_of_loss_the_least_is_best_and_trials_without_a_score_are_left_out(make):
+    runs = make({"seed": 1})
+    told = searched(metric="loss", sampler="tpe")
+    told["all"][0]["score"] = None
+    (rate, _) = figures.search(told, runs).axes
+    assert rate.get_ylabel() == "loss on validation"
+    plain, proximal = (each.lines[0] for each in rate.containers)
+    assert list(plain.get_xdata()) == [0.01, 0.1]
+    np.testing.assert_allclose(proximal.get_ydata(), [0.011, 0.02, 0.11])  # with the smaller mu
+    assert plain.get_linestyle() == "None"  # drawn values are not joined
+
+
+def test_a_search_of_many_methods_is_legible(make):
+    told = searched(methods=[f"my-own-method-number-{n}" for n in range(12)])
+    assert_legible(figures.search(told, make({"seed": 1})))
+
+
+def test_a_search_says_what_it_cannot_draw(make):
+    runs = make({"seed": 1})
+    with pytest.raises(UserError, match=r"no method has scores for two values of budget\.lr: search more"):
+        figures.search(searched(rates=[0.1], mus=[1.0]), runs, over=["lr"])
+    with pytest.raises(UserError, match="unknown setting 'nu'"):
+        figures.search(searched(), runs, over=["nu"])
+    with pytest.raises(UserError, match="unknown method 'fedpro': did you mean 'fedprox'"):
+        figures.search(searched(), runs, methods=["fedpro"])
+
+
 def test_a_tally_is_drawn_against_the_samples_and_named_by_its_words(make):
     (run,) = make({"method": "pkd", "tally": "taught"})
     (axes,) = figures.experts([run]).axes
@@ -840,7 +913,7 @@ def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):
     answer = unskew("figure")
     assert answer.code == 0
     names = [line.split()[0] for line in answer.out.splitlines()]
-    assert set(names) == {*PLAIN, "forest", "tsne", "sensitivity", "experts"}
+    assert set(names) == {*PLAIN, "forest", "tsne", "sensitivity", "search", "experts"}
     wrong = unskew("figure", "curve", "x")
     assert (wrong.code, wrong.out) == (2, answer.out)
     assert wrong.err == "unskew: unknown figure 'curve': did you mean 'curves'?\n"
@@ -856,6 +929,8 @@ def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):
         (["curves", "run", "--sort"], "--sort is for heatmap: leave it out for curves."),
         (["forest", "run"], "no two methods have tested seeds in common: give runs of at least two methods"),
         (["confusion", "run", "--metric", "loss"], "--metric is for curves and sensitivity: leave it out"),
+        (["search", "run"], "run holds no search: give a folder that unskew tune has written."),
+        (["search", "run", "run"], "2 folders are given: give that of one search."),
         (["curves", "run", "--width", "wide"], "unknown width 'wide': choose one of column, page."),
         (["curves", "run", "--out", "a.bmp"], "cannot draw to 'a.bmp': end its name in .png, .svg or .pdf."),
         (["curves", "run", "--out", "there.png"], "there.png is there already: choose another file"),

@@ -222,10 +222,22 @@ def test_a_search_stands_for_its_winners(write_run, tmp_path):
         read([folder])
     for key, first in (("trial", 1), ("number", 0)):  # "number" is from older versions
         trials = [
-            {"method": "fedprox", key: first + n, "folders": [f"fedprox/trial-00{n}-seed1"], "score": n}
+            {
+                "method": "fedprox",
+                key: first + n,
+                "folders": [f"fedprox/trial-00{n}-seed1"],
+                "values": {"method.mu": n / 2},
+                "score": n,
+                "by_seed": [n],
+            }
             for n in range(2)
         ]
-        told = {"metric": "accuracy", "winners": [{"method": "fedprox", "trial": 2}], "all": trials}
+        told = {
+            "metric": "accuracy",
+            "sampler": "grid",
+            "winners": [{"method": "fedprox", "trial": 2}],
+            "all": trials,
+        }
         (folder / "tune.json").write_text(json.dumps(told))
         assert [run.label for run in read([folder])] == ["fedprox:mu=0.5"]
     (folder / "tune.json").write_text(json.dumps(told | {"winners": []}))

@@ -13,11 +13,10 @@ from rich.table import Table
 from unskew.cli import options
 from unskew.cli.terminal import console
 from unskew.errors import UserError, unknown
-from unskew.labelled_runs import read_tested
+from unskew.labelled_runs import draw_search, read_tested
 from unskew.model_features import draw_tsne
 from unskew.report import figures
 from unskew.report.measures import MEASURES
-from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +34,7 @@ class Wish:
     client: int | None = None
     round: int | None = None
     over: tuple[str, ...] = ()
+    method: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     data: Path | None = None
     against: str | None = None
@@ -42,8 +42,10 @@ class Wish:
     sort: bool = False
 
 
-FigureOption = Literal["metric", "client", "round", "over", "classes", "data", "against", "reference", "sort"]
-DrawFigure = Callable[[Sequence[SavedRun], Wish], "Figure"]
+FigureOption = Literal[
+    "metric", "client", "round", "over", "method", "classes", "data", "against", "reference", "sort"
+]
+DrawFigure = Callable[[Sequence[Path], Wish], "Figure"]
 
 
 @dataclass(frozen=True)
@@ -55,36 +57,45 @@ class FigureType:
 
 
 def _plain(draw: Callable[..., Figure]) -> DrawFigure:
-    return lambda runs, wish: draw(runs, width=wish.width, title=wish.title)
+    return lambda paths, wish: draw(read_tested(paths), width=wish.width, title=wish.title)
 
 
-def _curves(runs: Sequence[SavedRun], wish: Wish) -> Figure:
-    return figures.curves(runs, metric=wish.metric or "accuracy", width=wish.width, title=wish.title)
-
-
-def _updates(runs: Sequence[SavedRun], wish: Wish) -> Figure:
-    return figures.updates(runs, client=wish.client, round=wish.round, width=wish.width, title=wish.title)
-
-
-def _sensitivity(runs: Sequence[SavedRun], wish: Wish) -> Figure:
-    return figures.sensitivity(
-        runs, over=wish.over, metric=wish.metric or "accuracy", width=wish.width, title=wish.title
+def _curves(paths: Sequence[Path], wish: Wish) -> Figure:
+    return figures.curves(
+        read_tested(paths), metric=wish.metric or "accuracy", width=wish.width, title=wish.title
     )
 
 
-def _forest(runs: Sequence[SavedRun], wish: Wish) -> Figure:
-    return figures.forest(runs, reference=wish.reference, width=wish.width, title=wish.title)
+def _updates(paths: Sequence[Path], wish: Wish) -> Figure:
+    return figures.updates(
+        read_tested(paths), client=wish.client, round=wish.round, width=wish.width, title=wish.title
+    )
 
 
-def _heatmap(runs: Sequence[SavedRun], wish: Wish) -> Figure:
-    return figures.heatmap(runs, sort=wish.sort, width=wish.width, title=wish.title)
+def _sensitivity(paths: Sequence[Path], wish: Wish) -> Figure:
+    return figures.sensitivity(
+        read_tested(paths),
+        over=wish.over,
+        metric=wish.metric or "accuracy",
+        width=wish.width,
+        title=wish.title,
+    )
 
 
-def _confusion(runs: Sequence[SavedRun], wish: Wish) -> Figure:
-    return figures.confusion(runs, against=wish.against, width=wish.width, title=wish.title)
+def _forest(paths: Sequence[Path], wish: Wish) -> Figure:
+    return figures.forest(read_tested(paths), reference=wish.reference, width=wish.width, title=wish.title)
 
 
-def _experts(runs: Sequence[SavedRun], wish: Wish) -> Figure:
+def _heatmap(paths: Sequence[Path], wish: Wish) -> Figure:
+    return figures.heatmap(read_tested(paths), sort=wish.sort, width=wish.width, title=wish.title)
+
+
+def _confusion(paths: Sequence[Path], wish: Wish) -> Figure:
+    return figures.confusion(read_tested(paths), against=wish.against, width=wish.width, title=wish.title)
+
+
+def _experts(paths: Sequence[Path], wish: Wish) -> Figure:
+    runs = read_tested(paths)
     kept = figures.counting(runs)
     silent = dict.fromkeys(run.label for run in runs if run not in kept)
     if silent:
@@ -92,8 +103,16 @@ def _experts(runs: Sequence[SavedRun], wish: Wish) -> Figure:
     return figures.experts(kept, width=wish.width, title=wish.title)
 
 
-def _tsne(runs: Sequence[SavedRun], wish: Wish) -> Figure:
-    return draw_tsne(runs, classes=wish.classes, data=wish.data, width=wish.width, title=wish.title)
+def _tsne(paths: Sequence[Path], wish: Wish) -> Figure:
+    return draw_tsne(
+        read_tested(paths), classes=wish.classes, data=wish.data, width=wish.width, title=wish.title
+    )
+
+
+def _search(paths: Sequence[Path], wish: Wish) -> Figure:
+    if len(paths) > 1:
+        raise UserError(f"{len(paths)} folders are given: give that of one search.")
+    return draw_search(paths[0], over=wish.over, methods=wish.method, width=wish.width, title=wish.title)
 
 
 FIGURES: dict[str, FigureType] = {
@@ -124,6 +143,11 @@ FIGURES: dict[str, FigureType] = {
     "sensitivity": FigureType(
         "the final metric against a setting that varies among the runs", _sensitivity, ("metric", "over")
     ),
+    "search": FigureType(
+        "the score of a search's trials on validation data against each searched setting",
+        _search,
+        ("over", "method"),
+    ),
     "experts": FigureType(
         "what a method counts in every round, such as how often PKD's experts are asked",
         _experts,
@@ -138,7 +162,9 @@ def figure(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="RUN", help="Run folders; a folder of `unskew compare` stands for all its runs."
+            metavar="RUN",
+            help="Run folders; a folder of `unskew compare` stands for all its runs. search takes a folder "
+            "of `unskew tune`.",
         ),
     ] = None,
     out: Annotated[
@@ -164,8 +190,14 @@ def figure(
         options.option(
             "--over",
             "SETTING",
-            "Setting that sensitivity varies, such as mu or budget.epochs; may be repeated.",
+            "Setting that sensitivity and search show, such as mu or budget.epochs; may be repeated.",
             "all that vary",
+        ),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        options.option(
+            "--method", "METHOD", "Method that search shows, as it was searched; may be repeated.", "all"
         ),
     ] = None,
     classes: Annotated[
@@ -213,8 +245,8 @@ def figure(
         raise unknown("figure", name, FIGURES)
     kind, path = FIGURES[name], out or Path(f"{name}.png")
     given: dict[FigureOption, object] = {
-        "metric": metric, "client": client, "round": round, "over": over, "classes": classes, "data": data,
-        "against": against, "reference": reference, "sort": sort,
+        "metric": metric, "client": client, "round": round, "over": over, "method": method,
+        "classes": classes, "data": data, "against": against, "reference": reference, "sort": sort,
     }  # fmt: skip
     for option, value in given.items():
         if value is not None and option not in kind.options:
@@ -233,13 +265,14 @@ def figure(
         client=_number("--client", client),
         round=_number("--round", round),
         over=tuple(over or ()),
+        method=tuple(method or ()),
         classes=tuple(options.listed(classes)) if classes else (),
         data=data,
         against=against,
         reference=reference,
         sort=bool(sort),
     )
-    figures.save(kind.draw(read_tested(runs), wish), path)
+    figures.save(kind.draw(runs, wish), path)
     console().print(f"written: {path}", soft_wrap=True)
 
 

@@ -38,7 +38,7 @@ from unskew.record.partial import (
     PartitionRecord,
     RunPlace,
     SkewRecord,
-    TrialPlace,
+    TrialRecord,
     Tuned,
 )
 from unskew.record.plan import SAME_FOR_ALL, FailedRun, Plan, Planned, is_tunable
@@ -119,7 +119,7 @@ __all__ = [
     "TestedRound",
     "Time",
     "TrafficRecord",
-    "TrialPlace",
+    "TrialRecord",
     "Tuned",
     "TuningRecord",
     "Validated",

@@ -65,9 +65,12 @@ class RunPlace(TypedDict):
 
 
 @MORE_KEYS
-class TrialPlace(TypedDict):
+class TrialRecord(TypedDict):
     method: str
     trial: int
+    values: dict[str, Any]
+    score: float | None
+    by_seed: list[float | None]
     folders: list[str]
 
 
@@ -88,8 +91,10 @@ class BestTrial(TypedDict):
 class Tuned(TypedDict):
     """What reports rely on in tune.json."""
 
+    metric: str
+    sampler: str
     winners: list[BestTrial]
-    all: list[Annotated[TrialPlace, BeforeValidator(_from_one)]]
+    all: list[Annotated[TrialRecord, BeforeValidator(_from_one)]]
 
 
 @MORE_KEYS

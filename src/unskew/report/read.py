@@ -211,14 +211,21 @@ def _reference(path: Path) -> str | None:
     return _parse(record.PLAN, path / "plan.json").reference if (path / "plan.json").is_file() else None
 
 
-def _winners(path: Path) -> list[Path]:
-    """Return the run folders of each method's best trial in a folder of `unskew tune`."""
+def read_search(path: Path) -> record.Tuned:
+    """Read the tune.json of a folder of `unskew tune`."""
+    if not (path / "search.json").is_file():
+        raise UserError(f"{path} holds no search: give a folder that unskew tune has written.")
     if not (path / "tune.json").is_file():
         raise UserError(
             f"{path} holds a search that has not ended: resume it with unskew resume "
             f"{shlex.quote(str(path))}, or give the folders of single runs in it."
         )
-    tuned = _parse(record.TUNED, path / "tune.json")
+    return _parse(record.TUNED, path / "tune.json")
+
+
+def _winners(path: Path) -> list[Path]:
+    """Return the run folders of each method's best trial in a folder of `unskew tune`."""
+    tuned = read_search(path)
     best = {(each["method"], each["trial"]) for each in tuned["winners"]}
     found = [
         path / folder

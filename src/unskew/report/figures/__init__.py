@@ -8,6 +8,7 @@ from unskew.report.figures.forest import forest
 from unskew.report.figures.heatmap import heatmap
 from unskew.report.figures.matrices import confusion, features, predictions
 from unskew.report.figures.partition import draw_partition, partition
+from unskew.report.figures.search import search
 from unskew.report.figures.sensitivity import sensitivity
 from unskew.report.figures.style import COLUMN, FORMATS, PAGE, check_format, save
 from unskew.report.figures.tsne import Features, tsne
@@ -31,6 +32,7 @@ __all__ = [
     "partition",
     "predictions",
     "save",
+    "search",
     "sensitivity",
     "tsne",
     "updates",

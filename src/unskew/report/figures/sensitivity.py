@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unskew import metrics
-from unskew.errors import UserError, unknown
-from unskew.report.figures.fitting import fit, text_width
+from unskew.errors import UserError
+from unskew.report.figures.fitting import fit
 from unskew.report.figures.layout import add_legend, blank, columns_for, panels
 from unskew.report.figures.lines import line_key, line_style
-from unskew.report.figures.style import COLUMN, PAGE, SMALL, TALLEST, printed
+from unskew.report.figures.settings_axis import SettingValue, add_ticks, find_setting, places_of
+from unskew.report.figures.style import COLUMN, PAGE, TALLEST, printed
 from unskew.report.figures.words import heading
 from unskew.report.grouping import hyperparameters, settings
 from unskew.report.looks import PlotStyle, looks
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SettingValue = object
 RunsBySetting = dict[str, dict[SettingValue, list[SavedRun]]]
 """The runs at each value of the setting, by the name of their line."""
 
@@ -46,7 +45,8 @@ def sensitivity(
     """
     measure = find(metric, runs)
     flat = [hyperparameters(run) | settings(run) for run in runs]
-    keys = [_key(name, flat) for name in over] or _varying(flat)
+    known = list(dict.fromkeys(key for each in flat for key in each))
+    keys = [find_setting(name, known) for name in over] or _varying(flat)
     found = {key: _lines(key, runs, flat) for key in keys}
     found = {key: lines for key, lines in found.items() if any(len(values) > 1 for values in lines.values())}
     if not found:
@@ -70,18 +70,6 @@ def sensitivity(
     if len(names) > 1 or not words:
         add_legend(figure, [line_key(seen[name]) for name in names], names, spare)
     return figure
-
-
-def _key(name: str, flat: Sequence[Mapping[str, SettingValue]]) -> str:
-    known = dict.fromkeys(key for each in flat for key in each)
-    if name in known:
-        return name
-    short = [key for key in known if key.rpartition(".")[2] == name]
-    if not short:
-        raise unknown("setting", name, known)
-    if len(short) > 1:
-        raise UserError(f"--over {name} may be {' or '.join(short)}: write it out.")
-    return short[0]
 
 
 def _varying(flat: Sequence[Mapping[str, SettingValue]]) -> list[str]:
@@ -127,7 +115,7 @@ def _panel(
     inches: float,
 ) -> None:
     values = list(dict.fromkeys(value for each in lines.values() for value in each if value is not None))
-    label, places, numeric = _places(key, values)
+    label, places, numeric = places_of(key, values)
     ends = {
         name: {
             value: metrics.over_seeds([_last(run, measure) for run in runs]) for value, runs in each.items()
@@ -153,7 +141,7 @@ def _panel(
             markersize=3.8,
             **look,
         )
-    _ticks(axes, places, numeric, inches)
+    add_ticks(axes, places, numeric, inches)
     axes.set_xlabel(fit(label, inches, 8))
 
 
@@ -161,43 +149,3 @@ def _last(run: SavedRun, measure: Measure) -> float:
     known = series(run, measure)  # raises an error if there is no value
     value = final_value(run, measure)
     return known[max(known)] if value is None else value
-
-
-def _places(key: str, values: Sequence[SettingValue]) -> tuple[str, dict[SettingValue, float], bool]:
-    """Return the name of the axis, the place of each value on it, and whether the places are numbers.
-
-    Words are placed at equal distances. The number in a value such as dirichlet:0.1 counts as a number.
-    """
-    short = key.rpartition(".")[2]
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return short, {value: float(str(value)) for value in values}, True
-    heads = [re.fullmatch(r"([a-z-]+):([0-9.eE+-]*[0-9])", str(value)) for value in values]
-    found = [match for match in heads if match]
-    if len(found) == len(values) and len({match[1] for match in found}) == 1:
-        numbers = {value: float(match[2]) for value, match in zip(values, found, strict=True)}
-        return found[0][1], numbers, True
-    return short, {value: float(index) for index, value in enumerate(values)}, False
-
-
-def _ticks(axes: Axes, places: Mapping[SettingValue, float], numeric: bool, inches: float) -> None:
-    """Place ticks at the values, as many as have room for their names."""
-    from matplotlib.ticker import NullLocator
-
-    values = sorted(places.values())
-    at = {place: place for place in values}
-    # On a logarithmic axis, values that differ by equal factors have equal distances.
-    if numeric and values[0] > 0 and values[-1] / values[0] >= 20:
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_locator(NullLocator())
-        at = {place: math.log(place) for place in values}
-    inch = 0.9 * inches / max(at[values[-1]] - at[values[0]], 1e-12)  # 0.9: leaves room for the margins
-    names = {
-        place: f"{place:g}" if numeric else fit(str(value), inches / len(places) - 0.06)
-        for value, place in places.items()
-    }
-    kept = values[:1]
-    for place in values[1:]:
-        half = (text_width(names[place], SMALL) + text_width(names[kept[-1]], SMALL)) / 2
-        if (at[place] - at[kept[-1]]) * inch >= half + 0.06:
-            kept.append(place)
-    axes.set_xticks(kept, [names[place] for place in kept])
