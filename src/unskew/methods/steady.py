@@ -1,4 +1,4 @@
-"""unskew's own default: a calibrated loss and a server with momentum, which need no tuning.
+"""unskew's own default: a calibrated loss and a server with momentum, with no hyperparameter to choose.
 
 It combines prior work. Its loss is balanced softmax (Ren et al., NeurIPS 2020; Menon et al., ICLR
 2021), brought to federated learning by FedLC (ICML 2022) and CalFAT (NeurIPS 2022), with counts that are
@@ -44,7 +44,7 @@ LEAST_CALIBRATION = 0.05
 
 @card("steady", traffic="one number down")
 def steady(*, lam: float = 0.85) -> Method:
-    """Calibrate to the classes a client has, move with momentum, serve an average: nothing to tune."""
+    """Calibrate to the classes a client has, move with momentum, serve an average."""
 
     def loss(view: View) -> Tensor:
         absent = (1 - view.scope.shared[PARTICIPATION]).clamp(min=LEAST_CALIBRATION)
