@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 import unskew as package
 from unskew.advice import evidence, verdict
-from unskew.advice.advising import advise_on
+from unskew.advice.advising import ONE_RATE, advise_on
 from unskew.advice.counts import read_counts
 from unskew.advice.evidence import MethodResult, NetworkResult, SeedResult, Setting
 from unskew.advice.facts import contrasts, measure
@@ -32,8 +33,9 @@ def script(name):
     return module
 
 
-SCRIPTS = ("collect", "grouping", "build", "steady", "published", "study")  # in the order of their imports
-collect, grouping, build, steady, published, grids = map(script, SCRIPTS)
+# In the order of their imports.
+SCRIPTS = ("collect", "grouping", "tables", "build", "steady", "published", "tuned", "study")
+collect, grouping, _, build, steady, published, tuned, grids = map(script, SCRIPTS)
 
 COUNTS = np.array([[50, 50, 0, 0], [0, 50, 50, 0], [0, 0, 50, 50], [50, 0, 0, 50]])
 
@@ -49,7 +51,15 @@ def seeds(*accuracies, worst=0.1, work=10.0):
 
 def method(name, found, *, client=None, server="", own_server=False):
     client = client or name.partition("+")[0]
-    return MethodResult(name=name, client=client, server=server, own_server=own_server, tuned={}, seeds=found)
+    return MethodResult(
+        name=name,
+        family=re.sub(r":[^+]*", "", name),
+        client=client,
+        server=server,
+        own_server=own_server,
+        tuned={},
+        seeds=found,
+    )
 
 
 def network(*methods, changed=None):
@@ -58,9 +68,10 @@ def network(*methods, changed=None):
     return NetworkResult(title=title, name="mlp-small", changed=changed, methods=list(methods))
 
 
-def setting(*networks, data="digits", counts=COUNTS, cohort=None):
+def setting(*networks, data="digits", counts=COUNTS, cohort=None, tuned=False):
     return Setting(
-        title=f"{data}, shards:5, 4 clients, all in every round",
+        title=f"{data}, shards:5, 4 clients, all in every round{', each method tuned' * tuned}",
+        tuned=tuned,
         budget="rounds 3",
         settings={
             "data.name": data,
@@ -86,9 +97,10 @@ LONE = method("fedprox", seeds(0.9))
 MEASURED = setting(network(PLAIN, GOOD, DEAR, SHAKY, LONE))
 
 
-def advised(known=MEASURED, counts=COUNTS, **more):
+def advised(known=MEASURED, counts=COUNTS, tuned=None, **more):
     given = {"data.name": "digits", "skew.recipe": "shards:5", "skew.clients": len(counts)}
-    return advise_on(counts, **{"given": given, "samples": "images", "known": [known], **more})
+    settings = [known, *([tuned] if tuned else [])]
+    return advise_on(counts, **{"given": given, "samples": "images", "known": settings, **more})
 
 
 # What is in the package
@@ -190,6 +202,87 @@ def test_a_run_that_has_not_ended_has_no_line(study, capsys, tmp_path):
     assert lines_of(capsys, half) == ([], "0 written, 0 there already, 1 not ended, 0 of one's own\n")
     with pytest.raises(UserError, match="there is no run in"):
         collect.main([str(tmp_path / "nothing")])
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory):
+    """Search the learning rates of two methods, and run the winners, as docs/fair-comparison.md shows."""
+    folder = tmp_path_factory.mktemp("search")
+    budget = "--skew shards:2 --cohort 3 --rounds 2 --epochs 1 --model logistic --engine loop"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for words in (
+            f"tune --sampler grid --over budget.lr=1e-6|0.01|0.1 fedavg fedprox --over mu=0.1|1 {budget} "
+            "--seeds 4,5 --out tuned --quiet",
+            "compare tuned/best/fedavg.toml tuned/best/fedprox.toml --seeds 1-3 --out runs --quiet",
+        ):
+            patch.setattr(sys, "argv", ["unskew", *words.split()])
+            with pytest.raises(SystemExit) as end:
+                main()
+            assert not end.value.code
+    return folder
+
+
+def test_tuned_methods_are_in_a_setting_of_their_own(search, study, capsys):
+    plain, _ = lines_of(capsys, study)
+    lines, _ = lines_of(capsys, search / "runs", "--tuned")
+    assert all(line["tuned"] for line in lines)
+    (found,) = (each for each in grouping.settings_of([*plain, *lines]) if each.tuned)
+    assert found.title == "digits, shards:2, 10 clients, 3 per round, each method tuned"
+    averaged, proximal = found.networks[0].methods
+    assert (averaged.family, proximal.family) == ("fedavg", "fedprox")
+    assert averaged.tuned.keys() | proximal.tuned.keys() <= {"budget.lr"}
+    assert "budget.lr" in (*found.settings, *averaged.tuned)
+    page = build.page([found])
+    assert "## When every method is tuned" in page
+    assert "| `fedprox` | " in page
+    assert f"### {found.title}" not in page
+
+
+def test_the_trials_of_a_search_become_a_line_for_each_method(search, capsys):
+    lines, said = lines_of(capsys, search / "tuned", "--trials")
+    assert not said
+    assert [line["method"] for line in lines] == ["fedavg", "fedprox"]
+    assert [len(line["trials"]) for line in lines] == [3, 6]
+    assert "seed" not in lines[0]["experiment"]["skew"]  # each seed has its partition
+    written = [json.loads(line) for line in (search / "tuned/trials.jsonl").read_text().splitlines()]
+    for line in lines:
+        mine = [each for each in written if each["method"] == line["method"]]
+        assert [values for values, _ in line["trials"]] == [each["values"] for each in mine]
+        for (_, scores), each in zip(line["trials"], mine, strict=True):
+            assert scores == pytest.approx(each["by_seed"], abs=1e-6)
+
+
+def test_the_page_of_tuned_methods_has_what_validation_chose(search, capsys, tmp_path, monkeypatch):
+    lines, _ = lines_of(capsys, search / "runs", "--tuned")
+    trials, _ = lines_of(capsys, search / "tuned", "--trials")
+    (tmp_path / "some-tuned.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in trials))
+    known = grouping.settings_of(lines)
+    monkeypatch.setattr(tuned, "TRIALS", tmp_path)
+    monkeypatch.setattr(tuned, "raw_lines", lambda: lines)
+    monkeypatch.setattr(tuned.evidence, "evidence", lambda: known)
+    for read in (tuned.searches, tuned.last_rounds):
+        read.cache_clear()
+    place = ("digits, shards:2, 10 clients, 3 per round", "logistic")
+    result, rates = tuned.results(*place), tuned.rates(*place)
+    for read in (tuned.searches, tuned.last_rounds):
+        read.cache_clear()
+    for winner in json.loads((search / "tuned/tune.json").read_text())["winners"]:
+        (row,) = (row for row in result.splitlines() if row.startswith(f"| `{winner['method']}` "))
+        assert f"lr {winner['values']['budget.lr']:g}" in row
+        assert f"| {100 * winner['score']:.1f} |" in row
+        (row,) = (row for row in rates.splitlines() if row.startswith(f"| `{winner['method']}` "))
+        assert f"**{100 * winner['score']:.1f}**" in row
+    assert rates.startswith("| method | 1e-06 | 0.01 | 0.1 |")
+
+
+def test_a_family_is_a_method_without_the_values_of_its_hyperparameters():
+    of = {
+        "fedlmd:beta=0.3+ema:decay=auto": "fedlmd+ema",
+        "logit-adjustment:floor=0.01": "logit-adjustment:floor",
+        "logit-adjustment:tau=0.5": "logit-adjustment",
+    }
+    assert {name: tuned._family(name) for name in of} == of
 
 
 def test_a_run_that_others_cannot_repeat_has_no_line(study, capsys, tmp_path):
@@ -465,7 +558,7 @@ def test_a_dataset_is_known_by_all_its_options():
     data = package.load("synthetic:0,0,clients=100")
     found = package.advise(package.federate(data, "natural", clients=100, seed=1))
     assert "in this setting" in found.sentence
-    assert not found.notes
+    assert found.notes == (ONE_RATE,)
     assert "--dataset synthetic:0,0,clients=100 --skew natural" in found.command
     assert replace(data, name="mine").spec == ""
     seeded = package.load("synthetic:0,0,clients=100", seed=1)
@@ -530,6 +623,30 @@ def test_advise_on_the_command_line(unskew):
     assert told["facts"]["vacant"] == pytest.approx(0.8)
 
 
+def test_what_is_left_when_each_method_is_tuned_stands_beside_the_advice():
+    weaker = [
+        method("fedavg", seeds(0.50, 0.51, 0.52)),
+        method("fedlc:tau=0.1", seeds(0.51, 0.50, 0.53)),
+        method("fedlmd", seeds(0.60, 0.609, 0.621)),
+    ]
+    found = advised(MEASURED, tuned=setting(network(*weaker), tuned=True))
+    assert found.method == "fedlc"
+    assert found.sentence == advised().sentence
+    there = found.to_json()["when_tuned"]
+    assert there["setting"].endswith("each method tuned")
+    assert there["fedavg"]["difference"] is None
+    assert there["method"]["method"] == "fedlc:tau=0.1"
+    assert not there["method"]["backed"]
+    assert there["choice"]["method"] == "fedlmd"
+    assert there["choice"]["backed"]
+    text = repr(found)
+    assert "chosen by validation: digits, shards:5" in text
+    assert "  fedavg 51.0 ± 1.0 %\n" in text
+    assert "  fedlc:tau=0.1 51.3 ± 1.5 %, +0.3" in text
+    assert ONE_RATE not in found.notes
+    assert all("tuned" not in each["title"] for each in found.to_json()["settings"])
+
+
 def test_the_command_has_places_for_what_is_not_known(unskew):
     known = setting(network(PLAIN, GOOD, DEAR))
     found = advised(known, given={})
@@ -542,7 +659,7 @@ def test_the_command_has_places_for_what_is_not_known(unskew):
     assert "in the place of SKEW;" in named.notes[-1]
     whole = advised(known)
     assert "SKEW" not in whole.command
-    assert not whole.notes
+    assert whole.notes == (ONE_RATE,)
 
 
 @pytest.mark.parametrize(
@@ -626,7 +743,7 @@ def test_the_options_of_a_dataset_do_not_hide_that_it_is_here(unskew):
     assert answer.code == 0, answer.err
     told = json.loads(answer.out)
     assert "in this setting" in told["sentence"]
-    assert not told["notes"]
+    assert told["notes"] == [ONE_RATE]
 
 
 # Files of counts

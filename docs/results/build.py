@@ -8,11 +8,12 @@ Every number on the page is computed from the lines in docs/results/raw.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from grouping import RAW, raw_lines, settings_of
+from tables import star, table
 
 from unskew import metrics
 from unskew.advice import evidence, verdict
@@ -72,6 +73,13 @@ below FedAvg as published do not count, since any loss gains over that. The sect
 networks and servers. Methods that are a loss and a server in one have no FedAvg with the same server; they
 are in the tables of the settings.
 """
+
+TUNED = """## When every method is tuned
+
+In the tables above all methods share one learning rate and have their defaults otherwise. Here validation
+data chose both for each method by itself, in one search for all ([the study](results/tuned-study.md)). A cell
+has the mean gain over FedAvg, tuned alike and on the same network, as in
+[the tables by kind](#by-kind-of-skew). A method's name leaves out the values that were chosen."""
 
 READING = """## The verdict
 
@@ -142,7 +150,7 @@ NONE = "No setting has three seeds of several methods yet."
 
 def page(settings: Sequence[Setting]) -> str:
     """Return the whole page."""
-    judged = [(each, verdict.in_setting(each)) for each in settings]
+    judged = [(each, verdict.in_setting(each)) for each in settings if not each.tuned]
     backed = [(setting, result) for setting, result in judged if result.answer is not None]
     others = [setting for setting, result in judged if result.answer is None]
     parts = [INTRODUCTION, READING if backed else "", DEFINITIONS, *_by_kind(backed)]
@@ -150,6 +158,7 @@ def page(settings: Sequence[Setting]) -> str:
     equal = {setting.title: verdict.under_equal_conditions(setting) for setting, _ in backed}
     if several := [(setting, equal[setting.title]) for setting, _ in backed if len(equal[setting.title]) > 1]:
         parts += [EQUAL, *_vanished(several)]
+    parts += _tuned([each for each in settings if each.tuned])
     parts += ["## Setting by setting", *(part for setting, _ in backed for part in _section(setting))]
     if others:
         parts += [
@@ -262,6 +271,22 @@ def _overall(judged: Sequence[tuple[Setting, Verdict]]) -> list[str]:
     heads = ["method", "network", "settings", "above", "below", "accuracy, mean", "accuracy, least"]
     heads += [f"{TITLES[goal]}, mean" for goal in evidence.GOALS[1:]]
     return [OVERALL, table(heads, rows[:MOST]), more] if rows else []
+
+
+def _tuned(settings: Sequence[Setting]) -> list[str]:
+    """Return a table of the mean gains in accuracy of tuned methods over tuned FedAvg on the same network, by
+    kind of skew."""
+    found: dict[str, dict[str, list[Difference]]] = {}
+    for setting in settings:
+        for result in map(verdict.on_network, setting.networks):
+            for name, one in result.candidates.items():
+                if (difference := result.difference(name, "accuracy")) is not None:
+                    kinds = found.setdefault(one.method.family, {})
+                    kinds.setdefault(_kind(setting), []).append(difference)
+    shown = [kind for kind in KINDS if any(kind in each for each in found.values())]
+    order = sorted(found, key=lambda name: [-_mean(found[name].get(kind, ())) for kind in shown])
+    rows = [[f"`{name}`", *(_fared(found[name].get(kind, ())) for kind in shown)] for name in order]
+    return [TUNED, table(["method", *shown], rows)] if rows else []
 
 
 def _mean(differences: Sequence[Difference]) -> float:
@@ -493,20 +518,10 @@ def _value(result: Verdict, one: Candidate, measure: str) -> str:
     return f"{bold}{text}{bold}{star(found)}"
 
 
-def star(found: Difference | None) -> str:
-    return " \\*" if found is not None and found.settled else ""
-
-
 def times(one: Candidate, reference: Candidate, what: str) -> str:
     """Return a method's value as a multiple of FedAvg's; a dash if FedAvg is not the reference."""
     mine, theirs = one.method.mean(what), reference.method.mean(what)
     return f"{mine / theirs:.2f}" if mine is not None and theirs and reference.plain else "-"
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    whole = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return whole.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
 def anchor(title: str) -> str:

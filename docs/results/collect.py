@@ -1,13 +1,17 @@
 """Prints raw results of runs, a line for each: docs/which-method.md and `unskew advise` are made of them.
 
-python docs/results/collect.py [--shared] RUNS... >> docs/results/raw/NAME.jsonl
+python docs/results/collect.py [--shared] [--tuned] RUNS... >> docs/results/raw/NAME.jsonl
+python docs/results/collect.py --trials SEARCHES... >> docs/results/validation/NAME.jsonl
 
 Runs that validate settings, which no page compares with others, go to docs/results/validation.
 
-With --shared no seconds are kept, since the device did other work during the runs. RUNS are run folders, or
+With --shared no seconds are kept, since the device did other work during the runs. With --tuned the lines say
+that the settings of each method were chosen on validation data by `unskew tune`. RUNS are run folders, or
 folders with run folders somewhere in them; the models are not needed. Runs that have not ended, runs whose
 lines are in docs/results/raw already, and runs of methods, networks or data that are not part of unskew are
 left out: stderr says how many.
+
+With --trials a line has all trials of a method in a search. SEARCHES are folders of `unskew tune`.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from unskew.record import TestedRound, plain
 from unskew.report.measures import MEASURES
 from unskew.report.read import SavedRun, read_run
 from unskew.reproduce.measures import costs_by_round, own_round_costs
+from unskew.tune.folder import read_search, read_trials
 
 RAW = Path(__file__).parent / "raw"
 MEASURED = ("accuracy", "worst", "majority", "minority", "vacant")
@@ -38,7 +43,7 @@ DIGITS = 6
 """The digits of rounded numbers: accuracies are shares of at most about 10,000 samples."""
 
 
-def line(run: SavedRun, *, shared: bool = False) -> dict[str, Any]:
+def line(run: SavedRun, *, shared: bool = False, tuned: bool = False) -> dict[str, Any]:
     """Return the line of a finished run; without seconds if it shared its device."""
     summary, where = run.summary, run.environment
     assert summary is not None
@@ -70,6 +75,7 @@ def line(run: SavedRun, *, shared: bool = False) -> dict[str, Any]:
         "worst_curve": [each.min_class for each in run.tested],
         **({} if own_round_costs(run) is None else {"costs": costs and list(costs.values())}),
         **({} if summary.validation is None else {"validation_curve": validated(run)}),
+        **({"tuned": True} if tuned else {}),
         "weights_sha256": summary.weights_sha256,
     }
     return {"experiment": experiment, **rounded(plain(found))}
@@ -149,10 +155,35 @@ def runs_in(folder: Path) -> Iterable[SavedRun]:
     return map(read_run, found)
 
 
+def search_lines(folder: Path) -> Iterable[dict[str, Any]]:
+    """Return a line for each method of a search: its conditions, and the values and scores of its trials."""
+    search = read_search(folder)
+    for method, trials in read_trials(folder, search).items():
+        first = read_run(folder / trials[0].folders[0])
+        kept = {key: value for key, value in first.experiment.items() if key not in ("seed", "method")}
+        kept["data"] = {key: value for key, value in kept["data"].items() if key != "folder"}
+        if search.experiment.get("skew", {}).get("seed") is None:  # then it follows the seed of the run
+            kept["skew"] = {key: value for key, value in kept["skew"].items() if key != "seed"}
+        yield {
+            "method": method,
+            "experiment": kept,
+            "commit": _short(first.environment.unskew_commit or ""),
+            "device": first.environment.device_name,
+            "metric": search.metric,
+            "seeds": search.seeds,
+            "trials": [[trial.values, trial.by_seed] for trial in trials],
+        }
+
+
 def main(arguments: list[str]) -> None:
-    shared, folders = "--shared" in arguments, [each for each in arguments if each != "--shared"]
+    folders = [Path(each) for each in arguments if not each.startswith("--")]
+    if "--trials" in arguments:
+        for found in (found for folder in folders for found in search_lines(folder)):
+            print(json.dumps(rounded(found), allow_nan=False, separators=(",", ":")))
+        return
+    shared, tuned = "--shared" in arguments, "--tuned" in arguments
     known, counts = written(), dict.fromkeys(("written", "there already", "not ended", "of one's own"), 0)
-    for run in (run for folder in folders for run in runs_in(Path(folder))):
+    for run in (run for folder in folders for run in runs_in(folder)):
         if not run.finished:
             counts["not ended"] += 1
         elif is_own(run):
@@ -162,7 +193,7 @@ def main(arguments: list[str]) -> None:
         else:
             known.add(run.summary.identity)
             counts["written"] += 1
-            print(json.dumps(line(run, shared=shared), allow_nan=False, separators=(",", ":")))
+            print(json.dumps(line(run, shared=shared, tuned=tuned), allow_nan=False, separators=(",", ":")))
     print(", ".join(f"{number} {what}" for what, number in counts.items()), file=sys.stderr)
 
 

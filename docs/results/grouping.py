@@ -16,7 +16,7 @@ from unskew.advice.evidence import MethodResult, NetworkResult, SeedResult, Sett
 from unskew.advice.facts import SkewFacts, mean_of
 from unskew.experiment import Experiment, MethodSpec, brief_skew
 from unskew.method import Method, plain_loss
-from unskew.methods.assemble import assemble
+from unskew.methods.assemble import assemble, find
 from unskew.notation import flatten, write_parts
 from unskew.record import is_tunable
 from unskew.report.grouping import conditions_of
@@ -25,6 +25,8 @@ from unskew.types import Server
 RAW = Path(__file__).with_name("raw")
 
 Line = dict[str, Any]
+TUNED = "tuned"
+"""The key of a line that says that the settings of each method were chosen on validation data."""
 TITLE = ("data.name", "skew.recipe", "skew.clients", "skew.seed", "budget.cohort")
 """Settings that the title of a setting names."""
 
@@ -42,9 +44,8 @@ def settings_of(lines: Iterable[Line]) -> list[Setting]:
     pairs = [(line, resolve(line["experiment"])) for line in lines]
     groups: dict[str, list[tuple[Line, Line]]] = {}
     for line, resolved in pairs:
-        groups.setdefault(
-            text_of({k: v for k, v in shared(resolved).items() if not is_tunable(k)}), []
-        ).append((line, resolved))
+        conditions = {k: v for k, v in shared(resolved).items() if not is_tunable(k)}
+        groups.setdefault(text_of(conditions | {TUNED: is_tuned(line)}), []).append((line, resolved))
     parts = [part for group in _with_fixed_partitions(groups) for part in _by_tuned(group)]
     found = [_setting(part) for part in parts]
     return sorted(_with_distinct_titles(found), key=_order)
@@ -145,13 +146,20 @@ def _tuned(resolved: Line) -> dict[str, Any]:
     return {key: value for key, value in shared(resolved).items() if is_tunable(key)}
 
 
+def is_tuned(line: Line) -> bool:
+    return bool(line.get(TUNED))
+
+
 def text_of(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
 def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
-    common = Counter(text_of(_tuned(resolved)) for _, resolved in group).most_common(1)[0][0]
-    conditions = shared(group[0][1]) | json.loads(common)
+    tuned, own = is_tuned(group[0][0]), [_tuned(resolved) for _, resolved in group]
+    common = json.loads(Counter(map(text_of, own)).most_common(1)[0][0])
+    if tuned:  # what was searched is each method's own, whatever most of them have
+        common = {key: value for key, value in common.items() if all(each.get(key) == value for each in own)}
+    conditions = {k: v for k, v in shared(group[0][1]).items() if not is_tunable(k)} | common
     # Of a group with a fixed partition, the runs whose own seed is the partition's do not name it.
     fixed = next((found for _, resolved in group if "skew.seed" in (found := shared(resolved))), {})
     conditions |= {key: value for key, value in fixed.items() if key == "skew.seed"}
@@ -171,7 +179,8 @@ def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
         networks.setdefault(text_of(resolved["model"]), []).append((line, resolved))
     return Setting(
         title=f"{settings['data.name']}, {settings['skew.recipe']}, {settings['skew.clients']} clients, "
-        f"{cohort}{partition}",
+        f"{cohort}{partition}{', each method tuned' * tuned}",
+        tuned=tuned,
         budget=_budget(conditions, settings),
         settings=settings,
         data=settings["data.name"],
@@ -221,6 +230,7 @@ def _method(seeds: Mapping[int, tuple[Line, Line]], conditions: Mapping[str, Any
     client, server, own = split(spec.parts())
     return MethodResult(
         name=spec.brief(),
+        family=family(spec.parts()),
         client=client,
         server=server,
         own_server=own,
@@ -238,6 +248,20 @@ def _seed(line: Line) -> SeedResult:
         work=line["work"],
         seconds=line["seconds"] and round(line["seconds"]["total"], 1),
     )
+
+
+def family(parts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a method's name without the values of its hyperparameters.
+
+    Hyperparameters that switch something on, since they are 0 by default, are named, such as
+    `logit-adjustment:floor`.
+    """
+    names = []
+    for name, options in parts.items():
+        defaults = find(name).options
+        on = sorted(key for key, value in options.items() if not defaults[key] and value)
+        names.append(f"{name}:{','.join(on)}" if on else name)
+    return "+".join(names)
 
 
 def split(parts: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, bool]:

@@ -17,9 +17,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from build import anchor, table
+from build import anchor
 from grouping import raw_lines, resolve, text_of
 from scipy.stats import spearmanr
+from tables import table
 
 from unskew import metrics, models
 from unskew.experiment import Experiment, MethodSpec, brief_skew

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from build import table
+from tables import table
 
 from unskew import metrics
 from unskew.advice.evidence import MethodResult, Setting, evidence
@@ -50,9 +50,9 @@ def losses(methods: Methods, server: str = "") -> list[MethodResult]:
 
 
 def tables(settings: Sequence[Setting]) -> str:
-    """Return both tables: accuracies, then the gains of steady."""
+    """Return both tables: accuracies, then the gains of steady. Settings with tuned methods are left out."""
     rows, gains = [], []
-    for setting in settings:
+    for setting in (each for each in settings if not each.tuned):
         published, normalised = measured(setting, {}), measured(setting, NORMALISED)
         if "steady" in published:
             rows.append([title(setting), *_accuracies(published, normalised)])

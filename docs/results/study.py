@@ -6,21 +6,19 @@ A table stands between two comments. The first names a setting and a network of 
 `<!-- grid: digits, dirichlet:0.05, 10 clients, 3 per round | mlp-small -->`. With `| worst` after the network
 it shows the worst class instead of the accuracy. With `servers` instead of `grid` it shows the gain of each
 server over the plain one, and with `losses` the paired differences between two losses. The numbers are those
-that docs/results/build.py made of the raw lines.
+that docs/results/build.py made of the raw lines. docs/results/tuned.py makes the other tables.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
-from build import star, table
+import tuned
+from tables import differences, table
 
 from unskew import metrics
 from unskew.advice.evidence import evidence
-from unskew.metrics.reference import corrected
-from unskew.report.differences import points
 
 PAGES = sorted(Path(__file__).parent.glob("*-study.md"))
 LOSSES = (
@@ -98,37 +96,21 @@ def gaps_between_losses(of: Values) -> str:
     )
 
 
-def differences(of: Values, heads: list[str], rows: Mapping[str, list[tuple[str, str]]]) -> str:
-    """Return a table of paired differences in points, with their intervals.
-
-    A star marks a sign that is significant after Holm's correction for all differences of the table. Rows
-    without a difference are left out.
-    """
-    compared = {
-        pair: one
-        for pairs in rows.values()
-        for pair in pairs
-        if (one := metrics.compare(*(of.get(name, {}) for name in pair))) and one.interval
-    }
-    found = corrected(compared)
-    shown = {
-        name: [f"{points(found[pair])}{star(found[pair])}" if pair in found else "-" for pair in pairs]
-        for name, pairs in rows.items()
-    }
-    return table(heads, ([name, *row] for name, row in shown.items() if set(row) != {"-"}))
-
-
 KINDS = {"grid": grid, "servers": gains_of_servers, "losses": gaps_between_losses}
 
 
 def renewed(page: str) -> str:
     """Return the page with new tables."""
 
-    def made(match: re.Match[str]) -> str:
+    def new(match: re.Match[str]) -> str:
         head, kind, setting, network, measure, end = match.groups()
-        return f"{head}\n\n{KINDS[kind](values(setting, network, measure or 'accuracy'))}\n\n{end}"
+        if kind in KINDS:
+            made = KINDS[kind](values(setting, network, measure or "accuracy"))
+        else:
+            made = tuned.KINDS[kind](setting, network)
+        return f"{head}\n\n{made}\n\n{end}"
 
-    return TABLE.sub(made, page)
+    return TABLE.sub(new, page)
 
 
 if __name__ == "__main__":

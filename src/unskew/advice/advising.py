@@ -25,6 +25,11 @@ from unskew.notation import joined, named
 from unskew.report.sentences import join
 from unskew.trial import Budget
 
+ONE_RATE = (
+    "all methods ran there with one learning rate, which suits some better than others: search it for each "
+    "with unskew tune before you rely on the difference."
+)
+
 
 def advise(
     federation: Federation | ArrayLike,
@@ -107,6 +112,8 @@ def advise_on(
     settings = evidence() if known is None else known
     matches = [_match(each, facts, given) for each in settings if "attack" not in each.settings]
     matches.sort(key=lambda each: (each.verdict.answer is None, each.distance, -len(each.verdict.compared)))
+    tuned = next((each for each in matches if each.setting.tuned and each.near), None)
+    matches = [each for each in matches if not each.setting.tuned]
     near = tuple(each for each in matches if each.near)
     found = Advice(
         title=_title({**given, **(shown or {})}, clients, cohort),
@@ -114,9 +121,12 @@ def advise_on(
         by=by,  # type: ignore[arg-type]
         near=near,
         others=tuple(each for each in matches if not each.near),
+        tuned=tuned,
         given=given,
         notes=(*notes, *(_notes_on_nearest(near[0], by, given) if near else ())),
     )
+    if found.recommended is not None and "method" not in found.when_tuned:
+        found = replace(found, notes=(*found.notes, ONE_RATE))
     places = [place for key, place in PLACES.items() if key not in given]
     if found.command is None or not places:
         return found

@@ -47,6 +47,9 @@ class MethodResult:
 
     name: str
     """The name as it can be typed."""
+    family: str
+    """The name without the values of hyperparameters; those that are 0 by default are named, such as
+    logit-adjustment:floor."""
     client: str
     """The parts of it that change the clients; fedavg if there are none."""
     server: str
@@ -81,7 +84,9 @@ class Setting:
     """The conditions of runs that differ in network, method and seed, and the results of these runs."""
 
     title: str
-    """Data, skew, clients and cohort."""
+    """Data, skew, clients and cohort, and whether each method was tuned."""
+    tuned: bool
+    """Whether the settings of each method were chosen on validation data, in one search for all methods."""
     budget: str
     """Rounds, epochs and the other settings, in words."""
     settings: dict[str, Any]

@@ -15,7 +15,7 @@ from unskew.advice.verdict import Candidate, ChosenCandidate, StrongestFedAvg, V
 from unskew.record import Json
 from unskew.report.differences import points
 from unskew.report.differences import verdict as how_sure
-from unskew.report.standings import TITLES
+from unskew.report.standings import REFERENCE, TITLES
 
 Goal = Literal["accuracy", "worst", "vacant"]
 OTHER_DATA = 0.5
@@ -73,6 +73,8 @@ class Advice:
     """The settings of the evidence that are like the federation, the nearest first."""
     others: tuple[Match, ...]
     """The other settings of the evidence."""
+    tuned: Match | None
+    """The nearest setting that is like the federation and where each method was tuned by itself."""
     given: Mapping[str, Any]
     """Known settings of the experiment, by their paths, which the command takes over."""
     notes: tuple[str, ...] = ()
@@ -90,6 +92,26 @@ class Advice:
         """The method to take; None if none is significantly above the reference."""
         choice = self.choices.get(self.by)
         return choice if choice is not None and choice.backed else None
+
+    @property
+    def when_tuned(self) -> dict[str, ChosenCandidate]:
+        """FedAvg, the recommended method and the choice by the measure, where each method was tuned.
+
+        The keys are "fedavg", "method" and "choice"; those that were not measured there are missing, and so
+        is the choice if it is one of the other two.
+        """
+        if self.tuned is None:
+            return {}
+        verdict = self.tuned.verdict
+        wanted = {"fedavg": REFERENCE}
+        if self.recommended is not None:
+            wanted["method"] = self.recommended.candidate.method.family
+        found = {key: verdict.choose(self.by, family) for key, family in wanted.items()}
+        known = {key: choice for key, choice in found.items() if choice is not None}
+        choice = verdict.choose(self.by)
+        if choice is None or choice.candidate in [each.candidate for each in known.values()]:
+            return known
+        return known | {"choice": choice}
 
     @property
     def method(self) -> str | None:
@@ -159,9 +181,16 @@ class Advice:
             "network": dict(self.recommended.candidate.network.changed) if self.recommended else None,
             "command": self.command,
             "choices": {goal: _choice_json(choice) for goal, choice in self.choices.items()},
+            "when_tuned": self._when_tuned_json(),
             "settings": [_match_json(each) for each in (*self.near, *self.others)],
             "notes": list(self.notes),
         }
+
+    def _when_tuned_json(self) -> dict[str, Json] | None:
+        if self.tuned is None:
+            return None
+        choices = {key: _choice_json(choice) for key, choice in self.when_tuned.items()}
+        return {"setting": self.tuned.setting.title, **choices}
 
     def lines(self) -> list[str]:
         """Return the whole advice as lines of text."""
@@ -186,6 +215,14 @@ class Advice:
         for match in self.near[1 : 1 + MOST]:
             if (other := match.verdict.choose(self.by)) is not None:
                 said.append(f"also like this: {match.setting.title}: {_brief(other)}")
+        if self.tuned is not None:
+            said += [
+                f"with learning rate and hyperparameters chosen by validation: {self.tuned.setting.title}"
+            ]
+            said += [
+                f"  {_named(each) if each.difference is None else _brief(each)}"
+                for each in self.when_tuned.values()
+            ]
         return said
 
     def __repr__(self) -> str:
@@ -196,8 +233,12 @@ class Advice:
         return notebook.panel(self.title, *(notebook.paragraph(line) for line in self.lines()[1:] if line))
 
 
-def _brief(choice: ChosenCandidate) -> str:
+def _named(choice: ChosenCandidate) -> str:
     value = "" if choice.value is None else f" {metrics.plus_minus(choice.value, scale=100)} %"
+    return f"{choice.candidate.name}{value}"
+
+
+def _brief(choice: ChosenCandidate) -> str:
     found = choice.difference
     change = "" if found is None else f", {points(found)} points against {choice.verdict.reference.name}"
     if choice.backed:
@@ -208,7 +249,7 @@ def _brief(choice: ChosenCandidate) -> str:
         doubt = ", too few seeds to compare"
     else:
         doubt = ", nothing significantly above it"
-    return f"{choice.candidate.name}{value}{change}{doubt}"
+    return f"{_named(choice)}{change}{doubt}"
 
 
 def _about(choice: ChosenCandidate) -> list[str]:

@@ -78,12 +78,15 @@ class Verdict:
         known = {name: value for name, value in heights.items() if value is not None}
         return sorted(known, key=lambda name: -known[name])
 
-    def choose(self, measure: str) -> ChosenCandidate | None:
+    def choose(self, measure: str, family: str | None = None) -> ChosenCandidate | None:
         """Choose the first candidate that is significantly above the reference, or else the first of all.
 
-        None if no candidate has a value by this measure.
+        If a family of methods is given, only candidates of it count. None if no candidate has a value by this
+        measure.
         """
-        ranked = self.ranked(measure)
+        ranked = [
+            name for name in self.ranked(measure) if family in (None, self.candidates[name].method.family)
+        ]
         backed = [
             name
             for name in ranked
