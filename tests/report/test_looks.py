@@ -69,7 +69,7 @@ def test_every_registered_method_has_a_look_that_differs_from_all_others_in_two_
         "fedntd",
         "fedlmd",
         "fedvls",
-        "feded",
+        "steady",
         "pkd",
         "scaffold",
         "feddyn",

@@ -60,7 +60,7 @@ FIXED = (
     # Every ten methods have each colour once, in the order above. Methods that are often compared are in the
     # same ten, and methods of one family have different colours.
     "fedavg", "fedprox", "fedlc", "fedntd", "fedlmd",
-    "fedvls", "feded", "pkd", "scaffold", "feddyn",
+    "fedvls", "steady", "pkd", "scaffold", "feddyn",
     "centralised", "logit-adjustment", "fedlmd-tf", "fedrs", "feddecorr",
     "moon", "fedgela", "calfat", "fedntd-tf", "ccvr",
     "local-only", "fedadam", "fedavgm", "fedlmd-switch", "fedsam",
@@ -69,9 +69,9 @@ FIXED = (
     "fedconcat", "label-smoothing", "focal", "class-balanced", "logit-adjustment-post-hoc",
     "unnormalised", "fedyogi", "fedgf", "ema", "fedcodl",
     "fedcurv", "median", "krum", "trimmed-mean", "geometric-median",
-    "dp", "clip", "nnm", "fedadagrad", "fedacg",
-    "fedcm", "wima", "fedswa", "fedmoswa", "fedrcl",
-    "steady",
+    "dp", "clip", "nnm", "fedadagrad", "fedswa",
+    "fedcm", "wima", "fedacg", "fedmoswa", "fedrcl",
+    "feded",
 )  # fmt: skip
 """Methods whose look follows from their place. Add new ones at the end, so that all others keep theirs."""
 
