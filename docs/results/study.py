@@ -1,4 +1,4 @@
-"""Makes the tables of losses and servers in docs/results/*-study.md.
+"""Makes the tables of docs/results/*-study.md, and those of tuned methods in docs/steady.md.
 
 python docs/results/study.py
 
@@ -6,7 +6,8 @@ A table stands between two comments. The first names a setting and a network of 
 `<!-- grid: digits, dirichlet:0.05, 10 clients, 3 per round | mlp-small -->`. With `| worst` after the network
 it shows the worst class instead of the accuracy. With `servers` instead of `grid` it shows the gain of each
 server over the plain one, and with `losses` the paired differences between two losses. The numbers are those
-that docs/results/build.py made of the raw lines. docs/results/tuned.py makes the other tables.
+that docs/results/build.py made of the raw lines. docs/results/tuned.py makes the other tables, and
+a figure.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import steady
 import tuned
 from tables import differences, table
 
 from unskew import metrics
 from unskew.advice.evidence import evidence
 
-PAGES = sorted(Path(__file__).parent.glob("*-study.md"))
+PAGES = (*sorted(Path(__file__).parent.glob("*-study.md")), steady.PAGE)
 LOSSES = (
     "fedavg",
     "fedprox",
@@ -117,3 +119,4 @@ if __name__ == "__main__":
     for path in PAGES:
         path.write_text(renewed(path.read_text()))
         print(f"written: the tables of {path.name}")
+    tuned.draw(Path(__file__).with_name("tuned-rates.png"))

@@ -1,6 +1,7 @@
-"""The tables of docs/results/tuned-study.md, where validation data chose the settings of every method.
+"""The tables and the figure of docs/results/tuned-study.md, where validation data chose the settings of every
+method.
 
-docs/results/study.py writes them into the page. The trials of the searches are lines in
+docs/results/study.py writes them. The trials of the searches are lines in
 docs/results/validation/*-tuned.jsonl, which docs/results/collect.py writes.
 """
 
@@ -23,12 +24,17 @@ from unskew.advice.evidence import NetworkResult, Setting
 from unskew.experiment import MethodSpec, brief_skew
 from unskew.experiment.overrides import method_table
 from unskew.models import MODELS
+from unskew.record import Tuned
 from unskew.report.differences import points
+from unskew.report.figures.search import search
 
 TRIALS = Path(__file__).with_name("validation")
 RATE = "budget.lr"
 TITLE = ", each method tuned"
 """The end of the title of a setting where every method was tuned."""
+
+SHOWN = ("dirichlet:0.05", ("fedavg", "fedavg+fedavgm+ema", "fedacg", "fedlmd", "fedvls", "steady"))
+"""The skew of digits and the families of methods in the figure."""
 
 Key = tuple[Any, ...]
 """What identifies a network in a setting: data, skew, clients, cohort, network and norm."""
@@ -192,6 +198,34 @@ def against(name: str, others: str, *, last: bool = False) -> str:
 
 def _accuracies(network: NetworkResult) -> Mapping[str, Mapping[int, float]]:
     return {each.family: {seed: run.accuracy for seed, run in each.seeds.items()} for each in network.methods}
+
+
+def draw(path: Path) -> None:
+    """Draw the scores of some methods by learning rate, as `unskew figure search` does."""
+    skew, names = SHOWN
+    (key,) = (key for key in searches() if key[:2] == ("digits", skew))
+    by_name = {_family(method): line for method, line in searches()[key].items()}
+    trials = {
+        name: [
+            {
+                "method": name,
+                "trial": at,
+                "values": values,
+                "score": _score(scores),
+                "by_seed": scores,
+                "folders": [],
+            }
+            for at, (values, scores) in enumerate(by_name[name]["trials"], start=1)
+        ]
+        for name in names
+    }
+    tuned: Tuned = {
+        "metric": "accuracy",
+        "sampler": "grid",
+        "all": [each for found in trials.values() for each in found],
+        "winners": [max(found, key=lambda trial: trial["score"]) for found in trials.values()],
+    }
+    search(tuned, (), over=[RATE], title=f"digits, {skew}").savefig(path, dpi=200)
 
 
 KINDS = {"tuned": results, "rates": rates, "against": against, "last": partial(against, last=True)}
