@@ -142,7 +142,19 @@ class Advice:
         if not choice.backed:
             return f"Nothing is backed: {where} {name} has the highest mean, {change}; {how_sure(found)}."
         above = " and above every other method measured there" if choice.best else ""
-        return f"Take {name}: {where} it has {change}, over {seeds} seeds, beyond chance{above}."
+        return (
+            f"Take {name}: {where} it has {change}, over {seeds} seeds, beyond chance{above}."
+            f"{self._gain_when_tuned()}"
+        )
+
+    def _gain_when_tuned(self) -> str:
+        found = self.when_tuned.get("method")
+        if found is None or found.difference is None:
+            return ""
+        return (
+            f" With a learning rate chosen for each method it has {points(found.difference)} points, "
+            f"{how_sure(found.difference)}."
+        )
 
     def _none_near(self) -> str:
         if not self.others:
