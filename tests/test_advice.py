@@ -513,10 +513,32 @@ def test_a_network_that_was_changed_is_in_the_command_beside_that_of_fedavg(unsk
     assert asked.recommended.difference.difference == pytest.approx(0.2)
 
 
+def test_the_second_command_gives_each_method_a_rate_of_its_own(unskew, tmp_path):
+    mean = method("fedavg+ema", seeds(0.60, 0.61, 0.62), client="fedavg")
+    there = network(mean, method("fedlc", seeds(0.80, 0.812, 0.82)), changed={"model.norm": "ws"})
+    given = {"data.name": "digits", "skew.recipe": "shards:5", "budget.lr": 0.2}
+    found = advised(setting(network(PLAIN), there), given=given)
+    search, compare = (shlex.split(each) for each in found.search_command.split(" && "))
+    assert found.to_json()["search_command"] in repr(found)
+    assert "--lr 0.2" in found.command
+    assert "budget.lr=0.02|0.04|0.1|0.2|0.4" in search
+    assert "--lr" not in search
+    out = tmp_path / "tuned"
+    answer = unskew(
+        *search[1:], "--rounds", "1", "--epochs", "0.1", "--seeds", "101", "--out", str(out), "--quiet"
+    )
+    assert answer.code == 0, answer.err
+    winners = sorted(map(str, (out / "best").glob("*.toml")))
+    answer = unskew(*compare[1:2], *winners, "--seeds", "1", "--out", str(tmp_path / "runs"), "--quiet")
+    assert answer.code == 0, answer.err
+    found = json.loads((tmp_path / "runs/compare.json").read_text())["methods"]
+    assert set(found) == {"fedavg", "fedavg+ema", "fedlc"}
+
+
 def test_where_nothing_like_it_was_measured_advice_says_so():
     many = np.full((60, 4), 20)
     found = advised(counts=many)
-    assert found.method is found.command is None
+    assert found.method is found.command is found.search_command is None
     assert found.to_json()["evidence"] is False
     assert found.sentence.startswith(
         "None of the measured settings is like this one: in the nearest (digits,"

@@ -27,7 +27,7 @@ from unskew.trial import Budget
 
 ONE_RATE = (
     "all methods ran there with one learning rate, which suits some better than others: search it for each "
-    "with unskew tune before you rely on the difference."
+    "before you rely on the difference."
 )
 
 

@@ -1,4 +1,4 @@
-"""The command that tries a recommended method next to FedAvg."""
+"""The commands that try a recommended method next to FedAvg."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from unskew.advice.evidence import Setting
 from unskew.advice.verdict import ChosenCandidate
 from unskew.notation import named
 from unskew.report.standings import REFERENCE
+from unskew.trial import Budget
 
 PLACES = {"data.name": "DATA", "skew.recipe": "SKEW"}
 """Settings that may be unknown, each with the word that a command has in their place."""
@@ -35,14 +36,21 @@ FLAGS = {
 """The settings that have a flag on the command line, with the flag."""
 
 
-def command_to_try(
-    choice: ChosenCandidate, setting: Setting, *, same_data: bool, clients: int, given: Mapping[str, Any]
-) -> str:
-    """Write the command that tries a method next to FedAvg, with the budget that it was measured with.
+RATES = (0.1, 0.2, 0.5, 1, 2)
+"""The learning rates of a search, as multiples of the one that a method was measured with."""
+RATE = "budget.lr"
 
-    What is `given` takes precedence over the setting of the evidence. On other data than there, the command
-    leaves the model to its default. A norm that FedAvg was measured without is varied, so that both methods
-    run with it and without it.
+
+def commands_to_try(
+    choice: ChosenCandidate, setting: Setting, *, same_data: bool, clients: int, given: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Write two commands that try a method next to FedAvg, with the budget that it was measured with: one at
+    the learning rate that it was measured with, and one that searches each method's rate first.
+
+    What is `given` takes precedence over the setting of the evidence. On other data than there, the commands
+    leave the model to its default. A norm that FedAvg was measured without is varied by the first, so that
+    both methods run with it and without it. The second gives it to all methods, and also tries the strongest
+    FedAvg on that network.
     """
     candidate = choice.candidate
     wanted = {**PLACES, "skew.clients": clients, **given}
@@ -54,15 +62,31 @@ def command_to_try(
     if same_data:
         wanted.setdefault("model.name", candidate.network.name)
     reference, varied = choice.verdict.reference.network, list[str]()
+    everywhere = wanted | {k: v for k, v in candidate.network.changed.items() if k not in wanted}
     for key, value in candidate.network.changed.items():
         if key in UNCHANGED and key not in wanted and key not in reference.changed:
             varied += ["--vary", f"{key}={UNCHANGED[key]}", "--vary", f"{key}={value}"]
         else:
             wanted.setdefault(key, value)
-    words = ["unskew", "compare", REFERENCE, candidate.method.name]
-    for key in sorted(wanted, key=lambda key: key not in FLAGS):
-        words += [FLAGS[key], str(wanted[key])] if key in FLAGS else ["--set", f"{key}={wanted[key]}"]
-    return shlex.join([*words, *varied, "--seeds", "1-3"])
+    method = candidate.method.name
+    at_one_rate = ["unskew", "compare", REFERENCE, method, *_options(wanted), *varied, "--seeds", "1-3"]
+
+    rate = float(everywhere.pop(RATE, Budget().lr))
+    rates = "|".join(f"{multiple * rate:g}" for multiple in RATES)
+    strongest = choice.strongest_fedavg
+    servers = [strongest.candidate.method.name] if strongest else []
+    methods = dict.fromkeys((REFERENCE, *servers, method))
+    search = ["unskew", "tune", "--over", f"{RATE}={rates}", *methods, "--sampler", "grid"]
+    search += [*_options(everywhere), "--seeds", "101-103", "--out", "tuned"]
+    return shlex.join(at_one_rate), f"{shlex.join(search)} && unskew compare tuned/best/*.toml --seeds 1-3"
+
+
+def _options(settings: Mapping[str, Any]) -> list[str]:
+    """Write settings as options, those with a flag first."""
+    words = []
+    for key in sorted(settings, key=lambda key: key not in FLAGS):
+        words += [FLAGS[key], str(settings[key])] if key in FLAGS else ["--set", f"{key}={settings[key]}"]
+    return words
 
 
 def _is_replaced(key: str, given: Mapping[str, Any]) -> bool:

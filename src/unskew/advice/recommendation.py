@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from unskew import metrics, notebook
-from unskew.advice.command import command_to_try
+from unskew.advice.command import commands_to_try
 from unskew.advice.evidence import GOALS, Setting
 from unskew.advice.facts import Contrast, SkewFacts
 from unskew.advice.verdict import Candidate, ChosenCandidate, StrongestFedAvg, Verdict
@@ -169,10 +169,21 @@ class Advice:
 
     @property
     def command(self) -> str | None:
-        """The command that tries the recommended method next to FedAvg; None if there is no such method."""
+        """The command that tries the recommended method next to FedAvg, at one learning rate; None if no
+        method is recommended."""
+        return self._commands[0]
+
+    @property
+    def search_command(self) -> str | None:
+        """The command that tries it with a learning rate chosen for each method; None if no method is
+        recommended."""
+        return self._commands[1]
+
+    @property
+    def _commands(self) -> tuple[str, str] | tuple[None, None]:
         if self.recommended is None:
-            return None
-        return command_to_try(
+            return None, None
+        return commands_to_try(
             self.recommended,
             self.near[0].setting,
             same_data=self.near[0].same_data,
@@ -192,6 +203,7 @@ class Advice:
             "method": self.method,
             "network": dict(self.recommended.candidate.network.changed) if self.recommended else None,
             "command": self.command,
+            "search_command": self.search_command,
             "choices": {goal: _choice_json(choice) for goal, choice in self.choices.items()},
             "when_tuned": self._when_tuned_json(),
             "settings": [_match_json(each) for each in (*self.near, *self.others)],
@@ -210,7 +222,7 @@ class Advice:
         if self.near:
             said += ["", *self._evidence()]
         if self.command:
-            said += ["", f"try it: {self.command}"]
+            said += ["", f"try it: {self.command}", f"with a rate for each: {self.search_command}"]
         return [*said, *(f"note: {note}" for note in self.notes)]
 
     def _evidence(self) -> list[str]:

@@ -71,7 +71,7 @@ def advise(
         return
     screen = console()
     for line in found.lines():
-        command = line.startswith("try it")
+        command = line.startswith(("try it: ", "with a rate for each: "))
         screen.print(line if command else _wrapped(line, screen.width), soft_wrap=True)
 
 
