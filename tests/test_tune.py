@@ -241,6 +241,13 @@ def test_a_best_value_at_the_edge_of_what_was_tried_is_named(unskew, tmp_path, r
     assert result["notes"] == [note] * edge
 
 
+def test_methods_at_the_edge_of_the_same_setting_are_named_together(unskew):
+    rates = ["--over", "budget.lr=1e-6|1e-5|0.05"]
+    answer = unskew("tune", *rates, "fedavg", "uniform", "--sampler", "grid", *BRIEF, "--json")
+    (note,) = json.loads(answer.out)["notes"]
+    assert note.endswith("beyond it: budget.lr of fedavg and uniform.")
+
+
 def test_values_follow_from_the_trials_before_alone():
     over = [parse_over("mu=0.001..1:log", FEDPROX)]
     search = search_of("mu=0.001..1:log")

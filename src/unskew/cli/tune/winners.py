@@ -10,6 +10,7 @@ from typing import Any
 from unskew import record
 from unskew.cli.terminal import Grid, console, say
 from unskew.experiment import MethodSpec, read
+from unskew.report.sentences import join
 from unskew.tune.folder import Methods, Winner
 from unskew.tune.search import Search, TrialLine
 from unskew.tune.space import called, describe
@@ -105,8 +106,13 @@ def _code(search: Search) -> Iterator[str]:
 
 def _notes(won: list[Winner]) -> Iterator[str]:
     """Yield notes on how far the winners can be trusted."""
-    if edges := [f"{called(setting)} of {each.method}" for each in won for setting in each.at_edge]:
-        yield f"best at the edge of what was tried, so try values beyond it: {', '.join(edges)}."
+    at_edge: dict[str, list[str]] = {}
+    for each in won:
+        for setting in each.at_edge:
+            at_edge.setdefault(called(setting), []).append(each.method)
+    if at_edge:
+        edges = "; ".join(f"{setting} of {join(methods)}" for setting, methods in at_edge.items())
+        yield f"best at the edge of what was tried, so try values beyond it: {edges}."
     searched = {
         each.method: {name for name in each.trial.values if not name.startswith("method.")} for each in won
     }
