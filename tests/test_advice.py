@@ -521,7 +521,7 @@ def test_the_second_command_gives_each_method_a_rate_of_its_own(unskew, tmp_path
     search, compare = (shlex.split(each) for each in found.search_command.split(" && "))
     assert found.to_json()["search_command"] in repr(found)
     assert "--lr 0.2" in found.command
-    assert "budget.lr=0.02|0.04|0.1|0.2|0.4" in search
+    assert "budget.lr=0.01|0.04|0.1|0.2|0.4|1" in search
     assert "--lr" not in search
     out = tmp_path / "tuned"
     answer = unskew(
@@ -538,7 +538,9 @@ def test_the_second_command_gives_each_method_a_rate_of_its_own(unskew, tmp_path
 def test_where_nothing_like_it_was_measured_advice_says_so():
     many = np.full((60, 4), 20)
     found = advised(counts=many)
-    assert found.method is found.command is found.search_command is None
+    assert found.method is found.command is None
+    assert "fedavg fedavg+ema:decay=auto steady" in found.search_command
+    assert found.search_command in repr(found)
     assert found.to_json()["evidence"] is False
     assert found.sentence.startswith(
         "None of the measured settings is like this one: in the nearest (digits,"
@@ -654,8 +656,9 @@ def test_what_is_left_when_each_method_is_tuned_stands_beside_the_advice():
     found = advised(MEASURED, tuned=setting(network(*weaker), tuned=True))
     assert found.method == "fedlc"
     assert found.sentence.startswith(advised().sentence)
-    assert "With a learning rate chosen for each method it has +0.3 (" in found.sentence
-    assert "points, not significant" in found.sentence
+    assert "each method tuned on validation data, fedlc:tau=0.1 on mlp-small has +0.3 (" in found.sentence
+    assert "the round that validation chose: not significant" in found.sentence
+    assert "fedavg fedlmd fedlc" in found.search_command
     there = found.to_json()["when_tuned"]
     assert there["setting"].endswith("each method tuned")
     assert there["fedavg"]["difference"] is None

@@ -38,6 +38,12 @@ def test_a_clear_winner_is_named_with_its_spread_and_who_gains():
     assert "over 3 seeds" in told
 
 
+def test_what_a_method_costs_the_worst_class_is_in_the_sentence():
+    runs = seeds("fedavg", 0.61, 0.62, 0.63)
+    runs += [made("fedvls", s, 0.71 + s / 1000, vacant=0.1 + s / 1000) for s in (1, 2, 3)]
+    assert "with it clients' vacant classes lose 29.8 points, the worst class loses 29.8" in say(*runs)
+
+
 def test_a_difference_within_the_seeds_is_not_sold_as_a_gain():
     told = say(*seeds("fedavg", 0.6, 0.6, 0.6), *seeds("fedprox", 0.57, 0.62, 0.64))
     assert "which is not significant with 3 seeds" in told

@@ -128,7 +128,7 @@ def advise_on(
     if found.recommended is not None and "method" not in found.when_tuned:
         found = replace(found, notes=(*found.notes, ONE_RATE))
     places = [place for key, place in PLACES.items() if key not in given]
-    if found.command is None or not places:
+    if not places:
         return found
     owned = "; where samples have owners, SKEW is natural" if "SKEW" in places else ""
     write = f"write what is yours in the place of {join(places)}{owned}."

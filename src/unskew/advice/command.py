@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from unskew.advice.evidence import Setting
@@ -36,13 +36,19 @@ FLAGS = {
 """The settings that have a flag on the command line, with the flag."""
 
 
-RATES = (0.1, 0.2, 0.5, 1, 2)
+RATES = (0.05, 0.2, 0.5, 1, 2, 5)
 """The learning rates of a search, as multiples of the one that a method was measured with."""
 RATE = "budget.lr"
 
 
 def commands_to_try(
-    choice: ChosenCandidate, setting: Setting, *, same_data: bool, clients: int, given: Mapping[str, Any]
+    choice: ChosenCandidate,
+    setting: Setting,
+    *,
+    same_data: bool,
+    clients: int,
+    given: Mapping[str, Any],
+    more: Sequence[str] = (),
 ) -> tuple[str, str]:
     """Write two commands that try a method next to FedAvg, with the budget that it was measured with: one at
     the learning rate that it was measured with, and one that searches each method's rate first.
@@ -50,7 +56,7 @@ def commands_to_try(
     What is `given` takes precedence over the setting of the evidence. On other data than there, the commands
     leave the model to its default. A norm that FedAvg was measured without is varied by the first, so that
     both methods run with it and without it. The second gives it to all methods, and also tries the strongest
-    FedAvg on that network.
+    FedAvg on that network and `more` methods.
     """
     candidate = choice.candidate
     wanted = {**PLACES, "skew.clients": clients, **given}
@@ -69,16 +75,21 @@ def commands_to_try(
         else:
             wanted.setdefault(key, value)
     method = candidate.method.name
-    at_one_rate = ["unskew", "compare", REFERENCE, method, *_options(wanted), *varied, "--seeds", "1-3"]
-
-    rate = float(everywhere.pop(RATE, Budget().lr))
-    rates = "|".join(f"{multiple * rate:g}" for multiple in RATES)
+    at_one_rate = ["unskew", "compare", REFERENCE, method, *_options(wanted), *varied, "--seeds", "1-5"]
     strongest = choice.strongest_fedavg
     servers = [strongest.candidate.method.name] if strongest else []
-    methods = dict.fromkeys((REFERENCE, *servers, method))
-    search = ["unskew", "tune", "--over", f"{RATE}={rates}", *methods, "--sampler", "grid"]
-    search += [*_options(everywhere), "--seeds", "101-103", "--out", "tuned"]
-    return shlex.join(at_one_rate), f"{shlex.join(search)} && unskew compare tuned/best/*.toml --seeds 1-3"
+    return shlex.join(at_one_rate), search_rates([REFERENCE, *servers, *more, method], everywhere)
+
+
+def search_rates(methods: Iterable[str], settings: Mapping[str, Any]) -> str:
+    """Write the command that searches the learning rate of each method on validation data, around the one of
+    the settings, and compares the winners."""
+    rate = float(settings.get(RATE, Budget().lr))
+    rates = "|".join(f"{multiple * rate:g}" for multiple in RATES)
+    search = ["unskew", "tune", "--over", f"{RATE}={rates}", *dict.fromkeys(methods), "--sampler", "grid"]
+    search += _options({key: value for key, value in settings.items() if key != RATE})
+    search += ["--seeds", "101-103", "--out", "tuned"]
+    return f"{shlex.join(search)} && unskew compare tuned/best/*.toml --seeds 1-5"
 
 
 def _options(settings: Mapping[str, Any]) -> list[str]:

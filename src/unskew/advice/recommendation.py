@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from unskew import metrics, notebook
-from unskew.advice.command import commands_to_try
-from unskew.advice.evidence import GOALS, Setting
+from unskew.advice.command import PLACES, commands_to_try, search_rates
+from unskew.advice.evidence import GOALS, Setting, in_words
 from unskew.advice.facts import Contrast, SkewFacts
 from unskew.advice.verdict import Candidate, ChosenCandidate, StrongestFedAvg, Verdict
 from unskew.record import Json
@@ -25,6 +25,8 @@ MOST = 3
 """The most settings shown after the nearest, and the most differences and methods that a sentence names."""
 NOTABLE = 0.3
 """A larger difference than this is shown."""
+WITHOUT_EVIDENCE = ("fedavg+ema:decay=auto", "steady")
+"""The methods to try next to FedAvg where no evidence speaks for another."""
 FACTS = (
     "classes", "clients", "cohort", "vacant", "effective", "lacked", "per_client", "largest", "tail",
 )  # fmt: skip
@@ -151,8 +153,11 @@ class Advice:
         found = self.when_tuned.get("method")
         if found is None or found.difference is None:
             return ""
+        network = in_words(found.candidate.network.changed)
+        where = ", ".join(filter(None, (found.candidate.network.name, network)))
         return (
-            f" With a learning rate chosen for each method it has {points(found.difference)} points, "
+            f" With each method tuned on validation data, {found.candidate.method.name} on {where} has "
+            f"{points(found.difference)} points in the round that validation chose: "
             f"{how_sure(found.difference)}."
         )
 
@@ -174,10 +179,13 @@ class Advice:
         return self._commands[0]
 
     @property
-    def search_command(self) -> str | None:
-        """The command that tries it with a learning rate chosen for each method; None if no method is
-        recommended."""
-        return self._commands[1]
+    def search_command(self) -> str:
+        """The command that tries it with a learning rate chosen for each method, or where no method is
+        recommended, steady and a stronger FedAvg."""
+        if (known := self._commands[1]) is not None:
+            return known
+        wanted = {**PLACES, "skew.clients": self.facts.clients, **self.given}
+        return search_rates((REFERENCE, *WITHOUT_EVIDENCE), wanted)
 
     @property
     def _commands(self) -> tuple[str, str] | tuple[None, None]:
@@ -189,6 +197,7 @@ class Advice:
             same_data=self.near[0].same_data,
             clients=self.facts.clients,
             given=self.given,
+            more=[self.when_tuned["choice"].candidate.method.name] if "choice" in self.when_tuned else [],
         )
 
     def to_json(self) -> dict[str, Json]:
@@ -221,8 +230,8 @@ class Advice:
         said = [self.title, f"{self.facts.words}.", "", self.sentence]
         if self.near:
             said += ["", *self._evidence()]
-        if self.command:
-            said += ["", f"try it: {self.command}", f"with a rate for each: {self.search_command}"]
+        said += ["", *([f"try it: {self.command}"] if self.command else [])]
+        said.append(f"with a rate for each: {self.search_command}")
         return [*said, *(f"note: {note}" for note in self.notes)]
 
     def _evidence(self) -> list[str]:
@@ -240,9 +249,9 @@ class Advice:
             if (other := match.verdict.choose(self.by)) is not None:
                 said.append(f"also like this: {match.setting.title}: {_brief(other)}")
         if self.tuned is not None:
-            said += [
-                f"with learning rate and hyperparameters chosen by validation: {self.tuned.setting.title}"
-            ]
+            said.append(
+                f"with rate, hyperparameters and round chosen by validation: {self.tuned.setting.title}"
+            )
             said += [
                 f"  {_named(each) if each.difference is None else _brief(each)}"
                 for each in self.when_tuned.values()
@@ -269,6 +278,8 @@ def _brief(choice: ChosenCandidate) -> str:
         doubt = ""
     elif found is not None:
         doubt = ", not significant"
+    elif len(choice.verdict.candidates) == 1:
+        doubt = ", with nothing to compare it with"
     elif choice.verdict.answer is None:
         doubt = ", too few seeds to compare"
     else:
@@ -293,10 +304,11 @@ def _about(choice: ChosenCandidate) -> list[str]:
         )
         lines.append(f"{TITLES[goal]} {metrics.plus_minus(value, scale=100)} %{against}{change}")
     if (strongest := choice.strongest_fedavg) is not None:
+        doubt = "not " if strongest.candidate in choice.alike else ""
         lines.append(
             f"against the strongest FedAvg, {strongest.candidate.name}, "
             f"{metrics.plus_minus(strongest.value, scale=100)} %: {points(strongest.gain)} points "
-            f"{POINTS[choice.measure]}"
+            f"{POINTS[choice.measure]}, {doubt}significant after correction"
         )
     costs = [
         f"{mine / base:.2f} times the {words}"

@@ -212,9 +212,11 @@ class Experiment(Spec):
         attack = "" if self.attack == "none" else f", attack {self.attack}"
         held = "" if self.validation == "none" else f", validation {self.validation}"
         (data,), (model,) = short_data([self.data.name]).values(), short_texts([self.model.name]).values()
+        published = models.MODELS[self.model.name].norms[0] if self.model.name in models.MODELS else "auto"
+        norm = "" if self.model.norm in ("auto", published) else f", norm {self.model.norm}"
         return (
-            f"{data}, {brief_skew(self.skew.recipe)}, {self.skew.clients} clients{cohort}{attack}, {model}, "
-            f"{self.budget.rounds} round{'s' * (self.budget.rounds > 1)}{held}"
+            f"{data}, {brief_skew(self.skew.recipe)}, {self.skew.clients} clients{cohort}{attack}, "
+            f"{model}{norm}, {self.budget.rounds} round{'s' * (self.budget.rounds > 1)}{held}"
         )
 
     def code(self) -> list[str]:

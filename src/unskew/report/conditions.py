@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from unskew.record import is_tunable
@@ -72,6 +72,17 @@ def in_common(runs: Sequence[SavedRun]) -> str:
 def tuned(run: SavedRun) -> dict[str, str]:
     """Return the settings of a run that may be tuned for each method, as `unskew tune` does."""
     return {name: str(value) for name, value in settings(run).items() if is_tunable(name)}
+
+
+def notes_on_tuned(methods: Mapping[str, Sequence[SavedRun]]) -> list[str]:
+    """Return a note on each tuned setting that differs between methods."""
+    each = {name: tuned(runs[0]) for name, runs in methods.items() if runs}
+    notes = []
+    for setting in dict.fromkeys(setting for values in each.values() for setting in values):
+        if len({values.get(setting) for values in each.values()}) > 1:
+            chosen = ", ".join(f"{values.get(setting)} for {name}" for name, values in each.items())
+            notes.append(f"{setting} was chosen for each method: {chosen}.")
+    return notes
 
 
 def letter(number: int) -> str:

@@ -108,7 +108,7 @@ def _one_against_reference(found: Standings, when: Moment) -> str:
     doubt = "" if difference.settled else f", which is not significant with {len(found.seeds)} seeds"
     return (
         f"{one.name} {when.verb} at {level} against {against}{doubt} ({_interval(difference)})"
-        f"{_groups_that_change(one)}"
+        f"{_classes_that_change(one)}"
     )
 
 
@@ -123,7 +123,7 @@ def _one_above_all(found: Standings, when: Moment) -> str:
     assert difference is not None
     return (
         f"{best.name} {when.verb} {above_all}, at {level} against {found.reference}'s "
-        f"{_reference_level(found)} ({_interval(difference)}){_groups_that_change(best)}"
+        f"{_reference_level(found)} ({_interval(difference)}){_classes_that_change(best)}"
     )
 
 
@@ -184,20 +184,22 @@ def _significant(found: Standings, measure: str) -> tuple[list[str], list[str]]:
     return above, [f"{name} ({signed(change)})" for change, name in claims[::-1] if change < 0]
 
 
-def _groups_that_change(one: Standing) -> str:
-    """Name the groups of clients' classes that gain or lose significantly with a method."""
-    claims = [(group, one.differences.get(group)) for group in GROUPS]
-    changes = sorted(
-        ((found.difference, group) for group, found in claims if found is not None and found.settled),
-        reverse=True,
-    )
-    if not changes:
-        return "; no group of clients' classes gains or loses significantly"
+def _classes_that_change(one: Standing) -> str:
+    """Name the groups of clients' classes that gain or lose significantly with a method, and say so of the
+    worst class."""
+    claims = [(name, one.differences.get(name)) for name in (*GROUPS, "worst")]
+    changes = {name: found.difference for name, found in claims if found is not None and found.settled}
+    worst = changes.pop("worst", None)
     words = [
-        f"{group} classes {'gain' if change > 0 else 'lose'} {100 * abs(change):.1f}"
-        for change, group in changes
+        f"{group} classes {'gain' if changes[group] > 0 else 'lose'} {100 * abs(changes[group]):.1f}"
+        for group in sorted(changes, key=lambda group: -changes[group])
     ]
-    return f"; with it clients' {words[0]} points" + "".join(f", {word}" for word in words[1:])
+    words[:1] = [f"clients' {first}" for first in words[:1]]
+    if worst is not None:
+        words.append(f"the worst class {'gains' if worst > 0 else 'loses'} {100 * abs(worst):.1f}")
+    if not words:
+        return "; no group of clients' classes gains or loses significantly"
+    return f"; with it {words[0]} points" + "".join(f", {word}" for word in words[1:])
 
 
 # What a reader has to know

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from unskew import metrics
 from unskew.notation import span
+from unskew.report.conditions import notes_on_tuned
 from unskew.report.measures import Measure
 from unskew.report.skew_words import skew_in_words
 from unskew.report.table_cells import BY_VALIDATION, Column, ConditionCells, is_tested
@@ -33,6 +34,7 @@ def footnotes(
         first = f" (seed {each.condition.runs[0].seed})" if len(seeds) > 1 else ""
         where = _under(each, blocks)
         notes.append(f"{where}{skew_in_words(each.condition.runs[0])}{first}.")
+        notes += (f"{where}{note}" for note in notes_on_tuned(each.condition.methods))
     shown = {column.name for column in columns}
     parts = []
     if shown & {"rounds_to_target", "speed_up"}:

@@ -60,10 +60,10 @@ class Dimension:
 
     def at_edge(self, value: Value) -> bool:
         """Say whether a better value may lie outside of what is tried: this one lies in the outermost
-        hundredth of the range, or is the smallest or the largest of three or more numbers in the list."""
+        hundredth of the range, or is the smallest or the largest of the numbers in the list."""
         if self.choices:
             numbers = [each for each in self.choices if _is_number(each)]
-            return len(numbers) == len(self.choices) > 2 and value in (min(numbers), max(numbers))
+            return len(numbers) == len(self.choices) > 1 and value in (min(numbers), max(numbers))
         if not _is_number(value) or self.low == self.high:
             return False
         scale = math.log if self.log else float

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from unskew.notation import span
 from unskew.record import Json
 from unskew.report.answer import Answer, answer
-from unskew.report.conditions import Condition, tuned
+from unskew.report.conditions import Condition, notes_on_tuned
 from unskew.report.differences import points, verdict
 from unskew.report.grouping import by_method
 from unskew.report.page.runs import number, over_seeds, seconds
@@ -54,7 +54,7 @@ def block_data(condition: Condition, methods: Sequence[int]) -> dict[str, Json]:
         "short": f"{condition.letter}: {condition.short}" if condition.letter else "",
         "sentence": found.sentence,
         "skew": found.skew,
-        "notes": [*found.notes, *_tuning_notes(seeds)],
+        "notes": [*found.notes, *notes_on_tuned(seeds)],
         "reference": reference if len(seeds) > 1 else None,
         "heads": heads[:-COSTS],
         "costs": heads[-COSTS:],
@@ -65,18 +65,6 @@ def block_data(condition: Condition, methods: Sequence[int]) -> dict[str, Json]:
         "classes": _class_table(seeds, found),
         "sites": site_table(seeds),
     }
-
-
-def _tuning_notes(seeds: Mapping[str, Sequence[SavedRun]]) -> list[Json]:
-    """Return notes on the tuned settings that differ between methods."""
-    each = {name: tuned(runs[0]) for name, runs in seeds.items()}
-    names = dict.fromkeys(name for values_of in each.values() for name in values_of)
-    notes: list[Json] = []
-    for name in names:
-        if len({values_of.get(name) for values_of in each.values()}) > 1:
-            values = ", ".join(f"{values_of.get(name)} for {who}" for who, values_of in each.items())
-            notes.append(f"{name} was chosen for each method: {values}.")
-    return notes
 
 
 def _head(column: Column, title: str) -> Json:
