@@ -218,6 +218,18 @@ def test_experiment_files_are_compared_under_the_same_conditions_alone(unskew, t
     assert "keep one" in unskew("compare", "one.toml", "--experiment", "other.toml").err
 
 
+def test_what_was_chosen_for_each_method_is_said_with_the_comparison(unskew, tmp_path):
+    for name, rate in (("fedavg", "0.5"), ("fedprox", "0.1")):
+        flags = [*BRIEF, "--lr", rate, "--model", "mlp-small", "--set", "model.norm=group", "--json"]
+        assert unskew("run", "--method", name, *flags, "--out", name).code == 0
+        (tmp_path / f"{name}.toml").write_text((tmp_path / name / "experiment.toml").read_text())
+    answer = unskew("compare", "fedavg.toml", "fedprox.toml", "--out", "out")
+    note = "budget.lr was chosen for each method: 0.5 for fedavg, 0.1 for fedprox."
+    for text in (answer.out, unskew("table", "out").out):
+        assert note in " ".join(text.split())
+    assert "mlp-small, norm group, " in answer.out
+
+
 def test_the_first_trial_is_what_runs_without_a_search(unskew, tmp_path):
     command = ["tune", "fedavg", "--over", "budget.lr=0.01..1:log", "--lr", "0.2", "--trials", "1", *BRIEF]
     assert unskew(*command, "--out", "out").code == 0
