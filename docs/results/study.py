@@ -7,7 +7,7 @@ A table stands between two comments. The first names a setting and a network of 
 it shows the worst class instead of the accuracy. With `servers` instead of `grid` it shows the gain of each
 server over the plain one, and with `losses` the paired differences between two losses. The numbers are those
 that docs/results/build.py made of the raw lines. docs/results/tuned.py makes the other tables, and
-a figure.
+figures.
 """
 
 from __future__ import annotations
@@ -119,4 +119,4 @@ if __name__ == "__main__":
     for path in PAGES:
         path.write_text(renewed(path.read_text()))
         print(f"written: the tables of {path.name}")
-    tuned.draw(Path(__file__).with_name("tuned-rates.png"))
+    tuned.draw()

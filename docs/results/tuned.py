@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/results/tuned-study.md, where validation data chose the settings of every
+"""The tables and figures of docs/results/tuned-study.md, where validation data chose the settings of every
 method.
 
 docs/results/study.py writes them. The trials of the searches are lines in
@@ -24,7 +24,7 @@ from unskew.advice.evidence import NetworkResult, Setting
 from unskew.experiment import MethodSpec, brief_skew
 from unskew.experiment.overrides import method_table
 from unskew.models import MODELS
-from unskew.record import Tuned
+from unskew.record import TrialRecord, Tuned
 from unskew.report.differences import points
 from unskew.report.figures.search import search
 
@@ -33,8 +33,13 @@ RATE = "budget.lr"
 TITLE = ", each method tuned"
 """The end of the title of a setting where every method was tuned."""
 
-SHOWN = ("dirichlet:0.05", ("fedavg", "fedavg+fedavgm+ema", "fedacg", "fedlmd", "fedvls", "steady"))
-"""The skew of digits and the families of methods in the figure."""
+SHOWN = ("fedavg", "fedavg+fedavgm+ema", "fedacg", "fedvls", "steady")
+"""The families of methods in the figures."""
+DRAWN = {
+    "tuned-rates.png": ("digits", "dirichlet:0.05", 10, 3),
+    "tuned-rates-fashion-mnist.png": ("fashion_mnist", "dirichlet:0.1", 100, 10),
+}
+"""The figures, each with its data, skew, clients and cohort."""
 
 Key = tuple[Any, ...]
 """What identifies a network in a setting: data, skew, clients, cohort, network and norm."""
@@ -42,11 +47,14 @@ Key = tuple[Any, ...]
 
 @cache
 def searches() -> dict[Key, dict[str, Line]]:
-    """Read the searches: by setting and network, then by the method as it was searched."""
+    """Read the searches: by setting and network, then by the method as it was searched. The trials of
+    several searches of a method are joined."""
     found: dict[Key, dict[str, Line]] = {}
     for path in sorted(TRIALS.glob("*-tuned.jsonl")):
         for line in map(json.loads, path.read_text().splitlines()):
-            found.setdefault(_key(line["experiment"]), {})[line["method"]] = line
+            known = found.setdefault(_key(line["experiment"]), {}).setdefault(line["method"], line)
+            if known is not line:
+                known["trials"] += line["trials"]
     return found
 
 
@@ -124,10 +132,15 @@ def results(title: str, network: str) -> str:
 
 
 def _best(key: Key, name: str) -> tuple[str, str]:
-    """Return the values that were chosen for a family of methods, and their score in the search."""
+    """Return the values that were chosen for a family of methods, with an arrow at the highest or lowest that
+    was tried, and their score in the search."""
     line = _searched(key, name)
     values, by_seed = max(line["trials"], key=lambda trial: _score(trial[1]))
-    words = [f"{each.rpartition('.')[2]} {value:g}" for each, value in values.items()]
+    words = []
+    for setting, value in values.items():
+        tried = {trial[0][setting] for trial in line["trials"]}
+        edge = " \N{UPWARDS ARROW}" * (value == max(tried)) or " \N{DOWNWARDS ARROW}" * (value == min(tried))
+        words.append(f"{setting.rpartition('.')[2]} {value:g}{edge if len(tried) > 1 else ''}")
     return ", ".join(words), f"{100 * _score(by_seed):.1f}"
 
 
@@ -200,32 +213,34 @@ def _accuracies(network: NetworkResult) -> Mapping[str, Mapping[int, float]]:
     return {each.family: {seed: run.accuracy for seed, run in each.seeds.items()} for each in network.methods}
 
 
-def draw(path: Path) -> None:
+def draw() -> None:
     """Draw the scores of some methods by learning rate, as `unskew figure search` does."""
-    skew, names = SHOWN
-    (key,) = (key for key in searches() if key[:2] == ("digits", skew))
-    by_name = {_family(method): line for method, line in searches()[key].items()}
-    trials = {
-        name: [
-            {
-                "method": name,
-                "trial": at,
-                "values": values,
-                "score": _score(scores),
-                "by_seed": scores,
-                "folders": [],
-            }
-            for at, (values, scores) in enumerate(by_name[name]["trials"], start=1)
-        ]
-        for name in names
-    }
-    tuned: Tuned = {
-        "metric": "accuracy",
-        "sampler": "grid",
-        "all": [each for found in trials.values() for each in found],
-        "winners": [max(found, key=lambda trial: trial["score"]) for found in trials.values()],
-    }
-    search(tuned, (), over=[RATE], title=f"digits, {skew}").savefig(path, dpi=200)
+    for name, setting in DRAWN.items():
+        (key,) = (key for key in searches() if key[:4] == setting and key[-1] == "none")
+        by_name = {_family(method): line for method, line in searches()[key].items()}
+        trials = {family: _trials(family, by_name[family]) for family in SHOWN}
+        tuned: Tuned = {
+            "metric": "accuracy",
+            "sampler": "grid",
+            "all": [each for found in trials.values() for each in found],
+            "winners": [max(found, key=lambda trial: trial["score"] or 0.0) for found in trials.values()],
+        }
+        title = f"{setting[0].replace('fashion_mnist', 'Fashion-MNIST')}, {setting[1]}"
+        search(tuned, (), over=[RATE], title=title).savefig(Path(__file__).with_name(name), dpi=200)
+
+
+def _trials(name: str, line: Line) -> list[TrialRecord]:
+    return [
+        {
+            "method": name,
+            "trial": number,
+            "values": values,
+            "score": _score(scores),
+            "by_seed": scores,
+            "folders": [],
+        }
+        for number, (values, scores) in enumerate(line["trials"], start=1)
+    ]
 
 
 KINDS = {"tuned": results, "rates": rates, "against": against, "last": partial(against, last=True)}
