@@ -85,9 +85,9 @@ READING = """## The verdict
 
 - **Search the learning rate before the method.** The next four points compare methods at one rate for all,
   the papers' on images and 0.05 on digits. [Where each method was tuned](#when-every-method-is-tuned):
-    - On digits FedAvg itself gains 3 to 15 points in the last rounds by a lower rate. In these rounds `steady`
-      is 5 to 10 points above it, not seen apart from plain cross-entropy with momentum or a served mean of the
-      models, and no loss of the papers is seen to gain.
+    - On digits FedAvg itself gains 3 to 15 points in the last rounds by a lower rate. In these rounds
+      `steady` is 5 to 10 points above it, not seen apart from plain cross-entropy with momentum or a served
+      mean of the models, and no loss of the papers is seen to gain.
     - On Fashion-MNIST with 100 clients, losses that calibrate by label counts gain 5 points where validation
       chooses the round, and `steady` 6.6, which is 4.0 above the strongest FedAvg.
     - On CIFAR no method was tuned yet.
