@@ -141,7 +141,7 @@ def _shares(name: str, there: SkewFacts, here: SkewFacts) -> Contrast:
     theirs, ours = getattr(there, name), getattr(here, name)
     words = {
         "vacant": "a client lacks {} of the classes",
-        "effective": "a client holds {} of the classes, counted by how evenly",
+        "effective": "a client's samples are spread as over {} of the classes in equal shares",
         "lacked": "the clients of a round together lack {} of the classes",
     }[name]
     return Contrast(
