@@ -5,7 +5,6 @@ Typer's messages differ from version to version.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import gc
 import importlib
@@ -17,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from unskew.cli.interrupt import leaving_at_once
-from unskew.errors import UserError, unknown
+from unskew.errors import UserError, nearest, unknown
 from unskew.garbage_collection import without_collection
 
 # Whether these are click's or Typer's own copies depends on the version of Typer.
@@ -93,10 +92,8 @@ def explain(error: Any) -> UserError:
     if isinstance(error, _exceptions.NoSuchOption):
         parameters = error.ctx.command.get_params(error.ctx)
         known = sorted(name[2:] for each in parameters for name in each.opts if name.startswith("--"))
-        near = difflib.get_close_matches(
-            error.option_name.lstrip("-"), known, n=1
-        )  # dashes do not count as similarity
-        hint = f"did you mean '--{near[0]}'?" if near else f"choose one of --{', --'.join(known)}."
+        near = nearest(error.option_name.lstrip("-"), known)  # dashes do not count as similarity
+        hint = f"did you mean '--{near}'?" if near else f"choose one of --{', --'.join(known)}."
         return UserError(f"unknown option '{error.option_name}': {hint}")
     if isinstance(error, _exceptions.BadOptionUsage):
         name = error.option_name
