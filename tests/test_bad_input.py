@@ -132,6 +132,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     write(root / "finished" / "experiment.toml", "seed = 1\n")
     write(root / "finished" / "summary.json", "{}\n")
+    write(root / "tuned" / "search.json", "{}\n")
+    write(root / "tuned" / "best" / "fedavg.toml", "seed = 1\n")
+    write(root / "tuned" / "fedavg" / "trial-000-seed1" / "experiment.toml", "seed = 1\n")
     write(root / "notes" / "today.txt", "buy milk\n")
     write(root / "today.txt", "buy milk\n")
     return root

@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import itertools
 import re
+import shlex
 import sys
 from typing import Any
 
@@ -90,6 +92,8 @@ def _command(name: str) -> Any:
 def explain(error: Any) -> UserError:
     """Turn a UsageError into one sentence that says what is wrong and what to do."""
     if isinstance(error, _exceptions.NoSuchOption):
+        if hyperparameter := _hyperparameter(error.option_name):
+            return hyperparameter
         parameters = error.ctx.command.get_params(error.ctx)
         known = sorted(name[2:] for each in parameters for name in each.opts if name.startswith("--"))
         near = nearest(error.option_name.lstrip("-"), known)  # dashes do not count as similarity
@@ -109,3 +113,39 @@ def explain(error: Any) -> UserError:
     if extra := re.search(r"extra argument\S* \((.*)\)", error.message):
         return UserError(f"'{extra[1]}' is more than this command takes: {more}")
     return UserError(f"{error.message.rstrip('.')}: {more}")
+
+
+def _hyperparameter(option: str) -> UserError | None:
+    """Return the error for an option that is a hyperparameter of a method on the command line; None for any
+    other option."""
+    from unskew.experiment import method_table
+    from unskew.methods import METHODS
+    from unskew.notation import write_method
+
+    key, words = option.lstrip("-").replace("-", "_"), sys.argv[1:]
+    for before, word in itertools.pairwise(["", *words]):
+        flag = "--method " * (before == "--method" or word.startswith("--method="))
+        try:
+            table = method_table(word.removeprefix("--method="))
+        except UserError:
+            continue
+        parts = table["name"].split("+")
+        owner = next((part for part in parts if part in METHODS and key in METHODS[part].options), None)
+        if owner is not None:
+            options = table if len(parts) == 1 else table[owner]
+            options[key] = _value_of(option, words)
+            text = shlex.quote(write_method(table))
+            return UserError(
+                f"unknown option '{option}': it is a hyperparameter of {owner}, so write {flag}{text}."
+            )
+    return None
+
+
+def _value_of(option: str, words: list[str]) -> str:
+    """Return the value that the words of a command line give an option; VALUE if they give it none."""
+    for word, after in itertools.pairwise([*words, "--"]):
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+        if word == option and not after.startswith("--"):
+            return after
+    return "VALUE"
