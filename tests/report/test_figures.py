@@ -692,8 +692,10 @@ def test_a_search_says_what_it_cannot_draw(make):
         figures.search(searched(rates=[0.1], mus=[1.0]), runs, over=["lr"])
     with pytest.raises(UserError, match="unknown setting 'nu'"):
         figures.search(searched(), runs, over=["nu"])
-    with pytest.raises(UserError, match="unknown method 'fedpro': did you mean 'fedprox'"):
+    with pytest.raises(UserError, match="unknown method of the search 'fedpro': did you mean 'fedprox'"):
         figures.search(searched(), runs, methods=["fedpro"])
+    with pytest.raises(UserError, match=r"of the search 'fedvls': choose one of fedavg, fedprox\."):
+        figures.search(searched(), runs, methods=["fedvls"])
 
 
 def test_a_tally_is_drawn_against_the_samples_and_named_by_its_words(make):
@@ -909,20 +911,25 @@ def test_sensitivity_and_experts_of_real_runs(unskew, tmp_path):
     assert "samples that ask an expert" in (tmp_path / "pkd.svg").read_text()
 
 
-def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):
+def test_without_a_name_all_figures_are_listed(unskew):
     answer = unskew("figure")
     assert answer.code == 0
     names = [line.split()[0] for line in answer.out.splitlines()]
     assert set(names) == {*PLAIN, "forest", "tsne", "sensitivity", "search", "experts"}
-    wrong = unskew("figure", "curve", "x")
-    assert (wrong.code, wrong.out) == (2, answer.out)
-    assert wrong.err == "unskew: unknown figure 'curve': did you mean 'curves'?\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["curves"], "no run is given: write unskew figure curves RUN"),
+        (["serach", "run"], "unskew: unknown figure 'serach': did you mean 'search'?"),
+        (
+            ["run", "updates"],
+            "run is no figure, and the name of one comes first: write unskew figure updates",
+        ),
+        (["run"], "run is no figure: name one first, such as unskew figure curves run."),
+        (["search", "gone"], "there is no folder gone: check the path."),
+        (["curves", "gone", "--out", "there.png"], "there is no run folder gone: check the path."),
         (["curves", "gone"], "there is no run folder gone: check the path."),
         (["curves", "run", "--metric", "acuracy"], "unknown metric 'acuracy': did you mean 'accuracy'?"),
         (["curves", "run", "--client", "1"], "--client is for updates: leave it out for curves."),
@@ -930,6 +937,8 @@ def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):
         (["forest", "run"], "no two methods have tested seeds in common: give runs of at least two methods"),
         (["confusion", "run", "--metric", "loss"], "--metric is for curves and sensitivity: leave it out"),
         (["search", "run"], "run holds no search: give a folder that unskew tune has written."),
+        (["search", "tuned/fedavg"], "tuned/fedavg is only a part of the search in tuned: give that folder."),
+        (["search", "tuned/fedavg/one"], "tuned/fedavg/one is only a part of the search in tuned: give that"),
         (["search", "run", "run"], "2 folders are given: give that of one search."),
         (["curves", "run", "--width", "wide"], "unknown width 'wide': choose one of column, page."),
         (["curves", "run", "--out", "a.bmp"], "cannot draw to 'a.bmp': end its name in .png, .svg or .pdf."),
@@ -941,6 +950,8 @@ def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):
 )
 def test_bad_input_is_answered_in_one_sentence(unskew, write_run, tmp_path, arguments, says):
     write_run("run")
+    write_run("tuned/fedavg/one")
+    (tmp_path / "tuned" / "search.json").write_text("{}")
     (tmp_path / "there.png").write_text("")
     answer = unskew("figure", *arguments)
     assert answer.code == 2

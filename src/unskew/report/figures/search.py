@@ -48,7 +48,7 @@ def search(
     searched = list(dict.fromkeys(trial["method"] for trial in tuned["all"]))
     for name in methods:
         if name not in searched:
-            raise unknown("method", name, searched)
+            raise unknown("method of the search", name, searched)
     known = list(dict.fromkeys(key for trial in tuned["all"] for key in trial["values"]))
     keys = [find_setting(name, known) for name in over] or known
     found = {key: _best(tuned, key, methods or searched) for key in keys}
