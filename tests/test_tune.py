@@ -325,6 +325,18 @@ def test_ranges_that_make_no_sense(text, said):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["fedprx", "--over", "mu=0.1..1"], "unknown method 'fedprx': did you mean 'fedprox'?"),
+        (["fedprox", "fedprx", "--over", "mu=0.1..1"], "fedprox has nothing to search"),
+        (
+            ["fedavg", "--over", "budget.lr=0.1..1", "fedprx"],
+            "unknown method 'fedprx': did you mean 'fedprox'?",
+        ),
+        (
+            ["fedavg", "--over", "budget.lr=0.1", "0.2", "1e-3", "fedprox", "--over", "mu=1|2"],
+            "unknown method '0.2': several values of one --over are separated by bars, as in --over "
+            "'budget.lr=0.1|0.2|1e-3'.",
+        ),
+        (["0.2", "--over", "budget.lr=0.1|0.2"], "unknown method '0.2': choose one of"),
         (["fedprox"], "fedprox has nothing to search: write --over behind it"),
         (["fedprox", "--over", "mu=0.1..1", "--over", "mu=1|2"], "mu is searched twice"),
         (["fedprox", "--over", "mu=-1..1"], "mu"),
@@ -353,4 +365,20 @@ def test_mistakes_are_known_before_anything_is_written(unskew, tmp_path, words, 
 def test_what_stands_behind_two_dashes_is_a_method(unskew):
     answer = unskew("tune", "fedprox", "--over", "mu=1|2", "--", "--over")
     assert answer.code == 2
-    assert "--over has nothing to search" in answer.err
+    assert "unknown method '--over'" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        ("mu=0.1..1", "fedavg has no hyperparameters: search settings such as budget.lr for it."),
+        ("budget.lr", "--over is 'budget.lr' but should be such as mu=0.001..1:log or beta=1|2|3."),
+        (
+            "budget.lr=0.1..1",
+            "--sampler tpe needs Optuna: pip install 'unskew[tune]', or use --sampler grid.",
+        ),
+    ],
+)
+def test_optuna_is_asked_for_when_all_else_is_right(unskew, monkeypatch, over, said):
+    monkeypatch.setattr("unskew.tune.folder.importlib.util.find_spec", lambda name: None)
+    assert unskew("tune", "fedavg", "--over", over, *BRIEF).err == f"unskew: {said}\n"

@@ -53,7 +53,7 @@ def find(name: str) -> Card:
     if not name.endswith(".py") and ("/" in name or Path(name).exists()):
         what = f"{name} is no method" if Path(name).exists() else f"there is no file {name}"
         raise UserError(f"{what}: {ENDINGS}.")
-    if "." not in name:
+    if "." not in name or name.replace(".", "").isdigit():
         raise unknown("method", name, METHODS)
     own = card_of(_from_file(Path(name)) if name.endswith(".py") else _from_import(name), name)
     _check_hyperparameters(own)
