@@ -241,6 +241,21 @@ def test_a_best_value_at_the_edge_of_what_was_tried_is_named(unskew, tmp_path, r
     assert result["notes"] == [note] * edge
 
 
+@pytest.mark.parametrize("metric", ["macro-f1", "loss"])
+def test_scores_are_shown_as_everywhere_else(unskew, tmp_path, metric):
+    over = ["--over", "budget.lr=0.01|0.1", "--sampler", "grid", "--stop", f"metric={metric}"]
+    shown = unskew("tune", "fedavg", *over, *BRIEF, "--out", "out").out
+    (winner,) = json.loads((tmp_path / "out/tune.json").read_text())["winners"]
+    scores = [winner["score"], winner["default_score"]]
+    head, row = (line.split() for line in shown.splitlines()[2:4])
+    if metric == "loss":
+        assert head[:3] == ["method", "loss", "untuned"]
+        assert row[1:3] == [f"{score:.4f}" for score in scores]
+    else:
+        assert head[:4] == ["method", "macro-f1", "%", "untuned"]
+        assert row[1:3] == [f"{100 * score:.1f}" for score in scores]
+
+
 def test_methods_at_the_edge_of_the_same_setting_are_named_together(unskew):
     rates = ["--over", "budget.lr=1e-6|1e-5|0.05"]
     answer = unskew("tune", *rates, "fedavg", "uniform", "--sampler", "grid", *BRIEF, "--json")
