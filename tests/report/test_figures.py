@@ -669,6 +669,48 @@ def test_of_a_search_the_best_trial_at_each_value_is_drawn(make):
     assert len(only.containers) == 1
 
 
+@pytest.mark.parametrize(
+    ("rates", "scale"),
+    [
+        ((0.005, 0.02, 0.08), "log"),
+        ((0.001, 0.01, 0.1), "log"),
+        ((0.01, 0.02, 0.05), "log"),
+        ((0.1, 0.3, 0.5), "linear"),  # a factor of 5, in equal steps
+        ((0.01, 0.02, 0.04), "linear"),
+        ((0.0, 0.02, 0.08), "linear"),
+    ],
+)
+def test_values_that_differ_by_factors_are_on_a_logarithmic_axis(make, rates, scale):
+    (axes,) = figures.search(searched(rates=rates), make({"seed": 1}), over=["lr"]).axes
+    assert axes.get_xscale() == scale
+    assert [text.get_text() for text in axes.get_xticklabels()] == [f"{rate:g}" for rate in rates]
+
+
+def test_every_value_that_was_tried_has_its_name_if_two_lines_have_room(make):
+    rates = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+    runs = make({"seed": 1})
+    figure = figures.search(searched(rates=rates), runs, over=["lr"])
+    (axes,) = figure.axes
+    assert list(axes.get_xticks()) == list(rates)
+    assert [text.get_text().strip() for text in axes.get_xticklabels()] == [f"{rate:g}" for rate in rates]
+    assert_legible(figure)
+    crowded = [0.01 * 1.05**step for step in range(40)]
+    figure = figures.search(searched(rates=crowded), runs, over=["lr"])
+    assert 2 < len(figure.axes[0].get_xticks()) < 20
+    assert_legible(figure)
+
+
+def test_a_search_says_what_its_marks_mean(make):
+    runs = make({"seed": 1})
+    names = [text.get_text() for text in figures.search(searched(), runs).legends[0].get_texts()]
+    assert names == ["fedavg", "fedprox", "winner", "± std over seeds"]
+    told = searched()
+    told["all"] = [trial | {"by_seed": trial["by_seed"][:1]} for trial in told["all"]]
+    alone = figures.search(told, runs, methods=["fedavg"])
+    assert [text.get_text() for text in alone.legends[0].get_texts()] == ["winner"]
+    assert all(not bars.has_yerr for bars in alone.axes[0].containers)
+
+
 def test_of_loss_the_least_is_best_and_trials_without_a_score_are_left_out(make):
     runs = make({"seed": 1})
     told = searched(metric="loss", sampler="tpe")
