@@ -118,6 +118,8 @@ def explain(error: Any) -> UserError:
 def _hyperparameter(option: str) -> UserError | None:
     """Return the error for an option that is a hyperparameter of a method on the command line; None for any
     other option."""
+    if "unskew.experiment" not in sys.modules:  # the command takes no methods, and importing them takes long
+        return None
     from unskew.experiment import method_table
     from unskew.methods import METHODS
     from unskew.notation import write_method
