@@ -198,19 +198,20 @@ def test_bad_input_in_python_is_a_user_error_with_its_sentence(call: str, senten
 @pytest.mark.parametrize(
     ("column", "advice"),
     [
-        ("target", "choose one of age, diagnosis, sex."),  # it has letters of age in their order
+        ("target", "choose one of age, bp, diagnosis, sex."),  # it has letters of age in their order
         ("diagnsosis", "did you mean 'diagnosis'?"),
         ("diagonsis", "did you mean 'diagnosis'?"),
         ("Diagnose", "did you mean 'diagnosis'?"),
-        ("diag", "choose one of age, diagnosis, sex."),
+        ("diag", "choose one of age, bp, diagnosis, sex."),
+        ("BP", "did you mean 'bp'?"),
         ("ages", "did you mean 'age'?"),
-        ("ge", "choose one of age, diagnosis, sex."),
+        ("ge", "choose one of age, bp, diagnosis, sex."),
     ],
 )
 def test_a_name_is_suggested_only_if_it_was_probably_meant(
     unskew, tmp_path: Path, column: str, advice: str
 ) -> None:
-    write(tmp_path / "rows.csv", "age,sex,diagnosis\n60,1,yes\n50,0,no\n")
+    write(tmp_path / "rows.csv", "age,bp,sex,diagnosis\n60,120,1,yes\n50,130,0,no\n")
     answer = unskew("run", "--dataset", f"csv:rows.csv,label={column}")
     assert answer.err == f"unskew: unknown column of rows.csv '{column}': {advice}\n"
 

@@ -51,7 +51,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """
     typed, names = name.lower(), {each.lower(): each for each in known}
     errors = {each: typing_errors(typed, each) for each in names}
-    close = [each for each in names if len(typed) > 2 and errors[each] <= max(1, len(typed) // 4)]
+    allowed = 0 if len(typed) < 3 else max(1, len(typed) // 4)
+    close = [each for each in names if errors[each] <= allowed]
     if close:
         return names[max(close, key=lambda each: (-errors[each], each))]
     begun = sorted((each for each in names if each.startswith(typed)), key=len)
