@@ -944,6 +944,11 @@ def test_a_broken_file_of_counts_is_answered_in_one_sentence(unskew, name, text,
         ("counts.csv --by best", "unknown goal 'best': choose one of accuracy, vacant, worst."),
         ("--dataset digit", "unknown dataset 'digit': did you mean 'digits'?"),
         ("counts.csv --dataset digit", "unknown dataset 'digit': did you mean 'digits'?"),
+        (
+            "counts.csv --dataset digits",
+            "counts.csv has 2 classes and digits has 10: give a count for each of them, 0 where a client has "
+            "none, or leave the dataset out.",
+        ),
         ("counts.csv --model cnnn", "unknown model 'cnnn': did you mean 'cnn'?"),
     ],
 )
@@ -962,5 +967,7 @@ def test_python_is_told_the_same():
         package.advise([1, 2])
     with pytest.raises(UserError, match=r"cohort is 0\.5 but should be a whole number"):
         package.advise([[1, 2], [3, 4]], cohort=0.5)
+    with pytest.raises(UserError, match="counts has 2 classes and fashion_mnist has 10: give a count for"):
+        package.advise([[1, 2], [3, 4]], dataset="fashion-mnist")
     with pytest.raises(UserError, match="the cohort is 9 but should be 1 to 2"):
         package.advise([[1, 2], [3, 4]], cohort=9)

@@ -132,6 +132,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     write(root / "finished" / "experiment.toml", "seed = 1\n")
     write(root / "finished" / "summary.json", "{}\n")
+    write(root / "tuned" / "search.json", "{}\n")
+    write(root / "tuned" / "best" / "fedavg.toml", "seed = 1\n")
+    write(root / "tuned" / "fedavg" / "trial-000-seed1" / "experiment.toml", "seed = 1\n")
     write(root / "notes" / "today.txt", "buy milk\n")
     write(root / "today.txt", "buy milk\n")
     return root
@@ -190,6 +193,27 @@ def test_bad_input_in_python_is_a_user_error_with_its_sentence(call: str, senten
     with pytest.raises(UserError) as error:
         eval(call, names)
     assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("column", "advice"),
+    [
+        ("target", "choose one of age, bp, diagnosis, sex."),  # it has letters of age in their order
+        ("diagnsosis", "did you mean 'diagnosis'?"),
+        ("diagonsis", "did you mean 'diagnosis'?"),
+        ("Diagnose", "did you mean 'diagnosis'?"),
+        ("diag", "choose one of age, bp, diagnosis, sex."),
+        ("BP", "did you mean 'bp'?"),
+        ("ages", "did you mean 'age'?"),
+        ("ge", "choose one of age, bp, diagnosis, sex."),
+    ],
+)
+def test_a_name_is_suggested_only_if_it_was_probably_meant(
+    unskew, tmp_path: Path, column: str, advice: str
+) -> None:
+    write(tmp_path / "rows.csv", "age,bp,sex,diagnosis\n60,120,1,yes\n50,130,0,no\n")
+    answer = unskew("run", "--dataset", f"csv:rows.csv,label={column}")
+    assert answer.err == f"unskew: unknown column of rows.csv '{column}': {advice}\n"
 
 
 def test_clients_with_one_sample_one_class_or_nothing_are_normal(unskew) -> None:

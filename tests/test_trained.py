@@ -384,6 +384,28 @@ def test_a_folder_of_images_is_predicted_flat_or_nested(unskew, tmp_path: Path) 
     assert not Path("p.csv").exists()
 
 
+def test_bytes_of_another_range_than_in_training_are_noted(unskew, tmp_path: Path) -> None:
+    assert unskew("run", "--skew", "iid", "--clients", "2", *BRIEF, "--out", "run").code == 0
+    images = toolkit.load("digits").test.inputs[:20].numpy()
+    np.savez("raw.npz", x=images // 16)  # about 0..16, as scikit-learn has them
+    np.savez("whole.npz", x=images)
+    np.savez("one.npz", x=images[:1] // 16)
+    answer = unskew("predict", "run", "raw.npz", "--json")
+    note = (
+        "the images have bytes of at most 15, and those in training reached 191 or more: if yours have "
+        "another range than 0..255, give whole numbers 0..255 or floats in 0..1."
+    )
+    assert answer.err == f"note: {note}\n"
+    assert json.loads(answer.out)["notes"] == [note]
+    assert unskew("predict", "run", "whole.npz").err == ""
+    assert unskew("predict", "run", "one.npz").err == ""  # one image may be dark
+    dark = np.random.default_rng(0).integers(0, 17, (40, 1, 8, 8), np.uint8)
+    np.savez("dark.npz", x=dark, y=np.arange(40) % 2)
+    data = ["--dataset", "npz:dark.npz", "--skew", "iid", "--clients", "2"]
+    assert unskew("run", *data, *BRIEF, "--out", "dark").code == 0
+    assert unskew("predict", "dark", "dark.npz").err == ""
+
+
 NEWS = [
     (1 + at % 2, f"{('Striker', 'Shares')[at % 2]} {at}", ("goals match team", "market bank rate")[at % 2])
     for at in range(24)

@@ -253,6 +253,21 @@ def test_a_best_value_at_the_edge_of_what_was_tried_is_named(unskew, tmp_path, r
     assert result["notes"] == [note] * edge
 
 
+@pytest.mark.parametrize("metric", ["macro-f1", "loss"])
+def test_scores_are_shown_as_everywhere_else(unskew, tmp_path, metric):
+    over = ["--over", "budget.lr=0.01|0.1", "--sampler", "grid", "--stop", f"metric={metric}"]
+    shown = unskew("tune", "fedavg", *over, *BRIEF, "--out", "out").out
+    (winner,) = json.loads((tmp_path / "out/tune.json").read_text())["winners"]
+    scores = [winner["score"], winner["default_score"]]
+    head, row = (line.split() for line in shown.splitlines()[2:4])
+    if metric == "loss":
+        assert head[:3] == ["method", "loss", "untuned"]
+        assert row[1:3] == [f"{score:.4f}" for score in scores]
+    else:
+        assert head[:4] == ["method", "macro-f1", "%", "untuned"]
+        assert row[1:3] == [f"{100 * score:.1f}" for score in scores]
+
+
 def test_methods_at_the_edge_of_the_same_setting_are_named_together(unskew):
     rates = ["--over", "budget.lr=1e-6|1e-5|0.05"]
     answer = unskew("tune", *rates, "fedavg", "uniform", "--sampler", "grid", *BRIEF, "--json")
@@ -337,6 +352,18 @@ def test_ranges_that_make_no_sense(text, said):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["fedprx", "--over", "mu=0.1..1"], "unknown method 'fedprx': did you mean 'fedprox'?"),
+        (["fedprox", "fedprx", "--over", "mu=0.1..1"], "fedprox has nothing to search"),
+        (
+            ["fedavg", "--over", "budget.lr=0.1..1", "fedprx"],
+            "unknown method 'fedprx': did you mean 'fedprox'?",
+        ),
+        (
+            ["fedavg", "--over", "budget.lr=0.1", "0.2", "1e-3", "fedprox", "--over", "mu=1|2"],
+            "unknown method '0.2': several values of one --over are separated by bars, as in --over "
+            "'budget.lr=0.1|0.2|1e-3'.",
+        ),
+        (["0.2", "--over", "budget.lr=0.1|0.2"], "unknown method '0.2': choose one of"),
         (["fedprox"], "fedprox has nothing to search: write --over behind it"),
         (["fedprox", "--over", "mu=0.1..1", "--over", "mu=1|2"], "mu is searched twice"),
         (["fedprox", "--over", "mu=-1..1"], "mu"),
@@ -365,4 +392,20 @@ def test_mistakes_are_known_before_anything_is_written(unskew, tmp_path, words, 
 def test_what_stands_behind_two_dashes_is_a_method(unskew):
     answer = unskew("tune", "fedprox", "--over", "mu=1|2", "--", "--over")
     assert answer.code == 2
-    assert "--over has nothing to search" in answer.err
+    assert "unknown method '--over'" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        ("mu=0.1..1", "fedavg has no hyperparameters: search settings such as budget.lr for it."),
+        ("budget.lr", "--over is 'budget.lr' but should be such as mu=0.001..1:log or beta=1|2|3."),
+        (
+            "budget.lr=0.1..1",
+            "--sampler tpe needs Optuna: pip install 'unskew[tune]', or use --sampler grid.",
+        ),
+    ],
+)
+def test_optuna_is_asked_for_when_all_else_is_right(unskew, monkeypatch, over, said):
+    monkeypatch.setattr("unskew.tune.folder.importlib.util.find_spec", lambda name: None)
+    assert unskew("tune", "fedavg", "--over", over, *BRIEF).err == f"unskew: {said}\n"

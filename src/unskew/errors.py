@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 from collections.abc import Iterable
 
@@ -36,11 +35,44 @@ def whole_number(name: str, value: object, least: int | None = 0) -> int:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """Return the error for a name that is not among `known`. It suggests the most similar known name, or
-    lists all if none is similar."""
+    """Return the error for a name that is not among `known`. It suggests the known name that was probably
+    meant, or lists all if none is similar enough."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.6)
-    if near:
-        match = next(n for n in names if n.lower() == near[0])
+    if (match := nearest(name, names)) is not None:
         return UserError(f"unknown {kind} '{name}': did you mean '{match}'?")
     return UserError(f"unknown {kind} '{name}': choose one of {', '.join(names)}.")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a mistyped one probably means; None if none is similar enough.
+
+    One typing error is allowed for every four letters, and one in a name of three. A name may also be cut
+    short, or be longer than the known one, if half of it is there and no other known name fits as well.
+    """
+    typed, names = name.lower(), {each.lower(): each for each in known}
+    errors = {each: typing_errors(typed, each) for each in names}
+    allowed = 0 if len(typed) < 3 else max(1, len(typed) // 4)
+    close = [each for each in names if errors[each] <= allowed]
+    if close:
+        return names[max(close, key=lambda each: (-errors[each], each))]
+    begun = sorted((each for each in names if each.startswith(typed)), key=len)
+    if begun and not all(each.startswith(begun[0]) for each in begun):
+        return None
+    for each in [*begun, *sorted(filter(typed.startswith, names), key=len, reverse=True)]:
+        shorter, longer = sorted((len(each), len(typed)))
+        if shorter >= max(3, longer / 2):
+            return names[each]
+    return None
+
+
+def typing_errors(typed: str, meant: str) -> int:
+    """Count the letters that were left out, added, replaced or swapped with the next one."""
+    before, row = list[int](), list(range(len(meant) + 1))
+    for at, letter in enumerate(typed):
+        earlier, before, row = before, row, [at + 1]
+        for place, other in enumerate(meant):
+            least = min(before[place] + (letter != other), before[place + 1] + 1, row[place] + 1)
+            if at and place and letter == meant[place - 1] and typed[at - 1] == other:
+                least = min(least, earlier[place - 1] + 1)
+            row.append(least)
+    return row[-1]

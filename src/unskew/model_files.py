@@ -74,6 +74,11 @@ def read_model(run: Path) -> tuple[record.ModelFile, Tensors, Path]:
     """Read the description of a run's model and its weights, and return them with the path of the weights."""
     path = run if run.suffix == ".safetensors" else run / WEIGHTS
     try:
+        if path != run and run.is_file():
+            raise UserError(
+                f"{run} is a file and no run folder: give one that unskew run or compare has written, or the "
+                f"{WEIGHTS} in it."
+            )
         if run.is_dir() and not path.exists():
             raise _missing_weights(run)
         check_regular(path)

@@ -57,12 +57,20 @@ class Predictions:
         return file.getvalue()
 
 
+def _reached(model: TrainedModel) -> int:
+    """Return a byte that some pixel of the training images has reached. It follows from their standard
+    deviation, which is at most half of their range; -1 if that is not known."""
+    return max((int(2 * 255 * each) for each in model.model_file.std), default=-1)
+
+
 @torch.no_grad()
 def predict(model: TrainedModel, path: Path) -> Predictions:
     """Return a model's predictions on the samples of a file or folder."""
     reader = read_samples(model, path)
-    names, probabilities = list[str](), list[Tensor]()
+    names, probabilities, largest = list[str](), list[Tensor](), 0
     for part in reader.parts:
+        if model.core.is_image:
+            largest = max(largest, int(part.inputs.max()))
         # A file may be sorted by class, so samples are shuffled if each batch is normalised by itself.
         order = torch.arange(len(part.names))
         if model.core.by_batch:
@@ -78,6 +86,11 @@ def predict(model: TrainedModel, path: Path) -> Predictions:
         probabilities.append(found)
         names += part.names
     notes = reader.notes
+    if model.core.is_image and len(names) > 1 and largest <= min(255 / 4, _reached(model) / 2):
+        notes.append(
+            f"the images have bytes of at most {largest}, and those in training reached {_reached(model)} or "
+            "more: if yours have another range than 0..255, give whole numbers 0..255 or floats in 0..1."
+        )
     if model.core.by_batch:
         notes.append(
             "the model normalises each batch by its own statistics: a prediction depends on the others "

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from unskew.errors import UserError
+from unskew.errors import UserError, nearest
 
 
 class Spec(BaseModel):
@@ -38,8 +37,8 @@ def _sentence(spec: type[Spec], error: ValidationError) -> str:
         tables = [name for name, field in spec.model_fields.items() if path in _keys(field.annotation)]
         if len(tables) == 1:
             return f"{path} is not a setting: did you mean '{tables[0]}.{path}'?"
-        near = difflib.get_close_matches(path, list(spec.model_fields), n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"choose one of {', '.join(spec.model_fields)}."
+        near = nearest(path, spec.model_fields)
+        hint = f"did you mean '{near}'?" if near else f"choose one of {', '.join(spec.model_fields)}."
         return f"{path} is not a setting: {hint}"
     if first["type"] == "missing":
         return f"{path} is missing: give it a value."

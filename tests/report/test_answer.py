@@ -224,7 +224,7 @@ def test_how_many_seeds_would_settle_it():
     told = answer(by_method([*seeds("fedavg", 0.5, 0.5, 0.5), *seeds("fedvls", 0.45, 0.65, 0.68)]))
     one = told.others[0].differences["accuracy"]
     assert points(one) == "+9.3 (−21.7 to +40.4)"
-    assert verdict(one) == f"not significant with 3 seeds; with about {one.needed} it would be"
+    assert verdict(one) == f"not significant with 3 seeds; about {one.needed} would probably show it"
     assert one.needed > 3
 
 

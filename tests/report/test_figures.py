@@ -669,6 +669,48 @@ def test_of_a_search_the_best_trial_at_each_value_is_drawn(make):
     assert len(only.containers) == 1
 
 
+@pytest.mark.parametrize(
+    ("rates", "scale"),
+    [
+        ((0.005, 0.02, 0.08), "log"),
+        ((0.001, 0.01, 0.1), "log"),
+        ((0.01, 0.02, 0.05), "log"),
+        ((0.1, 0.3, 0.5), "linear"),  # a factor of 5, in equal steps
+        ((0.01, 0.02, 0.04), "linear"),
+        ((0.0, 0.02, 0.08), "linear"),
+    ],
+)
+def test_values_that_differ_by_factors_are_on_a_logarithmic_axis(make, rates, scale):
+    (axes,) = figures.search(searched(rates=rates), make({"seed": 1}), over=["lr"]).axes
+    assert axes.get_xscale() == scale
+    assert [text.get_text() for text in axes.get_xticklabels()] == [f"{rate:g}" for rate in rates]
+
+
+def test_every_value_that_was_tried_has_its_name_if_two_lines_have_room(make):
+    rates = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+    runs = make({"seed": 1})
+    figure = figures.search(searched(rates=rates), runs, over=["lr"])
+    (axes,) = figure.axes
+    assert list(axes.get_xticks()) == list(rates)
+    assert [text.get_text().strip() for text in axes.get_xticklabels()] == [f"{rate:g}" for rate in rates]
+    assert_legible(figure)
+    crowded = [0.01 * 1.05**step for step in range(40)]
+    figure = figures.search(searched(rates=crowded), runs, over=["lr"])
+    assert 2 < len(figure.axes[0].get_xticks()) < 20
+    assert_legible(figure)
+
+
+def test_a_search_says_what_its_marks_mean(make):
+    runs = make({"seed": 1})
+    names = [text.get_text() for text in figures.search(searched(), runs).legends[0].get_texts()]
+    assert names == ["fedavg", "fedprox", "winner", "± std over seeds"]
+    told = searched()
+    told["all"] = [trial | {"by_seed": trial["by_seed"][:1]} for trial in told["all"]]
+    alone = figures.search(told, runs, methods=["fedavg"])
+    assert [text.get_text() for text in alone.legends[0].get_texts()] == ["winner"]
+    assert all(not bars.has_yerr for bars in alone.axes[0].containers)
+
+
 def test_of_loss_the_least_is_best_and_trials_without_a_score_are_left_out(make):
     runs = make({"seed": 1})
     told = searched(metric="loss", sampler="tpe")
@@ -692,8 +734,10 @@ def test_a_search_says_what_it_cannot_draw(make):
         figures.search(searched(rates=[0.1], mus=[1.0]), runs, over=["lr"])
     with pytest.raises(UserError, match="unknown setting 'nu'"):
         figures.search(searched(), runs, over=["nu"])
-    with pytest.raises(UserError, match="unknown method 'fedpro': did you mean 'fedprox'"):
+    with pytest.raises(UserError, match="unknown method of the search 'fedpro': did you mean 'fedprox'"):
         figures.search(searched(), runs, methods=["fedpro"])
+    with pytest.raises(UserError, match=r"of the search 'fedvls': choose one of fedavg, fedprox\."):
+        figures.search(searched(), runs, methods=["fedvls"])
 
 
 def test_a_tally_is_drawn_against_the_samples_and_named_by_its_words(make):
@@ -909,20 +953,25 @@ def test_sensitivity_and_experts_of_real_runs(unskew, tmp_path):
     assert "samples that ask an expert" in (tmp_path / "pkd.svg").read_text()
 
 
-def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):
+def test_without_a_name_all_figures_are_listed(unskew):
     answer = unskew("figure")
     assert answer.code == 0
     names = [line.split()[0] for line in answer.out.splitlines()]
     assert set(names) == {*PLAIN, "forest", "tsne", "sensitivity", "search", "experts"}
-    wrong = unskew("figure", "curve", "x")
-    assert (wrong.code, wrong.out) == (2, answer.out)
-    assert wrong.err == "unskew: unknown figure 'curve': did you mean 'curves'?\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["curves"], "no run is given: write unskew figure curves RUN"),
+        (["serach", "run"], "unskew: unknown figure 'serach': did you mean 'search'?"),
+        (
+            ["run", "updates"],
+            "run is no figure, and the name of one comes first: write unskew figure updates",
+        ),
+        (["run"], "run is no figure: name one first, such as unskew figure curves run."),
+        (["search", "gone"], "there is no folder gone: check the path."),
+        (["curves", "gone", "--out", "there.png"], "there is no run folder gone: check the path."),
         (["curves", "gone"], "there is no run folder gone: check the path."),
         (["curves", "run", "--metric", "acuracy"], "unknown metric 'acuracy': did you mean 'accuracy'?"),
         (["curves", "run", "--client", "1"], "--client is for updates: leave it out for curves."),
@@ -930,6 +979,8 @@ def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):
         (["forest", "run"], "no two methods have tested seeds in common: give runs of at least two methods"),
         (["confusion", "run", "--metric", "loss"], "--metric is for curves and sensitivity: leave it out"),
         (["search", "run"], "run holds no search: give a folder that unskew tune has written."),
+        (["search", "tuned/fedavg"], "tuned/fedavg is only a part of the search in tuned: give that folder."),
+        (["search", "tuned/fedavg/one"], "tuned/fedavg/one is only a part of the search in tuned: give that"),
         (["search", "run", "run"], "2 folders are given: give that of one search."),
         (["curves", "run", "--width", "wide"], "unknown width 'wide': choose one of column, page."),
         (["curves", "run", "--out", "a.bmp"], "cannot draw to 'a.bmp': end its name in .png, .svg or .pdf."),
@@ -941,6 +992,8 @@ def test_without_a_name_or_with_a_wrong_one_all_figures_are_listed(unskew):
 )
 def test_bad_input_is_answered_in_one_sentence(unskew, write_run, tmp_path, arguments, says):
     write_run("run")
+    write_run("tuned/fedavg/one")
+    (tmp_path / "tuned" / "search.json").write_text("{}")
     (tmp_path / "there.png").write_text("")
     answer = unskew("figure", *arguments)
     assert answer.code == 2

@@ -156,6 +156,8 @@ def test_the_command_writes_one_file_and_keeps_what_is_there(unskew, write_run):
     again = unskew("report", *runs, "--out", "page.html")
     assert (again.code, again.err.count("\n")) == (2, 1)
     assert "is there already" in again.err
+    missing = unskew("report", "nowhere", "--out", "page.html")
+    assert "there is no run folder nowhere" in missing.err
     assert Path("page.html").read_text() == text
 
 

@@ -520,6 +520,7 @@ def test_the_command_prints_and_writes_all_formats(unskew, write_run, tmp_path):
         assert f"written: out/table.{ending}" in answer.out
         assert "fedprox:mu=0.5" in (tmp_path / "out" / f"table.{ending}").read_text()
     assert "is there already" in unskew("table", "runs", *outs).err
+    assert "there is no run folder gone" in unskew("table", "gone", *outs).err
     assert unskew("table", "runs", *outs, "--overwrite").code == 0
 
 

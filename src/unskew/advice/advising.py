@@ -58,6 +58,7 @@ def advise(
     else:
         counts, clients, samples = check_counts(_rows(federation), "the table of counts"), None, "samples"
         name, kinds, given = spelled(dataset or ""), {*SOURCES, *OWN}, {}
+        check_classes(counts, name, "the table of counts")
         shown, notes = {"data.name": name}, notes_on(counts)
     if all(named(part)[0] in kinds for part in joined(name)):
         given |= {"data.name": name}
@@ -66,6 +67,18 @@ def advise(
     return advise_on(
         counts, cohort=cohort, clients=clients, samples=samples, by=by, given=given, shown=shown, notes=notes
     )
+
+
+def check_classes(counts: np.typing.NDArray[np.int64], data: str, what: str) -> None:
+    """Refuse label counts for more or fewer classes than the dataset has, if that is known; `what` names
+    their source in errors."""
+    known = {name: source.classes for name, source in SOURCES.items()}
+    known |= {setting.data: setting.facts.classes for setting in evidence()}
+    if counts.shape[1] != known.get(data, counts.shape[1]):
+        raise UserError(
+            f"{what} has {counts.shape[1]} classes and {data} has {known[data]}: give a count for each of "
+            "them, 0 where a client has none, or leave the dataset out."
+        )
 
 
 def typed_skew(recipe: str) -> str | None:

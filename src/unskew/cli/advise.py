@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from unskew.advice.advising import advise_on, typed_skew
+from unskew.advice.advising import advise_on, check_classes, typed_skew
 from unskew.advice.counts import notes_on, read_counts
 from unskew.advice.evidence import evidence
 from unskew.advice.recommendation import Advice
@@ -89,6 +89,8 @@ def _of_counts(path: Path, spec: Experiment, given: dict[str, Any], by: str) -> 
         check_names(data=spec.data.name)
         given = given | {"data.name": spelled(spec.data.name)}
     found = read_counts(path)
+    if "data.name" in given:
+        check_classes(found, given["data.name"], str(path))
     cohort = _cohort(spec, len(found))
     return advise_on(found, given=given, cohort=cohort, by=by, notes=notes_on(found))
 

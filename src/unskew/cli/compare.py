@@ -130,6 +130,8 @@ def compare(
     clock = Clock(process_age())
     clock.mark("imports")
     refuse_unshared(set_, seeds)
+    for method in methods:
+        _refuse_folder(method)
     if experiment is not None and any(method.endswith(".toml") for method in methods):
         raise UserError("--experiment and experiment files in the place of methods are both given: keep one.")
     if trusted and not any(method.endswith(".toml") for method in methods):
@@ -187,6 +189,20 @@ def compare(
             "choose another with --out."
         )
     finish(folder, study, clock, loggers, json=json, quiet=quiet, table=table)
+
+
+def _refuse_folder(method: str) -> None:
+    """Refuse a folder in the place of a method, and say what can be done with what it holds."""
+    folder, quoted = Path(method), shlex.quote(method.rstrip("/"))
+    if method in METHODS or not folder.is_dir():
+        return
+    if any(folder.glob("best/*.toml")):
+        raise UserError(f"{method} is the folder of a search: compare its winners, {quoted}/best/*.toml.")
+    if any(folder.glob("experiment.toml")) or any(folder.glob("*/experiment.toml")):
+        raise UserError(
+            f"{method} holds runs, and compare trains new ones: see `unskew table {quoted}` or "
+            f"`unskew report {quoted}`."
+        )
 
 
 def _refuse_other_conditions(cells: Cells) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -17,6 +18,7 @@ from unskew.labelled_runs import draw_search, read_tested
 from unskew.model_features import draw_tsne
 from unskew.report import figures
 from unskew.report.measures import MEASURES
+from unskew.report.read import SavedRun, read_search
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +47,8 @@ class Wish:
 FigureOption = Literal[
     "metric", "client", "round", "over", "method", "classes", "data", "against", "reference", "sort"
 ]
-DrawFigure = Callable[[Sequence[Path], Wish], "Figure"]
+ReadFolders = Callable[[Sequence[Path]], Any]
+DrawFigure = Callable[[Any, Wish], "Figure"]
 
 
 @dataclass(frozen=True)
@@ -54,48 +57,44 @@ class FigureType:
     draw: DrawFigure
     options: tuple[FigureOption, ...] = ()
     """The options that it takes in addition to --width and --title."""
+    read: ReadFolders = read_tested
+    """Returns what is drawn, from the given folders."""
+
+
+Runs = Sequence[SavedRun]
 
 
 def _plain(draw: Callable[..., Figure]) -> DrawFigure:
-    return lambda paths, wish: draw(read_tested(paths), width=wish.width, title=wish.title)
+    return lambda runs, wish: draw(runs, width=wish.width, title=wish.title)
 
 
-def _curves(paths: Sequence[Path], wish: Wish) -> Figure:
-    return figures.curves(
-        read_tested(paths), metric=wish.metric or "accuracy", width=wish.width, title=wish.title
-    )
+def _curves(runs: Runs, wish: Wish) -> Figure:
+    return figures.curves(runs, metric=wish.metric or "accuracy", width=wish.width, title=wish.title)
 
 
-def _updates(paths: Sequence[Path], wish: Wish) -> Figure:
-    return figures.updates(
-        read_tested(paths), client=wish.client, round=wish.round, width=wish.width, title=wish.title
-    )
+def _updates(runs: Runs, wish: Wish) -> Figure:
+    return figures.updates(runs, client=wish.client, round=wish.round, width=wish.width, title=wish.title)
 
 
-def _sensitivity(paths: Sequence[Path], wish: Wish) -> Figure:
+def _sensitivity(runs: Runs, wish: Wish) -> Figure:
     return figures.sensitivity(
-        read_tested(paths),
-        over=wish.over,
-        metric=wish.metric or "accuracy",
-        width=wish.width,
-        title=wish.title,
+        runs, over=wish.over, metric=wish.metric or "accuracy", width=wish.width, title=wish.title
     )
 
 
-def _forest(paths: Sequence[Path], wish: Wish) -> Figure:
-    return figures.forest(read_tested(paths), reference=wish.reference, width=wish.width, title=wish.title)
+def _forest(runs: Runs, wish: Wish) -> Figure:
+    return figures.forest(runs, reference=wish.reference, width=wish.width, title=wish.title)
 
 
-def _heatmap(paths: Sequence[Path], wish: Wish) -> Figure:
-    return figures.heatmap(read_tested(paths), sort=wish.sort, width=wish.width, title=wish.title)
+def _heatmap(runs: Runs, wish: Wish) -> Figure:
+    return figures.heatmap(runs, sort=wish.sort, width=wish.width, title=wish.title)
 
 
-def _confusion(paths: Sequence[Path], wish: Wish) -> Figure:
-    return figures.confusion(read_tested(paths), against=wish.against, width=wish.width, title=wish.title)
+def _confusion(runs: Runs, wish: Wish) -> Figure:
+    return figures.confusion(runs, against=wish.against, width=wish.width, title=wish.title)
 
 
-def _experts(paths: Sequence[Path], wish: Wish) -> Figure:
-    runs = read_tested(paths)
+def _experts(runs: Runs, wish: Wish) -> Figure:
     kept = figures.counting(runs)
     silent = dict.fromkeys(run.label for run in runs if run not in kept)
     if silent:
@@ -103,16 +102,19 @@ def _experts(paths: Sequence[Path], wish: Wish) -> Figure:
     return figures.experts(kept, width=wish.width, title=wish.title)
 
 
-def _tsne(paths: Sequence[Path], wish: Wish) -> Figure:
-    return draw_tsne(
-        read_tested(paths), classes=wish.classes, data=wish.data, width=wish.width, title=wish.title
-    )
+def _tsne(runs: Runs, wish: Wish) -> Figure:
+    return draw_tsne(runs, classes=wish.classes, data=wish.data, width=wish.width, title=wish.title)
 
 
-def _search(paths: Sequence[Path], wish: Wish) -> Figure:
+def _read_search(paths: Sequence[Path]) -> Path:
     if len(paths) > 1:
         raise UserError(f"{len(paths)} folders are given: give that of one search.")
-    return draw_search(paths[0], over=wish.over, methods=wish.method, width=wish.width, title=wish.title)
+    read_search(paths[0])
+    return paths[0]
+
+
+def _search(folder: Path, wish: Wish) -> Figure:
+    return draw_search(folder, over=wish.over, methods=wish.method, width=wish.width, title=wish.title)
 
 
 FIGURES: dict[str, FigureType] = {
@@ -147,6 +149,7 @@ FIGURES: dict[str, FigureType] = {
         "the score of a search's trials on validation data against each searched setting",
         _search,
         ("over", "method"),
+        _read_search,
     ),
     "experts": FigureType(
         "what a method counts in every round, such as how often PKD's experts are asked",
@@ -241,8 +244,7 @@ def figure(
         _list()
         return
     if name not in FIGURES:
-        _list()
-        raise unknown("figure", name, FIGURES)
+        raise _no_figure(name, runs or [])
     kind, path = FIGURES[name], out or Path(f"{name}.png")
     given: dict[FigureOption, object] = {
         "metric": metric, "client": client, "round": round, "over": over, "method": method,
@@ -255,7 +257,6 @@ def figure(
     if width is not None and width not in WIDTHS:
         raise unknown("width", width, WIDTHS)
     figures.check_format(path)
-    options.check_output(path, overwrite)
     if not runs:
         raise UserError(f"no run is given: write unskew figure {name} RUN, with the folder of a run.")
     wish = Wish(
@@ -272,8 +273,25 @@ def figure(
         reference=reference,
         sort=bool(sort),
     )
-    figures.save(kind.draw(runs, wish), path)
+    found = kind.read(runs)
+    options.check_output(path, overwrite)
+    figures.save(kind.draw(found, wish), path)
     console().print(f"written: {path}", soft_wrap=True)
+
+
+def _no_figure(name: str, others: Sequence[Path]) -> UserError:
+    """Return the error for a name that is none of a figure; it may be a folder, and the name behind it."""
+    if not Path(name).exists():
+        return unknown("figure", name, FIGURES)
+    kinds = [str(each) for each in others if str(each) in FIGURES]
+    folders = [name, *(str(each) for each in others if str(each) not in FIGURES)]
+    kind = kinds[0] if kinds else "search" if Path(name, "search.json").exists() else "curves"
+    written = f"unskew figure {kind} {shlex.join(folders)}"
+    return UserError(
+        f"{name} is no figure, and the name of one comes first: write {written}."
+        if kinds
+        else f"{name} is no figure: name one first, such as {written}."
+    )
 
 
 def _number(flag: str, text: str | None) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from unskew.checkpoints import Period
 from unskew.engines import ENGINES, FLOWER, ON_FLOWER
 from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, assign, read, refuse_code
+from unskew.methods import METHODS
 from unskew.notation import named
 
 PATHS = {
@@ -75,6 +77,10 @@ def experiment_settings(
     Numbers in flags stay text until the experiment reads them, so that a flag, --set and a file get the same
     error messages. `trusted` are method files whose code the experiment file may name.
     """
+    if file and "method" in flags and not file.exists() and re.split("[:+]", str(file))[0] in METHODS:
+        raise UserError(
+            f"{file} is a method and no experiment file: write --method {shlex.quote(str(file))}."
+        )
     base = read(file) if file else {}
     if file and not base:
         raise UserError(f"the experiment file {file} is empty: write settings into it, or leave it out.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +11,13 @@ import typer
 
 from unskew.cli import options
 from unskew.cli.terminal import say
-from unskew.model_files import load_model
+from unskew.errors import UserError
+from unskew.model_files import WEIGHTS, load_model
 from unskew.predictions import predict as predictions_of
 from unskew.record import to_json
 from unskew.runs import write_whole
 
-STDOUT = Path("-")
+STDOUT, SUFFIX = Path("-"), Path(WEIGHTS).suffix
 
 
 def predict(
@@ -37,6 +39,11 @@ def predict(
     json: options.Json = False,
 ) -> None:
     """Predict the classes of the samples in a file or folder, with the probability of every class."""
+    if run.exists() and _is_run(data) and not _is_run(run):
+        raise UserError(
+            f"{run} is no run folder, and {data} is one: the run comes first, write unskew predict "
+            f"{shlex.join([str(data), str(run)])}."
+        )
     options.check_output(out, overwrite)
     trained = load_model(run, client=client, site=site, model=model)
     found = predictions_of(trained, data)
@@ -69,3 +76,7 @@ def predict(
         counts = ", ".join(f"{name} {n}" for name, n in found.counts.items() if n)
         say(f"{len(found.names)} samples: {counts}")
         say(f"written: {out}")
+
+
+def _is_run(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("experiment.toml", WEIGHTS)) or path.suffix == SUFFIX

@@ -26,6 +26,7 @@ def report(
     without a network."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"cannot write the page to '{out}': end its name in .html.")
+    found = labelled_runs.read(runs)
     options.check_output(out, overwrite)
-    write_page(labelled_runs.read(runs), out, coming(runs))
+    write_page(found, out, coming(runs))
     console().print(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)

@@ -85,11 +85,13 @@ def table(
     for path in out or []:
         if path.suffix.lower() not in WRITERS:
             raise UserError(f"cannot write a table to '{path}': end its name in .md, .csv or .tex.")
-        options.check_output(path, overwrite)
     goal = None if target is None else _fraction(target)
     chosen = [] if measures is None else options.listed(measures)
+    found = read_begun(runs)
+    for path in out or []:
+        options.check_output(path, overwrite)
     made = tabulate(
-        read_begun(runs),
+        found,
         metric=metric,
         target=goal,
         measures=chosen,

@@ -5,11 +5,12 @@ Typer's messages differ from version to version.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import gc
 import importlib
+import itertools
 import re
+import shlex
 import sys
 from typing import Any
 
@@ -17,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from unskew.cli.interrupt import leaving_at_once
-from unskew.errors import UserError, unknown
+from unskew.errors import UserError, nearest, unknown
 from unskew.garbage_collection import without_collection
 
 # Whether these are click's or Typer's own copies depends on the version of Typer.
@@ -91,12 +92,12 @@ def _command(name: str) -> Any:
 def explain(error: Any) -> UserError:
     """Turn a UsageError into one sentence that says what is wrong and what to do."""
     if isinstance(error, _exceptions.NoSuchOption):
+        if hyperparameter := _hyperparameter(error.option_name):
+            return hyperparameter
         parameters = error.ctx.command.get_params(error.ctx)
         known = sorted(name[2:] for each in parameters for name in each.opts if name.startswith("--"))
-        near = difflib.get_close_matches(
-            error.option_name.lstrip("-"), known, n=1
-        )  # dashes do not count as similarity
-        hint = f"did you mean '--{near[0]}'?" if near else f"choose one of --{', --'.join(known)}."
+        near = nearest(error.option_name.lstrip("-"), known)  # dashes do not count as similarity
+        hint = f"did you mean '--{near}'?" if near else f"choose one of --{', --'.join(known)}."
         return UserError(f"unknown option '{error.option_name}': {hint}")
     if isinstance(error, _exceptions.BadOptionUsage):
         name = error.option_name
@@ -112,3 +113,41 @@ def explain(error: Any) -> UserError:
     if extra := re.search(r"extra argument\S* \((.*)\)", error.message):
         return UserError(f"'{extra[1]}' is more than this command takes: {more}")
     return UserError(f"{error.message.rstrip('.')}: {more}")
+
+
+def _hyperparameter(option: str) -> UserError | None:
+    """Return the error for an option that is a hyperparameter of a method on the command line; None for any
+    other option."""
+    if "unskew.experiment" not in sys.modules:  # the command takes no methods, and importing them takes long
+        return None
+    from unskew.experiment import method_table
+    from unskew.methods import METHODS
+    from unskew.notation import write_method
+
+    key, words = option.lstrip("-").replace("-", "_"), sys.argv[1:]
+    for before, word in itertools.pairwise(["", *words]):
+        flag = "--method " * (before == "--method" or word.startswith("--method="))
+        try:
+            table = method_table(word.removeprefix("--method="))
+        except UserError:
+            continue
+        parts = table["name"].split("+")
+        owner = next((part for part in parts if part in METHODS and key in METHODS[part].options), None)
+        if owner is not None:
+            options = table if len(parts) == 1 else table[owner]
+            options[key] = _value_of(option, words)
+            text = shlex.quote(write_method(table))
+            return UserError(
+                f"unknown option '{option}': it is a hyperparameter of {owner}, so write {flag}{text}."
+            )
+    return None
+
+
+def _value_of(option: str, words: list[str]) -> str:
+    """Return the value that the words of a command line give an option; VALUE if they give it none."""
+    for word, after in itertools.pairwise([*words, "--"]):
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+        if word == option and not after.startswith("--"):
+            return after
+    return "VALUE"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from unskew.errors import UserError
+from unskew.methods import METHODS
 from unskew.notation import (
     items,
     named,
@@ -35,6 +36,13 @@ def assign(settings: dict[str, Any], assignments: Iterable[str]) -> dict[str, An
 def method_table(text: str) -> dict[str, Any]:
     """Read `NAME`, `NAME:option=value,option=value`, or several of these joined by +, as the [method] table
     of an experiment."""
+    if text.strip().endswith(","):
+        raise UserError(f"'{text}' ends with a comma: separate methods by spaces alone.")
+    if len(several := _methods_in(text)) > 1:
+        raise UserError(
+            f"'{text}' names several methods: separate them by spaces, as in unskew compare "
+            f"{' '.join(several)}."
+        )
     parts = [named(part) for part in re.split(r"\+(?!\d)", text)]
     if not all(name for name, _ in parts):
         raise UserError(f"--method is '{text}' but a name is missing: write one, or several joined by +.")
@@ -51,6 +59,18 @@ def method_table(text: str) -> dict[str, Any]:
     tables = {name: assign({}, [item.text for item in items(options)]) for name, options in parts}
     name = "+".join(name for name, _ in parts)
     return {"name": name, **(tables[name] if len(parts) == 1 else tables)}
+
+
+def _methods_in(text: str) -> list[str]:
+    """Split a text at the commas that separate methods, and not the hyperparameters of one."""
+    found: list[str] = []
+    for part in map(str.strip, text.split(",")):
+        name = re.split(r"[:+]", part)[0]
+        if not found or name in METHODS or found[-1] in METHODS:
+            found.append(part)
+        else:
+            found[-1] += f",{part}"
+    return found if re.split(r"[:+]", found[0])[0] in METHODS else [text]
 
 
 def put(settings: dict[str, Any], path: Sequence[str], value: object) -> None:

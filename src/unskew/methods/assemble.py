@@ -21,6 +21,8 @@ from unskew.program import Program
 from unskew.spec import is_but_should_be
 from unskew.user_code import run_file
 
+ENDINGS = "experiment files end in .toml, and files with a method of your own in .py"
+
 
 def assemble(
     parts: Mapping[str, Mapping[str, OptionValue]],
@@ -46,7 +48,12 @@ def find(name: str) -> Card:
     such as lab.mine.mine."""
     if name in METHODS:
         return METHODS[name]
-    if "." not in name:
+    if Path(name).is_dir():
+        raise UserError(f"{name} is a folder and no method: see `unskew methods`.")
+    if not name.endswith(".py") and ("/" in name or Path(name).exists()):
+        what = f"{name} is no method" if Path(name).exists() else f"there is no file {name}"
+        raise UserError(f"{what}: {ENDINGS}.")
+    if "." not in name or name.replace(".", "").isdigit():
         raise unknown("method", name, METHODS)
     own = card_of(_from_file(Path(name)) if name.endswith(".py") else _from_import(name), name)
     _check_hyperparameters(own)
@@ -117,6 +124,10 @@ def _from_import(name: str) -> MakeMethod:
     module_name, _, function = name.rpartition(".")
     try:
         make = getattr(importlib.import_module(module_name), function)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise UserError(f"method '{name}' cannot be imported: {error}.") from None
+        raise UserError(f"there is no file {name} and no module {error.name}: {ENDINGS}.") from None
     except Exception as error:  # whatever the module does when it is imported
         raise UserError(f"method '{name}' cannot be imported: {error}.") from None
     try:

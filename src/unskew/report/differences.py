@@ -45,7 +45,9 @@ def verdict(found: Difference | None) -> str:
     more = "more are not likely to change that"
     if found.needed is not None:
         more = (
-            f"with about {found.needed} it would be" if found.needed <= MANY else f"it would take over {MANY}"
+            f"about {found.needed} would probably show it"
+            if found.needed <= MANY
+            else f"it would probably take over {MANY}"
         )
     alone = found.interval[0] > 0 or found.interval[1] < 0
     corrected = " after correction" if alone else ""

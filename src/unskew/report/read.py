@@ -213,7 +213,12 @@ def _reference(path: Path) -> str | None:
 
 def read_search(path: Path) -> record.Tuned:
     """Read the tune.json of a folder of `unskew tune`."""
+    if not path.exists():
+        raise UserError(f"there is no folder {path}: check the path.")
     if not (path / "search.json").is_file():
+        for parent in (path.parent, path.parent.parent):
+            if (parent / "search.json").is_file():
+                raise UserError(f"{path} is only a part of the search in {parent}: give that folder.")
         raise UserError(f"{path} holds no search: give a folder that unskew tune has written.")
     if not (path / "tune.json").is_file():
         raise UserError(

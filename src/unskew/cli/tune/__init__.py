@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -140,6 +141,13 @@ def tune(
     texts: list[list[str]] = [[] for _ in range(len(methods) + 1)]
     for place, text in zip(places, over or [], strict=True):
         texts[place].append(text)
+    for place, method in enumerate(methods):
+        if _is_number(method) and texts[place]:
+            values = [texts[place][-1], *itertools.takewhile(_is_number, methods[place:])]
+            raise UserError(
+                f"unknown method '{method}': several values of one --over are separated by bars, as in "
+                f"--over '{'|'.join(values)}'."
+            )
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
     number = DEFAULT_TRIALS if trials is None else _number("--trials", trials)
@@ -165,6 +173,14 @@ def tune(
         experiment=base,
     )
     finish_search(out, search, clock, json=json, quiet=quiet)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(flag: str, text: str) -> int:

@@ -17,8 +17,9 @@ from unskew.cli.tune.winners import note_edited_methods, show_winners, tune_json
 from unskew.clock import Clock
 from unskew.data.federation import Federation
 from unskew.errors import Interrupted, UserError
-from unskew.experiment import Experiment, Prepared
+from unskew.experiment import Experiment, MethodSpec, Prepared
 from unskew.lock import locked
+from unskew.methods.assemble import find
 from unskew.record import to_json
 from unskew.runs import EMPTY, claim, free_folder, write_whole
 from unskew.sweep import how_to_resume
@@ -38,9 +39,9 @@ from unskew.tune.space import called, parse_over
 
 def finish_search(folder: Path | None, search: Search, clock: Clock, *, json: bool, quiet: bool) -> None:
     """Run the trials of a search that are not done in a folder, which may be new, and show the winners."""
-    needs_optuna(search)
     methods = _methods(search)
     planned = sum(trials_of(search, overs) for _, overs in methods.values())
+    needs_optuna(search)
     loaded = Loaded()
 
     def prepare(specs: Sequence[Experiment]) -> list[Prepared]:
@@ -128,6 +129,8 @@ def _methods(search: Search) -> Methods:
     """
     found, settings = {}, Experiment(**search.experiment)
     for each in search.methods:
+        for part in MethodSpec(**each.table).parts():
+            find(part)  # refuses an unknown method
         overs = [parse_over(text, each.table, settings) for text in each.over]
         if not overs:
             raise UserError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew import record
-from unskew.cli.terminal import Grid, console, say
+from unskew.cli.terminal import Grid, console, percent, say
 from unskew.experiment import MethodSpec, read
 from unskew.report.sentences import join
 from unskew.tune.folder import Methods, Winner
@@ -55,20 +55,21 @@ def show_winners(search: Search, won: list[Winner], done: dict[str, list[TrialLi
     screen = console()
     seeds = f"seed{'s' * (len(search.seeds) > 1)} {','.join(map(str, search.seeds))}"
     screen.print(f"the best trial of each method by {search.metric} on validation data, {seeds}\n")
-    rows = []
+    rows, score = [], _loss_text if search.metric == "loss" else percent
+    head = search.metric if search.metric == "loss" else f"{search.metric} %"
     for each in won:
         failed = sum(line.score is None for line in done[each.method])
         rows.append(
             [
                 each.method,
-                _score_text(each.trial.score),
-                "-" if each.default is None else _score_text(each.default.score),
+                score(each.trial.score),
+                "-" if each.default is None else score(each.default.score),
                 f"{each.trial.number + 1} of {len(done[each.method])}",
                 str(failed),
                 describe(each.trial.values),
             ]
         )
-    screen.print(Grid(["method", search.metric, "untuned", "trial", "failed", "values"], rows))
+    screen.print(Grid(["method", head, "untuned", "trial", "failed", "values"], rows))
     for note in _notes(won):
         screen.print(f"\nnote: {note}")
     if not won:
@@ -124,5 +125,5 @@ def _notes(won: list[Winner]) -> Iterator[str]:
             )
 
 
-def _score_text(score: float | None) -> str:
+def _loss_text(score: float | None) -> str:
     return "-" if score is None else f"{score:.4f}"

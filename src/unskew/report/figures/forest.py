@@ -13,7 +13,7 @@ from unskew.report.conditions import Condition, by_condition
 from unskew.report.differences import signed
 from unskew.report.figures.fitting import distinct, fit, text_width, wrap
 from unskew.report.figures.layout import add_legend, blank
-from unskew.report.figures.style import NORMAL, PAGE, PITCH, SMALL, TALLEST, printed
+from unskew.report.figures.style import GREY, NORMAL, PAGE, PITCH, SMALL, TALLEST, printed
 from unskew.report.figures.words import heading
 from unskew.report.looks import PlotStyle, looks
 from unskew.report.read import SavedRun
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 ROW = 0.24
 """The height in inches of a method's row, if there is room."""
-GREY = "#444444"
 
 
 @printed

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unskew.report.figures.style import GREY
 from unskew.report.looks import COLOURS, MARKERS, PlotStyle
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ def line_key(look: PlotStyle) -> Line2D:
     from matplotlib.lines import Line2D
 
     return Line2D([], [], **line_style(look), markersize=3.8, markerfacecolor="white")
+
+
+def mark_key(marker: str, *, filled: bool = False) -> Line2D:
+    """Return the sample of a mark that any method may have, for a legend: a filled one, or a bar."""
+    from matplotlib.lines import Line2D
+
+    size = 4.8 if filled else 8.0
+    return Line2D([], [], color=GREY, linestyle="none", marker=marker, markersize=size, markeredgewidth=0.9)
 
 
 def mark_places(points: int, index: int, lines: int, inches: float) -> dict[str, Any]:

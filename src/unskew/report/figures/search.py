@@ -13,7 +13,7 @@ from unskew.errors import UserError, unknown
 from unskew.record import TrialRecord, Tuned
 from unskew.report.figures.fitting import fit
 from unskew.report.figures.layout import add_legend, blank, columns_for, panels
-from unskew.report.figures.lines import line_key, line_style
+from unskew.report.figures.lines import line_key, line_style, mark_key
 from unskew.report.figures.settings_axis import SettingValue, add_ticks, find_setting, places_of
 from unskew.report.figures.style import COLUMN, PAGE, TALLEST, printed
 from unskew.report.figures.words import heading
@@ -48,7 +48,7 @@ def search(
     searched = list(dict.fromkeys(trial["method"] for trial in tuned["all"]))
     for name in methods:
         if name not in searched:
-            raise unknown("method", name, searched)
+            raise unknown("method of the search", name, searched)
     known = list(dict.fromkeys(key for trial in tuned["all"] for key in trial["values"]))
     keys = [find_setting(name, known) for name in over] or known
     found = {key: _best(tuned, key, methods or searched) for key in keys}
@@ -72,8 +72,13 @@ def search(
         )
         if place % columns == 0:
             axes.set_ylabel(f"{_metric(tuned)} on validation{' (%)' * (_scale(tuned) == 100)}")
-    if len(names) > 1 or not words:
-        add_legend(figure, [line_key(seen[name]) for name in names], names, spare)
+    legend = {name: line_key(seen[name]) for name in names if len(names) > 1 or not words}
+    if won:
+        legend["winner"] = mark_key("o", filled=True)
+    if any(len(trial["by_seed"]) > 1 for trial in tuned["all"]):
+        legend["± std over seeds"] = mark_key("|")
+    if legend:
+        add_legend(figure, list(legend.values()), list(legend), spare)
     return figure
 
 
@@ -126,7 +131,9 @@ def _panel(
         axes.errorbar(
             at,
             mean,
-            yerr=(mean - np.maximum(mean - std, low), np.minimum(mean + std, high) - mean),
+            yerr=(mean - np.maximum(mean - std, low), np.minimum(mean + std, high) - mean)
+            if std.any()
+            else None,
             capsize=2,
             elinewidth=0.7,
             markersize=3.8,

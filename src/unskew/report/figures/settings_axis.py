@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from unskew.errors import UserError, unknown
@@ -46,13 +47,13 @@ def places_of(key: str, values: Sequence[SettingValue]) -> tuple[str, dict[Setti
 
 
 def add_ticks(axes: Axes, places: Mapping[SettingValue, float], numeric: bool, inches: float) -> None:
-    """Place ticks at the values, as many as have room for their names."""
+    """Place ticks at the values: at all of them if their names have room in one line or in two, else at as
+    many as have room in one."""
     from matplotlib.ticker import NullLocator
 
     values = sorted(places.values())
     at = {place: place for place in values}
-    # On a logarithmic axis, values that differ by equal factors have equal distances.
-    if numeric and values[0] > 0 and values[-1] / values[0] >= 20:
+    if numeric and _is_logarithmic(values):
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         at = {place: math.log(place) for place in values}
@@ -61,9 +62,33 @@ def add_ticks(axes: Axes, places: Mapping[SettingValue, float], numeric: bool, i
         place: f"{place:g}" if numeric else fit(str(value), inches / len(places) - 0.06)
         for value, place in places.items()
     }
-    kept = values[:1]
+    kept = _with_room(values, at, names, inch)
+    below = [place for place in values if place not in kept]
+    if below and _with_room(below, at, names, inch) == below:
+        names |= {place: f"\n{names[place]}" for place in below}
+        kept = values
+    axes.set_xticks(kept, [names[place] for place in kept])
+
+
+def _is_logarithmic(values: Sequence[float]) -> bool:
+    """Say whether sorted values are shown on a logarithmic axis, where equal factors are equal distances.
+
+    They are if they span a factor of 20, or one of 5 if their median is nearer to the middle there.
+    """
+    low, middle, high = values[0], float(median(values)), values[-1]
+    if low <= 0 or high / low < 5:
+        return False
+    linear, log = (middle - low) / (high - low), math.log(middle / low) / math.log(high / low)
+    return high / low >= 20 or abs(log - 0.5) < abs(linear - 0.5)
+
+
+def _with_room(
+    values: Sequence[float], at: Mapping[float, float], names: Mapping[float, str], inch: float
+) -> list[float]:
+    """Return the values whose names have room in one line, from the first on."""
+    kept = [*values[:1]]
     for place in values[1:]:
         half = (text_width(names[place], SMALL) + text_width(names[kept[-1]], SMALL)) / 2
         if (at[place] - at[kept[-1]]) * inch >= half + 0.06:
             kept.append(place)
-    axes.set_xticks(kept, [names[place] for place in kept])
+    return kept

@@ -31,6 +31,8 @@ PITCH = 0.117
 BLACK, GREEN, BLUE, RED = "#000000", "#009E73", "#0072B2", "#D55E00"
 """Some of Okabe and Ito's colours (Color Universal Design, 2008), for everything but methods, which have the
 colours of `unskew.report.looks`."""
+GREY = "#444444"
+"""The colour of what belongs to no method."""
 
 RC: dict[str, object] = {
     "font.family": "DejaVu Sans",  # comes with Matplotlib, so it is the same everywhere
