@@ -658,7 +658,8 @@ def test_what_is_left_when_each_method_is_tuned_stands_beside_the_advice():
     assert found.sentence.startswith(advised().sentence)
     assert "each method tuned on validation data, fedlc:tau=0.1 on mlp-small has +0.3 (" in found.sentence
     assert "the round that validation chose: not significant" in found.sentence
-    assert "fedavg fedlmd fedlc" in found.search_command
+    assert found.sentence.endswith("With fedlmd on mlp-small it is +10.0 (+9.8 to +10.2): significant.")
+    assert "fedavg fedavg+ema:decay=auto fedlmd fedlc" in found.search_command
     there = found.to_json()["when_tuned"]
     assert there["setting"].endswith("each method tuned")
     assert there["fedavg"]["difference"] is None

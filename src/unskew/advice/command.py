@@ -39,6 +39,8 @@ FLAGS = {
 RATES = (0.05, 0.2, 0.5, 1, 2, 5)
 """The learning rates of a search, as multiples of the one that a method was measured with."""
 RATE = "budget.lr"
+STRONG_FEDAVG = "fedavg+ema:decay=auto"
+"""A FedAvg that needs no more of its clients than FedAvg and is mostly stronger."""
 
 
 def commands_to_try(
@@ -77,8 +79,8 @@ def commands_to_try(
     method = candidate.method.name
     at_one_rate = ["unskew", "compare", REFERENCE, method, *_options(wanted), *varied, "--seeds", "1-5"]
     strongest = choice.strongest_fedavg
-    servers = [strongest.candidate.method.name] if strongest else []
-    return shlex.join(at_one_rate), search_rates([REFERENCE, *servers, *more, method], everywhere)
+    server = strongest.candidate.method.name if strongest else STRONG_FEDAVG
+    return shlex.join(at_one_rate), search_rates([REFERENCE, server, *more, method], everywhere)
 
 
 def search_rates(methods: Iterable[str], settings: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from unskew import metrics, notebook
-from unskew.advice.command import PLACES, commands_to_try, search_rates
+from unskew.advice.command import PLACES, STRONG_FEDAVG, commands_to_try, search_rates
 from unskew.advice.evidence import GOALS, Setting, in_words
 from unskew.advice.facts import Contrast, SkewFacts
 from unskew.advice.verdict import Candidate, ChosenCandidate, StrongestFedAvg, Verdict
@@ -25,8 +25,6 @@ MOST = 3
 """The most settings shown after the nearest, and the most differences and methods that a sentence names."""
 NOTABLE = 0.3
 """A larger difference than this is shown."""
-WITHOUT_EVIDENCE = ("fedavg+ema:decay=auto", "steady")
-"""The methods to try next to FedAvg where no evidence speaks for another."""
 FACTS = (
     "classes", "clients", "cohort", "vacant", "effective", "lacked", "per_client", "largest", "tail",
 )  # fmt: skip
@@ -104,12 +102,12 @@ class Advice:
         """
         if self.tuned is None:
             return {}
-        verdict = self.tuned.verdict
-        wanted = {"fedavg": REFERENCE}
+        verdict, known = self.tuned.verdict, dict[str, ChosenCandidate]()
+        if verdict.reference.plain:
+            known["fedavg"] = ChosenCandidate(verdict, self.by, verdict.reference, backed=False)
         if self.recommended is not None:
-            wanted["method"] = self.recommended.candidate.method.family
-        found = {key: verdict.choose(self.by, family) for key, family in wanted.items()}
-        known = {key: choice for key, choice in found.items() if choice is not None}
+            mine = verdict.choose(self.by, self.recommended.candidate.method.family)
+            known |= {} if mine is None else {"method": mine}
         choice = verdict.choose(self.by)
         if choice is None or choice.candidate in [each.candidate for each in known.values()]:
             return known
@@ -153,12 +151,14 @@ class Advice:
         found = self.when_tuned.get("method")
         if found is None or found.difference is None:
             return ""
-        network = in_words(found.candidate.network.changed)
-        where = ", ".join(filter(None, (found.candidate.network.name, network)))
+        best = self.when_tuned.get("choice")
+        more = ""
+        if not found.backed and best is not None and best.backed and best.difference is not None:
+            more = f" With {_with_network(best.candidate)} it is {points(best.difference)}: significant."
         return (
-            f" With each method tuned on validation data, {found.candidate.method.name} on {where} has "
+            f" With each method tuned on validation data, {_with_network(found.candidate)} has "
             f"{points(found.difference)} points in the round that validation chose: "
-            f"{how_sure(found.difference)}."
+            f"{how_sure(found.difference)}.{more}"
         )
 
     def _none_near(self) -> str:
@@ -185,7 +185,7 @@ class Advice:
         if (known := self._commands[1]) is not None:
             return known
         wanted = {**PLACES, "skew.clients": self.facts.clients, **self.given}
-        return search_rates((REFERENCE, *WITHOUT_EVIDENCE), wanted)
+        return search_rates((REFERENCE, STRONG_FEDAVG, "steady"), wanted)
 
     @property
     def _commands(self) -> tuple[str, str] | tuple[None, None]:
@@ -264,6 +264,11 @@ class Advice:
     def _repr_html_(self) -> str:
         """Return the whole advice as HTML."""
         return notebook.panel(self.title, *(notebook.paragraph(line) for line in self.lines()[1:] if line))
+
+
+def _with_network(candidate: Candidate) -> str:
+    changed = in_words(candidate.network.changed)
+    return f"{candidate.method.name} on {', '.join(filter(None, (candidate.network.name, changed)))}"
 
 
 def _named(choice: ChosenCandidate) -> str:
