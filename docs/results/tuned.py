@@ -182,13 +182,15 @@ def rates(title: str, network: str) -> str:
             mine[values[RATE]] = max(mine.get(values[RATE], -math.inf), _score(by_seed))
     shown = sorted({rate for mine in best.values() for rate in mine})
     rows = [
-        [f"`{name}`", *(_bold(mine[rate], max(mine.values())) for rate in shown)]
+        [f"`{name}`", *(_bold(mine.get(rate), max(mine.values())) for rate in shown)]
         for name, mine in sorted(best.items(), key=lambda item: -max(item[1].values()))
     ]
     return table(["method", *(f"{rate:g}" for rate in shown)], rows)
 
 
-def _bold(value: float, highest: float) -> str:
+def _bold(value: float | None, highest: float) -> str:
+    if value is None:
+        return "-"
     return f"{'**' * (value == highest)}{100 * value:.1f}{'**' * (value == highest)}"
 
 
