@@ -26,7 +26,9 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"there is no experiment file {path}: check the path.") from None
     except IsADirectoryError:
-        raise UserError(f"{path} is a folder: name a file, such as {path / 'experiment.toml'}.") from None
+        files = (path / "experiment.toml", *sorted(path.glob("best/*.toml")), *sorted(path.glob("*.toml")))
+        found = next((f", such as {each}" for each in files if each.is_file()), " of an experiment")
+        raise UserError(f"{path} is a folder: name a file{found}.") from None
     except OSError as error:
         raise UserError(f"the experiment file {path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
