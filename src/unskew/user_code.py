@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -11,6 +12,15 @@ from pathlib import Path
 from types import ModuleType
 
 from unskew.errors import UserError, unknown
+
+
+def existing(text: str) -> Path | None:
+    """Return the path that a text is, if there is something; None also for a text that cannot be a path, such
+    as one that is too long."""
+    path = Path(text)
+    with contextlib.suppress(OSError, ValueError):
+        return path if path.exists() else None
+    return None
 
 
 def is_code(text: str) -> bool:

@@ -50,6 +50,7 @@ from unskew.report.table import tabulate
 from unskew.report.table_layout import CONDITION
 from unskew.runs import FINISHED, claim, differing_keys, free_folder, write_whole
 from unskew.sweep import SweepRun, at_once, how_to_resume, is_finished, resume_command, sweep
+from unskew.user_code import existing
 
 
 def compare(
@@ -193,8 +194,8 @@ def compare(
 
 def _refuse_folder(method: str) -> None:
     """Refuse a folder in the place of a method, and say what can be done with what it holds."""
-    folder, quoted = Path(method), shlex.quote(method.rstrip("/"))
-    if method in METHODS or not folder.is_dir():
+    folder, quoted = existing(method), shlex.quote(method.rstrip("/"))
+    if method in METHODS or folder is None or not folder.is_dir():
         return
     if any(folder.glob("best/*.toml")):
         raise UserError(f"{method} is the folder of a search: compare its winners, {quoted}/best/*.toml.")

@@ -19,7 +19,7 @@ from unskew.methods.card import Card, MakeMethod, OptionValue, card_of
 from unskew.notation import NO_HYPERPARAMETERS
 from unskew.program import Program
 from unskew.spec import is_but_should_be
-from unskew.user_code import run_file
+from unskew.user_code import existing, run_file
 
 ENDINGS = "experiment files end in .toml, and files with a method of your own in .py"
 
@@ -48,10 +48,11 @@ def find(name: str) -> Card:
     such as lab.mine.mine."""
     if name in METHODS:
         return METHODS[name]
-    if Path(name).is_dir():
+    path = existing(name)
+    if path and path.is_dir():
         raise UserError(f"{name} is a folder and no method: see `unskew methods`.")
-    if not name.endswith(".py") and ("/" in name or Path(name).exists()):
-        what = f"{name} is no method" if Path(name).exists() else f"there is no file {name}"
+    if not name.endswith(".py") and ("/" in name or path):
+        what = f"{name} is no method" if path else f"there is no file {name}"
         raise UserError(f"{what}: {ENDINGS}.")
     if "." not in name or name.replace(".", "").isdigit():
         raise unknown("method", name, METHODS)
