@@ -10,7 +10,6 @@ from unskew.advice.evidence import Setting
 from unskew.advice.verdict import ChosenCandidate
 from unskew.notation import named
 from unskew.report.standings import REFERENCE
-from unskew.trial import Budget
 
 PLACES = {"data.name": "DATA", "skew.recipe": "SKEW"}
 """Settings that may be unknown, each with the word that a command has in their place."""
@@ -39,6 +38,9 @@ FLAGS = {
 RATES = (0.05, 0.2, 0.5, 1, 2, 5)
 """The learning rates of a search, as multiples of the one that a method was measured with."""
 RATE = "budget.lr"
+USUAL_RATE = 0.02
+"""The learning rate to search around where none was measured: the median of those that were chosen for FedAvg
+in docs/results/tuned-study.md."""
 STRONG_FEDAVG = "fedavg+ema:decay=auto"
 """A FedAvg that needs no more of its clients than FedAvg and is mostly stronger."""
 
@@ -86,7 +88,7 @@ def commands_to_try(
 def search_rates(methods: Iterable[str], settings: Mapping[str, Any]) -> str:
     """Write the command that searches the learning rate of each method on validation data, around the one of
     the settings, and compares the winners."""
-    rate = float(settings.get(RATE, Budget().lr))
+    rate = float(settings.get(RATE, USUAL_RATE))
     rates = "|".join(f"{multiple * rate:g}" for multiple in RATES)
     search = ["unskew", "tune", "--over", f"{RATE}={rates}", *dict.fromkeys(methods), "--sampler", "grid"]
     search += _options({key: value for key, value in settings.items() if key != RATE})

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from unskew import metrics, notebook
-from unskew.advice.command import PLACES, STRONG_FEDAVG, commands_to_try, search_rates
+from unskew.advice.command import (
+    PLACES,
+    RATE,
+    STRONG_FEDAVG,
+    USUAL_RATE,
+    commands_to_try,
+    search_rates,
+)
 from unskew.advice.evidence import GOALS, Setting, in_words
 from unskew.advice.facts import Contrast, SkewFacts
 from unskew.advice.verdict import Candidate, ChosenCandidate, StrongestFedAvg, Verdict
@@ -184,7 +191,7 @@ class Advice:
         recommended, steady and a stronger FedAvg."""
         if (known := self._commands[1]) is not None:
             return known
-        wanted = {**PLACES, "skew.clients": self.facts.clients, **self.given}
+        wanted = {**PLACES, "skew.clients": self.facts.clients, RATE: USUAL_RATE, **self.given}
         return search_rates((REFERENCE, STRONG_FEDAVG, "steady"), wanted)
 
     @property
