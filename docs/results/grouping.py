@@ -179,7 +179,7 @@ def _setting(group: Sequence[tuple[Line, Line]]) -> Setting:
         networks.setdefault(text_of(resolved["model"]), []).append((line, resolved))
     return Setting(
         title=f"{settings['data.name']}, {settings['skew.recipe']}, {settings['skew.clients']} clients, "
-        f"{cohort}{partition}{', each method tuned' * tuned}",
+        f"{cohort}{partition}{evidence.TUNED_TITLE * tuned}",
         tuned=tuned,
         budget=_budget(conditions, settings),
         settings=settings,

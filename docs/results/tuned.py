@@ -30,9 +30,6 @@ from unskew.report.figures.search import search
 
 TRIALS = Path(__file__).with_name("validation")
 RATE = "budget.lr"
-TITLE = ", each method tuned"
-"""The end of the title of a setting where every method was tuned."""
-
 SHOWN = ("fedavg", "fedavg+fedavgm+ema", "fedacg", "fedvls", "steady")
 """The families of methods in the figures."""
 DRAWN = {
@@ -94,7 +91,9 @@ def _find(title: str, network: str, *, tuned: bool) -> tuple[Setting, NetworkRes
         (setting, each)
         for setting in evidence.evidence()
         for each in setting.networks
-        if setting.tuned is tuned and setting.title == title + TITLE * tuned and each.title == network
+        if setting.tuned is tuned
+        and setting.title == title + evidence.TUNED_TITLE * tuned
+        and each.title == network
     ]
     return found[0] if found else None
 
@@ -203,7 +202,7 @@ def against(name: str, others: str, *, last: bool = False) -> str:
     rows, every = {}, {}
     for setting in (each for each in evidence.evidence() if each.tuned):
         for network in setting.networks:
-            parts = (setting.title.removesuffix(TITLE), evidence.in_words(network.changed))
+            parts = (setting.title.removesuffix(evidence.TUNED_TITLE), evidence.in_words(network.changed))
             title = ", ".join(filter(None, parts))
             found = last_rounds()[_key_of(setting, network)] if last else _accuracies(network)
             every |= {(title, family): found.get(family, {}) for family in (name, *others.split(", "))}

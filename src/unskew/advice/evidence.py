@@ -17,6 +17,8 @@ from unskew.record import Format, to_json
 
 GOALS = ("accuracy", "worst", "vacant")
 """The measures by which methods are compared and may be chosen, as in `unskew.report.standings`."""
+TUNED_TITLE = ", each method tuned"
+"""The end of the title of a setting where every method was tuned."""
 
 
 @dataclass(frozen=True, kw_only=True)

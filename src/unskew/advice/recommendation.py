@@ -16,7 +16,7 @@ from unskew.advice.command import (
     commands_to_try,
     search_rates,
 )
-from unskew.advice.evidence import GOALS, Setting, in_words
+from unskew.advice.evidence import GOALS, TUNED_TITLE, Setting, in_words
 from unskew.advice.facts import Contrast, SkewFacts
 from unskew.advice.verdict import Candidate, ChosenCandidate, StrongestFedAvg, Verdict
 from unskew.record import Json
@@ -158,12 +158,15 @@ class Advice:
         found = self.when_tuned.get("method")
         if found is None or found.difference is None:
             return ""
+        assert self.tuned is not None
+        title = self.tuned.setting.title.removesuffix(TUNED_TITLE)
+        elsewhere = "" if title == self.near[0].setting.title else f" of {title}"
         best = self.when_tuned.get("choice")
         more = ""
         if not found.backed and best is not None and best.backed and best.difference is not None:
             more = f" With {_with_network(best.candidate)} it is {points(best.difference)}: significant."
         return (
-            f" With each method tuned on validation data, {_with_network(found.candidate)} has "
+            f" With each method tuned on validation data{elsewhere}, {_with_network(found.candidate)} has "
             f"{points(found.difference)} points in the round that validation chose: "
             f"{how_sure(found.difference)}.{more}"
         )
