@@ -44,8 +44,9 @@ line per run."""
 DEFINITIONS = """## What the numbers are
 
 - **A number** is the mean of a run's last ten tested rounds, in % of the test set, given as mean ± standard
-  deviation over seeds. Runs of fewer than a hundred rounds use the last tenth. Under label skew a model may
-  swing by ten points from round to round, and this mean is what to expect of the last one.
+  deviation over seeds. Runs of fewer than a hundred rounds use the last tenth (`compare` and `table` show the
+  mean of the last ten, however few rounds there are). Under label skew a model may swing by ten points from
+  round to round, and this mean is what to expect of the last one.
   Where validation chose the model, or CCVR changed it at the end, the number is of that model. Of PKD,
   FedConcat and MOON with a projection, runs made up to 2026-11-18 have the last round alone.
 - **A difference** is taken seed by seed, over the seeds that both methods have, with its 95 % interval. A
