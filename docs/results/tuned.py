@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from grouping import Line, family, is_tuned, raw_lines
+from steady import DATA
 from tables import differences, star, table
 
 from unskew import metrics
@@ -218,15 +219,14 @@ def draw() -> None:
     """Draw the scores of some methods by learning rate, as `unskew figure search` does."""
     for name, setting in DRAWN.items():
         (key,) = (key for key in searches() if key[:4] == setting and key[-1] == "none")
-        by_name = {_family(method): line for method, line in searches()[key].items()}
-        trials = {family: _trials(family, by_name[family]) for family in SHOWN}
+        trials = [_trials(family, _searched(key, family)) for family in SHOWN]
         tuned: Tuned = {
             "metric": "accuracy",
             "sampler": "grid",
-            "all": [each for found in trials.values() for each in found],
-            "winners": [max(found, key=lambda trial: trial["score"] or 0.0) for found in trials.values()],
+            "all": [each for found in trials for each in found],
+            "winners": [max(found, key=lambda trial: trial["score"] or 0.0) for found in trials],
         }
-        title = f"{setting[0].replace('fashion_mnist', 'Fashion-MNIST')}, {setting[1]}"
+        title = f"{DATA[setting[0]]}, {setting[1]}"
         search(tuned, (), over=[RATE], title=title).savefig(Path(__file__).with_name(name), dpi=200)
 
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from unskew.errors import UserError
 from unskew.experiment import Experiment, MethodSpec, brief_skew
 from unskew.methods import METHODS
 from unskew.notation import short_data, short_paths, short_texts, write_method, write_parts
-from unskew.report import figures
+from unskew.record import Tuned
 from unskew.report.grouping import conditions_of, tell_apart
 from unskew.report.read import SavedRun, read_runs, read_search
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def read(paths: Iterable[Path]) -> list[SavedRun]:
@@ -39,17 +35,9 @@ def read_tested(paths: Iterable[Path]) -> list[SavedRun]:
     return list(filter(_begun, read_begun(paths)))
 
 
-def draw_search(
-    folder: Path,
-    *,
-    over: Sequence[str] = (),
-    methods: Sequence[str] = (),
-    width: float | None = None,
-    title: str | None = None,
-) -> Figure:
-    """Draw the scores of the trials of the search in this folder."""
-    tuned = read_search(folder)
-    return figures.search(tuned, read([folder]), over=over, methods=methods, width=width, title=title)
+def read_searched(folder: Path) -> tuple[Tuned, list[SavedRun]]:
+    """Read the trials of a search, and the runs of its winners, for its figure."""
+    return read_search(folder), read([folder])
 
 
 def _begun(run: SavedRun) -> bool:

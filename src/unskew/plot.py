@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unskew.data import Federation
 from unskew.errors import unknown
-from unskew.labelled_runs import draw_search
+from unskew.labelled_runs import read_searched
 from unskew.model_features import draw_tsne
 from unskew.report import figures
 from unskew.report.read import SavedRun
@@ -154,7 +154,8 @@ def search(
 
     `over` chooses settings, such as budget.lr, and `methods` chooses methods as they were searched.
     """
-    return _shown(draw_search(Path(folder), over=over, methods=methods, width=_inches(width), title=title))
+    found = read_searched(Path(folder))
+    return _shown(figures.search(*found, over=over, methods=methods, width=_inches(width), title=title))
 
 
 def experts(runs: RunSources, *, width: Width = None, title: str | None = None) -> Figure:

@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from unskew import metrics, notebook
-from unskew.advice.command import (
-    PLACES,
-    RATE,
-    STRONG_FEDAVG,
-    USUAL_RATE,
-    commands_to_try,
-    search_rates,
-)
-from unskew.advice.evidence import GOALS, TUNED_TITLE, Setting, in_words
+from unskew.advice.command import PLACES, STRONG_FEDAVG, commands_to_try, search_rates
+from unskew.advice.evidence import GOALS, TUNED_TITLE, Setting
 from unskew.advice.facts import Contrast, SkewFacts
 from unskew.advice.verdict import Candidate, ChosenCandidate, StrongestFedAvg, Verdict
 from unskew.record import Json
@@ -86,7 +80,7 @@ class Advice:
     """Known settings of the experiment, by their paths, which the command takes over."""
     notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def choices(self) -> dict[str, ChosenCandidate]:
         """The choice by each measure in the nearest setting; empty if no setting is near."""
         if not self.near:
@@ -100,7 +94,7 @@ class Advice:
         choice = self.choices.get(self.by)
         return choice if choice is not None and choice.backed else None
 
-    @property
+    @cached_property
     def when_tuned(self) -> dict[str, ChosenCandidate]:
         """FedAvg, the recommended method and the choice by the measure, where each method was tuned.
 
@@ -164,9 +158,9 @@ class Advice:
         best = self.when_tuned.get("choice")
         more = ""
         if not found.backed and best is not None and best.backed and best.difference is not None:
-            more = f" With {_with_network(best.candidate)} it is {points(best.difference)}: significant."
+            more = f" With {_on_network(best.candidate)} it is {points(best.difference)}: significant."
         return (
-            f" With each method tuned on validation data{elsewhere}, {_with_network(found.candidate)} has "
+            f" With each method tuned on validation data{elsewhere}, {_on_network(found.candidate)} has "
             f"{points(found.difference)} points in the round that validation chose: "
             f"{how_sure(found.difference)}.{more}"
         )
@@ -192,15 +186,13 @@ class Advice:
     def search_command(self) -> str:
         """The command that tries it with a learning rate chosen for each method, or where no method is
         recommended, steady and a stronger FedAvg."""
-        if (known := self._commands[1]) is not None:
-            return known
-        wanted = {**PLACES, "skew.clients": self.facts.clients, RATE: USUAL_RATE, **self.given}
-        return search_rates((REFERENCE, STRONG_FEDAVG, "steady"), wanted)
+        return self._commands[1]
 
-    @property
-    def _commands(self) -> tuple[str, str] | tuple[None, None]:
+    @cached_property
+    def _commands(self) -> tuple[str | None, str]:
         if self.recommended is None:
-            return None, None
+            wanted = {**PLACES, "skew.clients": self.facts.clients, **self.given}
+            return None, search_rates((REFERENCE, STRONG_FEDAVG, "steady"), wanted)
         return commands_to_try(
             self.recommended,
             self.near[0].setting,
@@ -276,9 +268,8 @@ class Advice:
         return notebook.panel(self.title, *(notebook.paragraph(line) for line in self.lines()[1:] if line))
 
 
-def _with_network(candidate: Candidate) -> str:
-    changed = in_words(candidate.network.changed)
-    return f"{candidate.method.name} on {', '.join(filter(None, (candidate.network.name, changed)))}"
+def _on_network(candidate: Candidate) -> str:
+    return f"{candidate.method.name} on {candidate.network.title}"
 
 
 def _named(choice: ChosenCandidate) -> str:

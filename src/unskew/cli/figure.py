@@ -14,11 +14,12 @@ from rich.table import Table
 from unskew.cli import options
 from unskew.cli.terminal import console
 from unskew.errors import UserError, unknown
-from unskew.labelled_runs import draw_search, read_tested
+from unskew.labelled_runs import read_searched, read_tested
 from unskew.model_features import draw_tsne
+from unskew.record import Tuned
 from unskew.report import figures
 from unskew.report.measures import MEASURES
-from unskew.report.read import SavedRun, read_search
+from unskew.report.read import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,6 +63,7 @@ class FigureType:
 
 
 Runs = Sequence[SavedRun]
+SearchedTrials = tuple[Tuned, Sequence[SavedRun]]
 
 
 def _plain(draw: Callable[..., Figure]) -> DrawFigure:
@@ -106,15 +108,14 @@ def _tsne(runs: Runs, wish: Wish) -> Figure:
     return draw_tsne(runs, classes=wish.classes, data=wish.data, width=wish.width, title=wish.title)
 
 
-def _read_search(paths: Sequence[Path]) -> Path:
+def _read_search(paths: Sequence[Path]) -> SearchedTrials:
     if len(paths) > 1:
         raise UserError(f"{len(paths)} folders are given: give that of one search.")
-    read_search(paths[0])
-    return paths[0]
+    return read_searched(paths[0])
 
 
-def _search(folder: Path, wish: Wish) -> Figure:
-    return draw_search(folder, over=wish.over, methods=wish.method, width=wish.width, title=wish.title)
+def _search(found: SearchedTrials, wish: Wish) -> Figure:
+    return figures.search(*found, over=wish.over, methods=wish.method, width=wish.width, title=wish.title)
 
 
 FIGURES: dict[str, FigureType] = {

@@ -194,7 +194,8 @@ def _classes_that_change(one: Standing) -> str:
         f"{group} classes {'gain' if changes[group] > 0 else 'lose'} {100 * abs(changes[group]):.1f}"
         for group in sorted(changes, key=lambda group: -changes[group])
     ]
-    words[:1] = [f"clients' {first}" for first in words[:1]]
+    if words:
+        words[0] = f"clients' {words[0]}"
     if worst is not None:
         words.append(f"the worst class {'gains' if worst > 0 else 'loses'} {100 * abs(worst):.1f}")
     if not words:
