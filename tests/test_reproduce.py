@@ -231,7 +231,7 @@ def test_the_default_reading_is_the_first_that_a_table_lists(unskew, tmp_path) -
 
 
 def test_a_smaller_version_is_run_once_and_says_that_it_is_one(unskew, tmp_path, no_workers) -> None:
-    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fed[al]* femnist/fedavg", *SMALL]
+    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fed[al]*", "--cell", "femnist/fedavg", *SMALL]
     first = unskew(*ask, "--seeds", "1-2", "--reading", "both")
     assert first.code == 0, first.err
     assert "6 runs to do; how long they take is not known" in first.err
@@ -349,6 +349,10 @@ def test_a_file_names_all_readings_that_it_is(unskew, tmp_path) -> None:
         ((), "no table is named"),
         (("fedlmd:table6",), "cannot be run: it lists hyperparameters"),
         (("fedlmd:table3", "--cell", "cifar11/*"), "no cell of fedlmd:table3 matches 'cifar11/*'"),
+        (
+            ("fedlmd:table3", "--cell", "cifar10/*", "--cell", "cifar11/*"),
+            "no cell of fedlmd:table3 matches 'cifar11/*'",
+        ),
         (
             ("fedlc:table4", "--cell", "synthetic:0,0/fedavg,femnist/fedavg"),
             "where * stands for anything, or several separated by spaces.",

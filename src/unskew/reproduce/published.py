@@ -116,15 +116,15 @@ class Paper:
 
 def cells(table: PublishedTable, pattern: str = "*") -> list[Cell]:
     """Return the cells of a table whose ids match a pattern such as cifar10/dirichlet:0.05/*, or one of
-    several patterns separated by spaces."""
-    wanted = pattern.split()
-    found = [cell for cell in table.cells if any(fnmatch.fnmatchcase(cell.id, each) for each in wanted)]
-    if not found and table.cells:
-        raise UserError(
-            f"no cell of {table.id} matches '{pattern}': write a pattern for names such as "
-            f"'{table.cells[0].id}', where * stands for anything, or several separated by spaces."
-        )
-    return found
+    several patterns separated by spaces. Every pattern has to match a cell."""
+    wanted = pattern.split() or [pattern]
+    for each in wanted:
+        if table.cells and not any(fnmatch.fnmatchcase(cell.id, each) for cell in table.cells):
+            raise UserError(
+                f"no cell of {table.id} matches '{each}': write a pattern for names such as "
+                f"'{table.cells[0].id}', where * stands for anything, or several separated by spaces."
+            )
+    return [cell for cell in table.cells if any(fnmatch.fnmatchcase(cell.id, each) for each in wanted)]
 
 
 def settings(cell: Cell, reading: Reading | None = None) -> ExperimentSettings:

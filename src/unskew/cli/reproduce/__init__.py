@@ -38,11 +38,12 @@ def reproduce(
         ),
     ] = False,
     cell: Annotated[
-        str | None,
+        list[str] | None,
         options.option(
             "--cell",
             "PATTERN",
-            "Cells to run, such as 'cifar10/dirichlet:0.05/*'; several patterns are separated by spaces.",
+            "Cells to run, such as 'cifar10/dirichlet:0.05/*'; may be repeated, or have several patterns "
+            "separated by spaces.",
             "all",
         ),
     ] = None,
@@ -127,7 +128,7 @@ def reproduce(
     if found.not_runnable:
         raise UserError(f"{found.id} cannot be run: {found.not_runnable}.")
     readings = choose_readings(found, reading)
-    wanted = [(each, read) for each in cells(found, "*" if cell is None else cell) for read in readings]
+    wanted = [(each, read) for each in cells(found, " ".join(cell or ["*"])) for read in readings]
     check_fewer_rounds(wanted, version)
     if write is not None:
         write_experiments(write, wanted, numbers, version, flags, json=json, quiet=quiet)
