@@ -231,7 +231,8 @@ def test_the_default_reading_is_the_first_that_a_table_lists(unskew, tmp_path) -
 
 
 def test_a_smaller_version_is_run_once_and_says_that_it_is_one(unskew, tmp_path, no_workers) -> None:
-    ask = ["reproduce", "fedlc:table4", "--cell", "synthetic:0,0/fed[al]*", "--cell", "femnist/fedavg", *SMALL]
+    cells = ("--cell", "synthetic:0,0/fed[al]*", "--cell", "femnist/fedavg")
+    ask = ["reproduce", "fedlc:table4", *cells, *SMALL]
     first = unskew(*ask, "--seeds", "1-2", "--reading", "both")
     assert first.code == 0, first.err
     assert "6 runs to do; how long they take is not known" in first.err

@@ -36,6 +36,7 @@ SHOWN = ("fedavg", "fedavg+fedavgm+ema", "fedacg", "fedvls", "steady")
 DRAWN = {
     "tuned-rates.png": ("digits", "dirichlet:0.05", 10, 3),
     "tuned-rates-fashion-mnist.png": ("fashion_mnist", "dirichlet:0.1", 100, 10),
+    "tuned-rates-cifar10.png": ("cifar10", "dirichlet:0.05", 100, 10),
 }
 """The figures, each with its data, skew, clients and cohort."""
 
