@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 
-from unskew import Trial, UserError
+from unskew import Trial, UserError, compare
 from unskew.runs import RunFolder
 from unskew.tune.search import Search, Searched, TrialLine, best, choose
 from unskew.tune.space import parse_over
@@ -227,6 +227,8 @@ def test_what_was_chosen_for_each_method_is_said_with_the_comparison(unskew, tmp
     note = "budget.lr was chosen for each method: 0.5 for fedavg, 0.1 for fedprox."
     for text in (answer.out, unskew("table", "out").out):
         assert note in " ".join(text.split())
+    assert note in compare(tmp_path / "out").answers[0].notes
+    assert note in json.loads((tmp_path / "out/compare.json").read_text())["answer"]["notes"]
     assert "mlp-small, norm group, " in answer.out
 
 

@@ -44,7 +44,6 @@ from unskew.lock import locked
 from unskew.methods import METHODS
 from unskew.notation import flatten
 from unskew.record import FailedRun, Failure, SweepTime, is_tunable, to_json
-from unskew.report.conditions import notes_on_tuned
 from unskew.report.read import SavedRun
 from unskew.report.table import tabulate
 from unskew.report.table_layout import CONDITION
@@ -318,7 +317,7 @@ def _show(compared: ConditionResult) -> None:
         screen.print(grid)
     screen.print(f"\n{answer.sentence}")
     failed = (note for _, runs in rows for run in runs for note in summary_of(run).notes)
-    for note in dict.fromkeys((*answer.notes, *notes_on_tuned(compared.runs), *failed)):
+    for note in dict.fromkeys((*answer.notes, *failed)):
         screen.print(f"note: {note}")
 
 

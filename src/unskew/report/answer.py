@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from unskew.report.conditions import notes_on_tuned
 from unskew.report.differences import points, verdict
 from unskew.report.read import SavedRun
 from unskew.report.sentences import (
@@ -58,18 +59,19 @@ def answer(methods: RunsByMethod, *, reference: str | None = None) -> Answer:
         f" (seed {runs[0].seed})" if any(_partition_of(run) != _partition_of(runs[0]) for run in runs) else ""
     )
     skew = f"{skew[:1].upper()}{skew[1:]}{seed}."
+    tuned = tuple(notes_on_tuned(methods))
     tested = comparable_runs(methods)
     if not tested:
-        return Answer(sentence=f"{where}, no round has been tested yet.", skew=skew)
+        return Answer(sentence=f"{where}, no round has been tested yet.", skew=skew, notes=tuned)
     compared, shared = on_same_seeds(tested, reference)
     if not shared:
         sentence = f"{where}, the methods have no seed in common, so they are not compared."
-        return Answer(sentence=sentence, skew=skew)
+        return Answer(sentence=sentence, skew=skew, notes=tuned)
     notes = about_left_out(methods, compared, len(shared))
     when = moment([run for seeds in compared.values() for run in seeds])
     if when is None:
         sentence = f"{where}, no round has been tested in all runs yet."
-        return Answer(sentence=sentence, skew=skew, notes=tuple(notes))
+        return Answer(sentence=sentence, skew=skew, notes=(*notes, *tuned))
     if when.round is not None:
         where = f"{where}, after {when.round} round{'s' * (when.round > 1)}"
         notes.append(
@@ -89,7 +91,7 @@ def answer(methods: RunsByMethod, *, reference: str | None = None) -> Answer:
     return Answer(
         sentence=unbroken(f"{where}, {text}."),
         skew=skew,
-        notes=tuple(unbroken(note) for note in (*about, *notes)),
+        notes=(*map(unbroken, (*about, *notes)), *tuned),
         **vars(found),
     )
 

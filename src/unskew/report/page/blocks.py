@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from unskew.notation import span
 from unskew.record import Json
 from unskew.report.answer import Answer, answer
-from unskew.report.conditions import Condition, notes_on_tuned
+from unskew.report.conditions import Condition
 from unskew.report.differences import points, verdict
 from unskew.report.grouping import by_method
 from unskew.report.page.runs import number, over_seeds, seconds
@@ -54,7 +54,7 @@ def block_data(condition: Condition, methods: Sequence[int]) -> dict[str, Json]:
         "short": f"{condition.letter}: {condition.short}" if condition.letter else "",
         "sentence": found.sentence,
         "skew": found.skew,
-        "notes": [*found.notes, *notes_on_tuned(seeds)],
+        "notes": list(found.notes),
         "reference": reference if len(seeds) > 1 else None,
         "heads": heads[:-COSTS],
         "costs": heads[-COSTS:],
