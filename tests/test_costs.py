@@ -303,6 +303,8 @@ def test_frozen_parameters_are_not_sent(federation):
     head = (12 * 4 + 4) * 4
     assert [round.traffic for round in result.rounds] == [metrics.Traffic(up=3 * head, down=4 * head)] * 2
     assert sent(federation, methods.ccvr(), model=half_frozen).extra_traffic.down == 4 * head
+    concat = sent(federation, methods.fedconcat(clusters=2), model=half_frozen)
+    assert concat.extra_traffic.down == 4 * (2 * head + (2 * 12 * 4 + 4) * 4)  # the heads, and one on both
     scaffold = sent(federation, methods.scaffold(), model=half_frozen).rounds[-1].traffic
     assert scaffold == metrics.Traffic(up=3 * 2 * head, down=4 * 2 * head)
 
@@ -332,7 +334,10 @@ def test_stages_send_what_they_need(federation):
     statistics = 4 * 4 * (4 + 2) * 8  # of four clients, for each class; no group is found
     assert found.extra_traffic == metrics.Traffic(up=statistics, down=4 * MODEL)
 
-    both = sent(federation, methods.fedconcat(clusters=2))
+    own, both = (
+        sent(federation, methods.fedconcat(clusters=2), statistics=policy) for policy in ("local", "average")
+    )
+    assert own.extra_traffic == both.extra_traffic  # the network has no statistics
     head = (2 * 12 * 4 + 4) * 4
     assert both.rounds[0].traffic == plain.rounds[0].traffic  # each client in one cluster
     assert both.rounds[1].traffic == metrics.Traffic(up=3 * head, down=4 * head)

@@ -6,11 +6,13 @@ import array
 import copy
 import ctypes
 import datetime
+import functools
 import itertools
 import logging
 import random
 import threading
 import time
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 
@@ -240,6 +242,56 @@ def counted_in_an_array(_: Tensor) -> float:
     return CELLS[0]
 
 
+OBJECTS = np.array([[1.0]], dtype=object)
+
+
+def counted_in_an_array_of_objects(_: Tensor) -> float:
+    OBJECTS[0, 0] += 1
+    return OBJECTS[0, 0]
+
+
+class Slotted:
+    __slots__ = ("count",)
+
+
+class Inheriting(Slotted):
+    __slots__ = ()
+
+
+SLOTTED = Inheriting()
+SLOTTED.count = 0
+
+
+def counted_in_an_inherited_slot(_: Tensor) -> float:
+    SLOTTED.count += 1
+    return float(SLOTTED.count)
+
+
+@functools.lru_cache
+def box() -> list[int]:
+    return [0]
+
+
+def counted_in_a_cache(_: Tensor) -> float:
+    box()[0] += 1
+    return float(box()[0])
+
+
+VARIABLE = ContextVar("VARIABLE", default=0)
+
+
+def counted_in_a_context_variable(_: Tensor) -> float:
+    VARIABLE.set(VARIABLE.get() + 1)
+    return float(VARIABLE.get())
+
+
+def by_lengths(t: Tensor) -> float:
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        torch.ones(1, 3, 1), t.long()[None] + 1, batch_first=True
+    )
+    return float(len(packed.data))
+
+
 def printed(t: Tensor) -> float:
     print("a step")
     return 1.0
@@ -284,6 +336,13 @@ READS = {
     "a tensor of a list, like another": lambda t: t.new_tensor([t > 0.5]).sum(),
     "an array of a list": lambda t: torch.asarray([t, t]).sum(),
     "deepcopy": copy.deepcopy,
+    "a split at places in a tensor": lambda t: len(torch.arange(4.0).tensor_split(t.long()[None] + 1)[0]),
+    "a split by map": lambda t: len(next(map(torch.tensor_split, [t[None]], [t.long()[None]]))[0]),
+    "a mask of bytes": lambda t: len(torch.ones(1)[(t[None] > 0.5).to(torch.uint8)]),
+    "lengths of sequences": by_lengths,
+    "lengths in a loss": lambda t: torch.nn.functional.ctc_loss(
+        torch.zeros(9, 1, 3), torch.ones(1, 2).long(), torch.tensor([9]), (t[None] > 0.5).long() + 1
+    ),
     "an extension of PyTorch": by_extension,
     "in a backward pass": read_in_backward,
     "the date": lambda t: datetime.datetime.now().timestamp(),
@@ -308,11 +367,16 @@ READS = {
     "a generator": generated(),
     "bytes": counted_in_bytes,
     "an array": counted_in_an_array,
+    "an array of objects": counted_in_an_array_of_objects,
+    "an inherited slot": counted_in_an_inherited_slot,
+    "a cached object": counted_in_a_cache,
+    "a context variable": counted_in_a_context_variable,
     "a thread": in_a_thread,
     "a file": lambda t: float(Path("/proc/uptime").read_text().split()[0]),
 }
 
 
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
 @pytest.mark.parametrize("name", READS)
 def test_what_a_trace_does_not_hold_is_not_replayed(name):
     assert program(READS[name]) is None

@@ -318,7 +318,10 @@ def features_of(run: Run, concat_trial: Trial, weights: Weights) -> Federation:
     head = weights.params["head.weight"]
     encoders = head.shape[1] // find_head(run.trial.build(), len(dataset.classes)).features
     train = torch.zeros(len(dataset.train), head.shape[1], device=head.device)
-    answers = run.ask("features", _features, weights, trial=concat_trial, local=True, models=encoders)
+    sends = _sent_of(run, weights)
+    answers = run.ask(
+        "features", _features, weights, trial=concat_trial, local=True, models=encoders, sends=sends
+    )
     for client, answer in enumerate(answers):
         if answer:
             train[federation.indices(client).to(head.device)] = answer["features"]
@@ -334,6 +337,14 @@ def features_of(run: Run, concat_trial: Trial, weights: Weights) -> Federation:
     held = federation.validation
     validation = None if held is None else _split_features(run, concat_trial, weights, held)
     return Federation(of_features, federation.partition, validation)
+
+
+def _sent_of(run: Run, weights: Weights) -> Tensors:
+    """Return the tensors of the concatenation that clients have to receive: the last layer, and of every
+    encoder those that a round of the run's own model sends."""
+    received = run.trial.sent_of(run.engine().initial).keys()
+    encoders = {name: value for name, value in weights.buffers.items() if name.split(".", 2)[2] in received}
+    return weights.params | encoders
 
 
 def _split_features(run: Run, concat_trial: Trial, weights: Weights, split: Split) -> Split:

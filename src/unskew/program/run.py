@@ -170,12 +170,14 @@ class Run:
         state: State | None = None,
         local: bool = False,
         models: int = 1,
+        sends: Tensors | None = None,
     ) -> tuple[Tensors, ...]:
         """Ask clients, by default all of them, the same question and return their answers in that order.
 
         `weights` are sent to all of them; a `state` provides what each client keeps. The answers count as
         traffic unless they are `local` and stay with the clients. What clients compute for them counts as the
-        run's cost, `models` times if the model they are asked with is as large as so many of the run's."""
+        run's cost, `models` times if the model they are asked with is as large as so many of the run's. `sends`
+        has the tensors of `weights` that count as traffic, by default those that a round would send."""
         trial = trial or self.trial
         engine, federation = self.engine(trial), trial.federation
 
@@ -202,10 +204,12 @@ class Run:
                         f"client {client} answered stage '{name}' with NaN or infinite values in "
                         f"'{unusable[0]}': all have to answer; if the model diverged, try a smaller lr."
                     )
-            down = metrics.nbytes(trial.sent_of(sent)) * len(asked) if weights else 0
+            down = metrics.nbytes(trial.sent_of(sent) if sends is None else sends) if weights else 0
             up = 0 if local else sum(map(metrics.nbytes, answers))
             return Stage(
-                values=answers, traffic=Traffic(up=up, down=down), cost=self._cost_of(models * count.forward)
+                values=answers,
+                traffic=Traffic(up=up, down=down * len(asked)),
+                cost=self._cost_of(models * count.forward),
             )
 
         return self._stage(name, make).values

@@ -30,6 +30,9 @@ MEMORY_FORMATS = {
 }
 """The numbers that TorchScript has for memory formats: c10/core/MemoryFormat.h."""
 
+MASKS = (torch.bool, torch.uint8)
+"""The types of an index that takes the places where it is not 0."""
+
 USERS_OF_A_POOLED_RELU = (
     ("aten::max_pool2d_with_indices", 0),
     ("aten::max_pool2d_with_indices_backward", 1),
@@ -216,7 +219,7 @@ def _depends_on_values(func: Any, args: tuple[Any, ...]) -> bool:
     """Say whether what Python sees of an operation's result, such as a shape, depends on values of
     tensors."""
     if func in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default):
-        return any(index is not None and index.dtype == torch.bool for index in args[1])
+        return any(index is not None and index.dtype in MASKS for index in args[1])
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
 

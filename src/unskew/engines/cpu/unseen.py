@@ -12,7 +12,8 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
+from contextvars import ContextVar
+from functools import cache, partial
 from types import (
     CodeType,
     FrameType,
@@ -39,11 +40,12 @@ SHAPES_AND_TYPES = {
 `__get__` stands for all properties, such as `shape`."""
 
 READS = {
-    "_to_dlpack", "_to_dlpack_unversioned", "_to_dlpack_versioned", "apply_", "data_ptr", "item", "map2_",
-    "map_", "numpy", "tolist", "untyped_storage",
+    "_pack_padded_sequence", "_pad_packed_sequence", "_to_dlpack", "_to_dlpack_unversioned",
+    "_to_dlpack_versioned", "apply_", "ctc_loss", "data_ptr", "item", "map2_", "map_", "numpy",
+    "tensor_split", "tolist", "untyped_storage",
 }  # fmt: skip
-"""Functions in C that pass the values of tensors to Python. They are noticed by their names if PyTorch's own
-overrides do not show them, as inside a backward pass."""
+"""Functions in C that pass the values of tensors to Python, or take them as sizes. They are noticed by their
+names, since PyTorch's own overrides do not show all of them, and none inside a backward pass."""
 
 COPIES_OF_LISTS = {"as_tensor", "asarray", "new_tensor", "tensor"}
 """Functions that make a tensor of a list. They read tensors in the list without PyTorch's operators."""
@@ -108,7 +110,7 @@ class Unseen(TorchFunctionMode):
         if self.paused:
             return out
         reads_list = name in COPIES_OF_LISTS and any(map(_lists_tensors, [*args, *(kwargs or {}).values()]))
-        if reads_list or (name not in SHAPES_AND_TYPES and not _is_tensors(out)):
+        if name in READS or reads_list or (name not in SHAPES_AND_TYPES and not _is_tensors(out)):
             self._notice(f"it reads values of tensors by {name}")
         return out
 
@@ -148,6 +150,9 @@ def _lists_tensors(value: object) -> bool:
         isinstance(each, Tensor) or _lists_tensors(each) for each in value
     )
 
+
+CACHE = type(cache(len))
+"""What functools.cache and lru_cache return."""
 
 PLAIN = int | float | complex | str | bytes | None
 """Values that have no parts and never change."""
@@ -207,7 +212,10 @@ def _detail(value: object, parts: int) -> object:
 
 def _parts(value: object) -> Iterator[object]:
     """Yield the values that a value consists of or refers to."""
-    if isinstance(value, Tensor | np.ndarray | random.Random):
+    if isinstance(value, Tensor | random.Random):
+        return
+    if isinstance(value, np.ndarray):
+        yield from value.flat if value.dtype.hasobject else ()
         return
     if isinstance(value, dict):
         yield from value
@@ -233,7 +241,11 @@ def _parts(value: object) -> Iterator[object]:
         if not _of_library(value):
             yield from vars(value).values()
         return
-    for slot in getattr(type(value), "__slots__", ()):
+    elif isinstance(value, CACHE):
+        yield from gc.get_referents(value)
+    elif isinstance(value, ContextVar):
+        yield value.get(None)
+    for slot in (slot for base in type(value).__mro__ for slot in getattr(base, "__slots__", ())):
         if isinstance(slot, str):
             yield getattr(value, slot, None)
     yield from getattr(value, "__dict__", {}).values()
