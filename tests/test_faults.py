@@ -337,13 +337,48 @@ def test_a_report_that_is_not_finite_is_not_called_diverged_training(trial):
         train(replace(trial, engine="loop"), Method(memory=Memory(update=report)))
 
 
-@pytest.mark.parametrize("engine", ["loop", "pool"])
-def test_code_that_exits_fails_its_client_and_not_the_process(trial, engine):
-    def leave(scope, end):
-        raise SystemExit(0)
+def leave(*_):
+    raise SystemExit(0)
 
-    with pytest.raises(RuntimeError, match=r"the code ended by SystemExit\(0\)"):
-        train(replace(trial, engine=engine), Method(memory=Memory(update=leave)))
+
+LEAVING = {
+    "prepare": Method(memory=Memory(prepare=leave)),
+    "train": Method(loss=leave),
+    "update": Method(memory=Memory(update=leave)),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("stage", LEAVING)
+def test_code_that_exits_fails_its_client_and_not_the_process(trial, engine, stage):
+    with pytest.raises(RuntimeError, match=r"the code ended by SystemExit\(0\)") as raised:
+        train(replace(trial, engine=engine), LEAVING[stage])
+    assert f"Client 0 failed in round 1, stage '{stage}'." in raised.value.__notes__
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_whose_memory_cannot_begin_is_left_out(trial, engine):
+    counts = trial.federation.counts[BAD]
+
+    def begin(initial, own):
+        if torch.equal(own.cpu(), counts):
+            raise ZeroDivisionError("no such memory")
+        return {"odd/kept": torch.ones(2)}
+
+    method, trial = Method(memory=Memory(init=begin)), replace(trial, engine=engine)
+    with pytest.raises(ZeroDivisionError) as raised:
+        train(trial, method)
+    assert f"Client {BAD} failed in round 1, stage 'prepare'." in raised.value.__notes__
+    result = train(replace(trial, faults=Faults(on_fault="skip")), method)
+    assert [fault.client for fault in result.rounds[0].faults] == [BAD]
+    assert BAD not in result.rounds[0].trained
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_factor_of_the_learning_rate_fails_where_clients_prepare(trial, engine):
+    with pytest.raises(ZeroDivisionError) as raised:
+        train(replace(trial, engine=engine), Method(lr_factor=lambda share: 1 / 0))
+    assert "Client 0 failed in round 1, stage 'prepare'." in raised.value.__notes__
 
 
 @pytest.mark.parametrize("engine", ENGINES)

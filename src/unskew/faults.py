@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unskew.engines import Engine
 from unskew.engines.check import ClientAnswer, check_form, check_reports
-from unskew.engines.job import Failed, Job, Outcome
+from unskew.engines.job import Failed, Job
 from unskew.errors import UserError
 from unskew.method import Method, plain_loss
 from unskew.method_checks import quoted_name
@@ -29,18 +29,20 @@ FAULTS_IN_ERROR = 5
 
 
 def sort_out(
-    rules: Faults, round: int, jobs: Sequence[Job], outcomes: Sequence[Outcome], sent: Weights
+    rules: Faults, round: int, results: Iterable[ClientAnswer | Failed], sent: Weights
 ) -> tuple[list[ClientAnswer], list[Fault]]:
     """Return the answers of the clients that trained, if they have the right form, and the faults of the
     other clients, as far as the host knows them without waiting. A client without data is in neither list.
     `round` is counted from 0, as in all functions of this module."""
     answers, faults = list[ClientAnswer](), list[Fault]()
-    for job, outcome in zip(jobs, outcomes, strict=True):
-        if isinstance(outcome, Failed):
-            if outcome.kind == "error" and rules.on_fault != "skip":  # the error itself, with its traceback
-                raise outcome.raised()
-            faults.append(Fault(job.task.client, outcome.stage, outcome.kind, outcome.reason()))
-        elif outcome.steps and (fault := check_form(job, outcome, sent)):
+    for result in results:
+        if isinstance(result, Failed):
+            if result.kind == "error" and rules.on_fault != "skip":  # the error itself, with its traceback
+                raise result.raised()
+            faults.append(Fault(result.client, result.stage, result.kind, result.reason()))
+            continue
+        job, outcome = result
+        if outcome.steps and (fault := check_form(job, outcome, sent)):
             faults.append(fault)
         elif outcome.steps:
             answers.append((job, outcome))
@@ -100,7 +102,7 @@ def find_bad_part(
                 values.append(_magnitudes_of(view.within(scope), parts))
         return {name: torch.stack([each[name] for each in values]) for name in values[0]}
 
-    (answer,) = engine.ask(query, sent, shared, [job])
+    (answer,) = engine.ask("objective", query, sent, shared, [job])
     bad = [name for name, values in answer.items() if not bool(values.isfinite().all())]
     if not bad or bad[0] == "answers":
         return None

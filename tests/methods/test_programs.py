@@ -1083,6 +1083,19 @@ def test_the_printed_groups_of_fashion_mnist_are_found():
         assert sorted(groups) == [(0, 6), (2, 4, 6)]
 
 
+def test_questions_draw_random_numbers_of_their_own(skewed):
+    trial = Trial(skewed, "logistic", budget=Budget(rounds=1), engine="loop", device="cpu")
+
+    def draw(scope, look):
+        return {"noise": torch.rand(3)}
+
+    first, second = (Run(trial, Method()).ask(name, draw) for name in ("first", "second"))
+    again = Run(trial, Method()).ask("first", draw)
+    assert [answer["noise"].tolist() for answer in first] == [answer["noise"].tolist() for answer in again]
+    numbers = {tuple(answer["noise"].tolist()) for answer in (*first, *second)}
+    assert len(numbers) == 2 * skewed.clients
+
+
 def test_some_clients_can_be_asked(skewed):
     """Check that they answer in the order in which they are named, and that what they receive and answer is
     counted."""

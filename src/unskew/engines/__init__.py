@@ -62,8 +62,11 @@ class Engine(Protocol):
         """Yield a view of each batch of a client's samples under a model in evaluation mode, in order and
         without augmentation."""
 
-    def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
-        """Return the answers of clients to a question about their data, in the order of the jobs."""
+    def ask(
+        self, name: str, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]
+    ) -> list[Tensors]:
+        """Return the answers of clients to a question about their data, in the order of the jobs. Questions
+        of different names draw different random numbers."""
 
     def evaluate(self, weights: Weights, samples: EvaluationSet = "test") -> Pending[Assessment]:
         """Test a model on the test set, or on the validation set."""

@@ -91,14 +91,17 @@ class Base:
                 return
             yield view
 
-    def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
-        """Return the answers of clients to a question about their data, in the order of the jobs."""
+    def ask(
+        self, name: str, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]
+    ) -> list[Tensors]:
+        """Return the answers of clients to a question about their data, in the order of the jobs. Questions
+        of different names draw different random numbers."""
         with self.deterministic():
-            return [self._ask_one(query, weights, shared, job) for job in jobs]
+            return [self._ask_one(name, query, weights, shared, job) for job in jobs]
 
-    def _ask_one(self, query: Query, weights: Weights, shared: Tensors, job: Job) -> Tensors:
+    def _ask_one(self, name: str, query: Query, weights: Weights, shared: Tensors, job: Job) -> Tensors:
         try:
-            return self.local.clients.ask(query, weights, shared, job)
+            return self.local.clients.ask(name, query, weights, shared, job)
         except UserError:
             raise
         except Exception as error:

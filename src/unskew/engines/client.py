@@ -6,6 +6,7 @@ number and all its samples.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -84,11 +85,12 @@ class Clients:
         passed = self.samples.passed(task)
         return Fit(weights, len(task.holding), steps, loss, kept, reported, optimizer, tallies, passed)
 
-    def ask(self, query: Query, sent: Weights, shared: Tensors, job: Job) -> Tensors:
+    def ask(self, name: str, query: Query, sent: Weights, shared: Tensors, job: Job) -> Tensors:
         """Return a client's answer to a question about its data. Its random numbers are not those of its
-        training."""
-        task = job.task
-        seed_torch(draw_seed(self.trial.seed, Purpose.QUERY, task.round, task.client), self.device)
+        training, nor of a question of another name: noise that protects an answer is drawn once."""
+        task, question = job.task, zlib.crc32(name.encode())
+        seed = draw_seed(self.trial.seed, Purpose.QUERY, task.round, task.client, question)
+        seed_torch(seed, self.device)
         with torch.no_grad():
             return query(self._scope(job, sent, shared), partial(self.look, task))
 

@@ -99,8 +99,13 @@ class Failed:
     kind: FaultKind
 
     @classmethod
-    def of(cls, task: Task, stage: ClientStage, error: Exception) -> Failed:
-        """Return the failure of a client whose training has raised an error."""
+    def of(cls, task: Task, stage: ClientStage, error: BaseException) -> Failed:
+        """Return the failure of a client whose training has raised an error. A UserError is raised again:
+        the user has to do something. Code that ends the process, such as by sys.exit, fails alike."""
+        if isinstance(error, UserError) and not isinstance(error, LostError):
+            raise error
+        if not isinstance(error, Exception):
+            error = RuntimeError(f"the code ended by {error!r}")
         kind = _kind(error)
         if kind == "memory":  # the frames of its traceback refer to the tensors that fill the memory
             error = error.with_traceback(None)

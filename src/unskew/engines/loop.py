@@ -73,11 +73,7 @@ class Loop(Base):
             return self.local.clients.finish(
                 method, start, weights, steps, loss / steps, optimizer_state, tallies
             )
-        except UserError:  # not a failure of this client: the user has to do something
-            raise
-        except (SystemExit, GeneratorExit) as error:  # they must not end this process silently
-            return Failed.of(task, stage, RuntimeError(f"the code ended by {error!r}"))
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:  # none may end this process silently
             return Failed.of(task, stage, error)
 
 

@@ -130,7 +130,9 @@ class FlowerEngine(Base):
         idle = self.local.clients.without_data
         return [outcomes.get(job.task.client) or idle(job, sent) for job in jobs]
 
-    def ask(self, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]) -> list[Tensors]:
+    def ask(
+        self, name: str, query: Query, weights: Weights, shared: Tensors, jobs: Iterable[Job]
+    ) -> list[Tensors]:
         """Return the clients' answers to the question of the present stage, in the order of the jobs. `query`
         is not sent: nodes find it by the name of the stage."""
         jobs = list(jobs)

@@ -78,9 +78,14 @@ class Node:
             for job in self._jobs(found.trial):
                 if isinstance(job, Failed):
                     content.update(failed_content(job))
-                else:
+                    continue
+                try:
                     memory = job.memory or engine.start_memory(found.method, job.task)
-                    jobs.append(replace(job, memory=memory))
+                except (Exception, SystemExit) as error:
+                    failed = Failed.of(job.task, "prepare", error)
+                    content.update(self._fit_content(found.trial, job, failed))
+                    continue
+                jobs.append(replace(job, memory=memory))
             outcomes = engine.fit(found.method, self._sent(), order.shared, jobs)
         for job, outcome in zip(jobs, outcomes, strict=True):
             content.update(self._fit_content(found.trial, job, outcome))
@@ -120,7 +125,7 @@ class Node:
 
         jobs = _without_failures(self._jobs(found.trial))
         with closing(self._start(found.trial, len(jobs))) as engine:
-            answers = engine.ask(counted, self._sent(), self.order.shared, jobs)
+            answers = engine.ask(self.order.stage, counted, self._sent(), self.order.shared, jobs)
         for job, answer in zip(jobs, answers, strict=True):
             content[f"answer/{job.task.client}"] = to_record(answer)
         content["passes"] = MetricRecord({"forward": count.forward})

@@ -46,7 +46,7 @@ from unskew.metrics import Assessment, Traffic, mean_scores
 from unskew.program import Program, Run
 from unskew.record import ClientModel, Fault
 from unskew.result import NOTHING_SENT, Result, Round, Stage, State
-from unskew.rounds import recall, rounds_cost, store_of
+from unskew.rounds import fit_clients, rounds_cost, store_of
 from unskew.sites import Sites
 from unskew.trial import Probe
 from unskew.types import Server, ServerState, Tensors, Weights
@@ -152,10 +152,10 @@ def _train_alone(run: Run, clients: Sequence[int], model: Callable[[Stage], Weig
         stop_timer = engine.start_timer()
         losses, counted, faults, samples, passed = [], Counter[str](), list[Fault](), 0, 0
         for client, state in states.items():
-            job = recall(base, engine, state, Task(client, t, federation.holding(client)))
-            sent = state.server.weights
-            answers, bad = sort_out(trial.faults, t, [job], engine.fit(base, sent, {}, [job]), sent)
-            for _, fit in answers:
+            sent, task = state.server.weights, Task(client, t, federation.holding(client))
+            results = fit_clients(base, engine, state, sent, {}, [task])
+            answers, bad = sort_out(trial.faults, t, results, sent)
+            for job, fit in answers:
                 bad += filter(None, [check_fit(job, fit, sent, trial.faults.max_norm)])
             accept(trial.faults, t, bad)
             faults += bad

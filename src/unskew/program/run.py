@@ -176,8 +176,8 @@ class Run:
 
         `weights` are sent to all of them; a `state` provides what each client keeps. The answers count as
         traffic unless they are `local` and stay with the clients. What clients compute for them counts as the
-        run's cost, `models` times if the model they are asked with is as large as so many of the run's. `sends`
-        has the tensors of `weights` that count as traffic, by default those that a round would send."""
+        run's cost, `models` times if the model they are asked with is as large as so many of the run's.
+        `sends` has the tensors of `weights` that count as traffic, by default those that a round sends."""
         trial = trial or self.trial
         engine, federation = self.engine(trial), trial.federation
 
@@ -197,7 +197,7 @@ class Run:
             def counted(scope: Scope, look: Look) -> Tensors:
                 return query(scope, count.passes_of(look))
 
-            answers = tuple(engine.ask(counted, sent, {}, jobs))
+            answers = tuple(engine.ask(name, counted, sent, {}, jobs))
             for client, answer in zip(asked, answers, strict=True):
                 if unusable := [key for key, value in answer.items() if not bool(value.isfinite().all())]:
                     raise UserError(

@@ -8,12 +8,13 @@ from unskew.rounds.round import (
     TrainedCohort,
     attacked,
     begin_round,
+    fit_clients,
     fit_cohort,
     raise_if_own_fault,
     run_round,
     sample_cohort,
 )
-from unskew.rounds.state import initial_state, model_to_send, model_to_serve, recall, store_of
+from unskew.rounds.state import initial_state, model_to_send, model_to_serve, store_of
 from unskew.rounds.training import OnRound, train_rounds
 
 __all__ = [
@@ -28,13 +29,13 @@ __all__ = [
     "check_compatible",
     "check_fits",
     "divergence",
+    "fit_clients",
     "fit_cohort",
     "initial_state",
     "model_to_send",
     "model_to_serve",
     "notes_of_faults",
     "raise_if_own_fault",
-    "recall",
     "rounds_cost",
     "run_round",
     "sample_cohort",

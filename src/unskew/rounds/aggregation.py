@@ -36,8 +36,8 @@ class RoundSummary:
 def aggregate(
     trial: Trial, method: Method, state: State, sent: Weights, done: list[ClientAnswer]
 ) -> tuple[State, RoundSummary]:
-    """Compute the next state from the updates of the clients that trained. It only depends on tensors and
-    does not wait for the device. If no client trained, the model stays as it was."""
+    """Compute the next state from the updates of the clients that trained. The result depends on the
+    arguments alone, which stay as they are. If no client trained, the model stays as it was."""
     if not done:
         return _following(trial, state, state.server, done), RoundSummary(
             done, {}, torch.tensor(math.nan), {}

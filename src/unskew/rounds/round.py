@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from unskew import engines, metrics
 from unskew.engines.check import ClientAnswer, ValueCheck
-from unskew.engines.job import Pending, Task
+from unskew.engines.job import Failed, Job, Pending, Task
 from unskew.engines.plan import draw_cohort
 from unskew.faults import DivergedError, accept, find_bad_part, require_enough, sort_out, without
 from unskew.method import Method
@@ -85,14 +85,12 @@ def fit_cohort(
     stop_timer = engine.start_timer()
     sent, t, ahead = model_to_send(method, state.server), state.round, engine.rounds_ahead > 0
     tasks = sampler(trial, t)
-    with engine.deterministic():  # also on its number of threads: workers want the cores
-        jobs = [recall(method, engine, state, task) for task in tasks]
     # An engine that works ahead of the device makes the next round's inputs meanwhile.
     upcoming = sampler(trial, t + 1) if ahead and t + 1 < trial.budget.rounds else []
     shared = check_named_tensors("server.share", method.server.share(state.server))
-    outcomes = engine.fit(method, sent, shared, jobs, upcoming)
+    results = fit_clients(method, engine, state, sent, shared, tasks, upcoming)
 
-    answers, faults = sort_out(trial.faults, t, jobs, outcomes, sent)
+    answers, faults = sort_out(trial.faults, t, results, sent)
     with engine.deterministic():
         answers = attacked(trial, sent, t, answers)
     check = ValueCheck(answers, sent, trial.faults.max_norm)
@@ -107,6 +105,30 @@ def fit_cohort(
     return cohort if ahead else cohort.settled()
 
 
+def fit_clients(
+    method: Method,
+    engine: engines.Engine,
+    state: State,
+    sent: Weights,
+    shared: Tensors,
+    tasks: Sequence[Task],
+    upcoming: Sequence[Task] = (),
+) -> list[ClientAnswer | Failed]:
+    """Train clients, each with what it keeps, and return their results in the order of the tasks."""
+    with engine.deterministic():  # also on its number of threads: workers want the cores
+        recalled = [recall(method, engine, state, task) for task in tasks]
+    jobs = [each for each in recalled if isinstance(each, Job)]
+    outcomes = iter(engine.fit(method, sent, shared, jobs, upcoming))
+    results = list[ClientAnswer | Failed]()
+    for each in recalled:
+        if isinstance(each, Failed):
+            results.append(each)
+            continue
+        outcome = next(outcomes)
+        results.append(outcome if isinstance(outcome, Failed) else (each, outcome))
+    return results
+
+
 def begin_round(
     trial: Trial,
     method: Method,
@@ -116,9 +138,10 @@ def begin_round(
     sampler: CohortSampler | None = None,
     cohort: TrainedCohort | None = None,
 ) -> tuple[State, Pending[Round | TrainedCohort]]:
-    """Begin one round without waiting for the device. Return the next state and the round's record, which is
-    available when the device has finished the round. If an update then turns out to be unusable, the result
-    is the cohort without it instead: begin the round again with that cohort, from the same state."""
+    """Begin one round. Return the next state and the round's record, which is available when the device has
+    finished the round: with an engine that works ahead of its device, this waits only where a method or an
+    attack reads values. If an update then turns out to be unusable, the result is the cohort without it
+    instead: begin the round again with that cohort, from the same state."""
     cohort = cohort or fit_cohort(trial, method, engine, state, sampler or sample_cohort)
     sent, t = cohort.sent, state.round
     try:
@@ -187,7 +210,11 @@ def raise_if_own_fault(method: Method, engine: engines.Engine, state: State, coh
     task = next(task for task in cohort.tasks if task.client == first)
     try:
         job = recall(method, engine, state, task)
-        bad = find_bad_part(engine, method, cohort.sent, cohort.shared, job)
+        bad = (
+            None
+            if isinstance(job, Failed)
+            else find_bad_part(engine, method, cohort.sent, cohort.shared, job)
+        )
     except Exception:  # the method cannot be evaluated outside of training
         return
     if bad:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unskew import engines
 from unskew.client_tensors import ClientStore, client_store
-from unskew.engines.job import Job, Task
+from unskew.engines.job import Failed, Job, Task
 from unskew.method import Method
 from unskew.method_checks import check_instance, check_like_model, check_named_tensors
 from unskew.result import State
@@ -39,9 +39,12 @@ def store_of(trial: Trial) -> ClientStore:
     return client_store(trial.pick_device(), limit, trial.client_files)
 
 
-def recall(method: Method, engine: engines.Engine, state: State, task: Task) -> Job:
+def recall(method: Method, engine: engines.Engine, state: State, task: Task) -> Job | Failed:
     """Make a client's job from its task and what it keeps; if it keeps nothing yet, from the method's initial
-    memory."""
+    memory, unless that fails."""
     client = task.client
-    memory = state.memories[client] if client in state.memories else engine.start_memory(method, task)
+    try:
+        memory = state.memories[client] if client in state.memories else engine.start_memory(method, task)
+    except (Exception, SystemExit) as error:
+        return Failed.of(task, "prepare", error)
     return Job(task, memory, state.buffers.get(client), state.optimizers.get(client, {}))

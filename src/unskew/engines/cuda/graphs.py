@@ -115,12 +115,11 @@ class Graphs(Base):
                 if draws:
                     seed_torch(drawn, self.device)
                 start = self.local.clients.prepare(method, sent, shared, job)
-            except UserError:
-                raise
-            except Exception as error:
+                lrs = self.local.clients.lrs(method, job.task, len(mine.sizes)) if method.lr_factor else ()
+            except (Exception, SystemExit) as error:
                 outcomes[place] = Failed.of(job.task, "prepare", error)
                 continue
-            yield Ready(place, start, random_state(self.device) if draws else drawn, mine)
+            yield Ready(place, start, random_state(self.device) if draws else drawn, mine, lrs)
 
     def _free_memory(self, keep: Collection[Slots]) -> None:
         """Free memory that is not needed now: all slots but those in `keep`, and what PyTorch caches."""

@@ -6,6 +6,7 @@ addresses, which the captured step uses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,8 +32,10 @@ class Ready:
     random: Tensor | int
     """The state of the client's random numbers, or their seed."""
     inputs: ClientInputs
+    lrs: Sequence[float]
+    """The learning rate of each step; empty if all have that of the round."""
 
-    def failed(self, stage: ClientStage, error: Exception) -> Failed:
+    def failed(self, stage: ClientStage, error: BaseException) -> Failed:
         """Return the failure of the client's training by an error."""
         return Failed.of(self.start.job.task, stage, error)
 

@@ -25,7 +25,6 @@ from unskew.engines.cuda.streams import (
 )
 from unskew.engines.job import Outcome
 from unskew.engines.plan import divide
-from unskew.errors import UserError
 from unskew.method import Method
 from unskew.types import NO_MEMORY, Weights
 
@@ -71,9 +70,7 @@ class Slots:
         self.shared.lr.fill_(self.trial.budget.lr_at(clients[0].start.job.task.round))
         try:
             queues = self._queues(clients)
-        except UserError:
-            raise
-        except Exception as error:  # in the step, which is the same for all of them
+        except (Exception, SystemExit) as error:  # in the step, which is the same for all of them
             return {client.place: client.failed("train", error) for client in clients}
         outcomes: dict[int, Outcome] = {}
         running = [(self.shared.prefetcher.stream, prefetching)]
@@ -109,9 +106,7 @@ class Slots:
         for client in queue:
             try:
                 yield from self._train(slot, slots, client)
-            except UserError:
-                raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 outcomes[client.place] = client.failed("train", error)
             else:
                 outcomes[client.place] = self._finish(slot, client)
@@ -120,7 +115,7 @@ class Slots:
         full, prefetcher = self.trial.budget.batch_size, self.shared.prefetcher
         self._enter(slot, client)
         own_lr = slot.scope["lr"].get("lr")
-        lrs = iter(self._lrs_of(client) if own_lr is not None else ())
+        lrs = iter(client.lrs)
         for position, sizes in prefetcher.pieces(client.inputs, slot.number, slots):
             slot.position.fill_(position)
             for size, run in groupby(sizes):
@@ -138,10 +133,6 @@ class Slots:
                         slot.position.add_(size)
                     position, left = position + steps * size, left - steps
                     yield
-
-    def _lrs_of(self, client: Ready) -> list[float]:
-        task, steps = client.start.job.task, len(client.inputs.sizes)
-        return self.local.clients.lrs(self.method, task, steps)
 
     def _enter(self, slot: Slot, client: Ready) -> None:
         """Copy a client into a slot."""
@@ -197,9 +188,7 @@ class Slots:
                 return self.local.clients.finish(
                     self.method, start, weights, steps, loss, after.get("state", {}), tallies
                 )
-        except UserError:
-            raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return client.failed("update", error)
 
     def _slots_for(self, clients: int) -> list[ClientSlot]:
