@@ -383,16 +383,16 @@ def test_a_factor_of_the_learning_rate_fails_where_clients_prepare(trial, engine
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_method_that_is_not_finite_by_itself_is_told_from_training_that_diverges(trial, engine):
-    def slope(view):
+    def root(view):
         return (view.params["head.bias"] * view.scope.memory["mine/zero"]).sum().sqrt()
 
     def prepare(scope, look):
         return {"mine/zero": torch.zeros(())}
 
-    method = Method(terms=(slope,), memory=Memory(prepare=prepare))
+    method = Method(terms=(root,), memory=Memory(prepare=prepare))
     with pytest.raises(DivergedError) as raised:
         train(replace(trial, engine=engine), METHODS["fedprox"]() + method)
-    assert str(raised.value).startswith("the gradient of the method's terms[1] ('slope') is NaN or infinite")
+    assert str(raised.value).startswith("the gradient of the method's terms[1] ('root') is NaN or infinite")
 
 
 def test_without_any_update_the_model_may_stay_as_it_was(trial):

@@ -9,7 +9,7 @@ from pathlib import Path
 from unskew.errors import UserError
 from unskew.experiment import Experiment, MethodSpec, brief_skew
 from unskew.methods import METHODS
-from unskew.notation import short_data, short_paths, short_texts, write_method, write_parts
+from unskew.notation import method_parts, short_data, short_paths, short_texts, write_method, write_parts
 from unskew.record import Tuned
 from unskew.report.grouping import conditions_of, tell_apart
 from unskew.report.read import SavedRun, read_runs, read_search
@@ -47,7 +47,7 @@ def _begun(run: SavedRun) -> bool:
 def shorten(runs: Sequence[SavedRun]) -> list[SavedRun]:
     """Return runs with shorter names of methods, skews, data and models. Different ones keep different
     names."""
-    parts = {part for run in runs for part in _method_name(run).split("+")}
+    parts = {part for run in runs for part in method_parts(_method_name(run))}
     files = short_paths(part for part in parts if part.endswith(".py"))
     labels = [_label(run, files) for run in runs]
     data = short_data(dict.fromkeys(run.data for run in runs))
@@ -101,7 +101,7 @@ def _label(run: SavedRun, files: Mapping[str, str]) -> str:
 def _full_label(run: SavedRun, files: Mapping[str, str]) -> str:
     """Return the label of a run's method with all hyperparameters, and the start of the hash of its file."""
     table = run.experiment["method"]
-    names = [files.get(name, name) for name in _method_name(run).split("+")]
+    names = [files.get(name, name) for name in method_parts(_method_name(run))]
     label = write_method(
         {files.get(key, key): value for key, value in table.items()} | {"name": "+".join(names)}
     )

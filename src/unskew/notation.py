@@ -68,6 +68,12 @@ def joined(text: str) -> list[str]:
     return re.split(r"\+(?=[A-Za-z]|[./~][^+]*\.py:)", text.strip())
 
 
+def method_parts(text: str) -> list[str]:
+    """Split a method at the plus signs that join its parts. The plus sign of 1e+3 belongs to the number; the
+    names of methods and their files have none."""
+    return [part.strip() for part in re.split(r"\+(?!\d)", text)]
+
+
 def named(text: str) -> tuple[str, str | None]:
     """Return the name before the first colon, and everything after the colon; None if there is no colon."""
     name, colon, rest = text.strip().partition(":")
@@ -173,7 +179,7 @@ NO_HYPERPARAMETERS = {"name", "sha256"}
 
 def write_method(method: Mapping[str, typing.Any]) -> str:
     """Return a method as it can be typed, from its table: name:option=value, with parts joined by +."""
-    names = method["name"].split("+")
+    names = method_parts(method["name"])
     given = {key: value for key, value in method.items() if key not in NO_HYPERPARAMETERS}
     return write_parts({names[0]: given} if len(names) == 1 else {name: given.get(name) for name in names})
 

@@ -172,8 +172,8 @@ def test_margin_without_the_label_in_the_denominator(client: Client, tau: float)
         assert include == exclude == 0
     else:
         close(exclude, torch.expm1(include).log(), rtol=1e-6, atol=1e-6)
-    slope = gradient(lambda z: margin_cross_entropy(z, y, n, tau=tau, denominator="exclude"), z)
-    close(slope[0, y[0]].item(), 0.0 if alone else -1.0)
+    grad = gradient(lambda z: margin_cross_entropy(z, y, n, tau=tau, denominator="exclude"), z)
+    close(grad[0, y[0]].item(), 0.0 if alone else -1.0)
 
 
 @holds_for(clients(smallest=1, classes=2, batch=1), st.floats(0, 5))
@@ -220,8 +220,8 @@ def test_restricted_softmax_gradient(client: Client, alpha: float) -> None:
     z, y, n = client.z, client.y, client.n
     scale = torch.where(client.vacant, alpha, 1.0)
     p = (scale * z).softmax(1)
-    slope = gradient(lambda z: restricted_cross_entropy(z, y, n, alpha=alpha), z)
-    close(slope, scale * (p - client.label.double()) / len(y), rtol=1e-6, atol=1e-9)
+    grad = gradient(lambda z: restricted_cross_entropy(z, y, n, alpha=alpha), z)
+    close(grad, scale * (p - client.label.double()) / len(y), rtol=1e-6, atol=1e-9)
     pinned = gradient(lambda z: restricted_cross_entropy(z, y, n, alpha=0.0), z)
     assert not pinned[:, client.vacant].any()
 
@@ -259,8 +259,8 @@ def test_class_balanced_weights_tend_to_inverse_counts(client: Client) -> None:
 def test_label_smoothing_gradient(client: Client, smoothing: float) -> None:
     z, y = client.z, client.y
     target = (1 - smoothing) * client.label.double() + smoothing / z.shape[1]
-    slope = gradient(lambda z: label_smoothing_cross_entropy(z, y, smoothing=smoothing), z)
-    close(slope, (z.softmax(1) - target) / len(y))
+    grad = gradient(lambda z: label_smoothing_cross_entropy(z, y, smoothing=smoothing), z)
+    close(grad, (z.softmax(1) - target) / len(y))
 
 
 # ------------------------------------------------------------------------------ distillation
@@ -283,9 +283,9 @@ def test_a_student_equal_to_its_teacher_has_nothing_to_learn(client: Client, tem
 @holds_for(clients(), temperatures)
 def test_distillation_gradient_and_restriction(client: Client, temperature: float) -> None:
     z, t, y = client.z, client.t, client.y
-    slope = gradient(lambda z: distillation(z, t, temperature=temperature), z)
+    grad = gradient(lambda z: distillation(z, t, temperature=temperature), z)
     expected = temperature * ((z / temperature).softmax(1) - (t / temperature).softmax(1)) / len(y)
-    close(slope, expected)
+    close(grad, expected)
     present = ~client.vacant
     restricted = gradient(lambda z: distillation(z, t, classes=present), z)
     assert not restricted[:, client.vacant].any()
@@ -298,14 +298,14 @@ def test_distillation_gradient_and_restriction(client: Client, temperature: floa
 def test_vacant_distillation_touches_vacant_logits_only(client: Client) -> None:
     z, t, y, n, vacant = client.z, client.t, client.y, client.n, client.vacant
     loss = vacant_distillation(z, t, n)
-    slope = gradient(lambda z: vacant_distillation(z, t, n), z)
+    grad = gradient(lambda z: vacant_distillation(z, t, n), z)
     assert loss >= -1e-12
-    assert not slope[:, ~vacant].any()
+    assert not grad[:, ~vacant].any()
     if vacant.sum() <= 1:
         assert loss == 0
-        assert not slope.any()
+        assert not grad.any()
     else:
-        close(slope[:, vacant], (z[:, vacant].softmax(1) - t[:, vacant].softmax(1)) / len(y))
+        close(grad[:, vacant], (z[:, vacant].softmax(1) - t[:, vacant].softmax(1)) / len(y))
         close(vacant_distillation(z + 5.0 * vacant, t - 3.0 * vacant, n), loss)
 
 
@@ -323,12 +323,12 @@ def test_chain_rule_over_present_and_vacant_classes(client: Client) -> None:
 def test_not_true_distillation(client: Client, temperature: float) -> None:
     z, t, y = client.z, client.t, client.y
     loss = not_true_distillation(z, t, y, temperature=temperature)
-    slope = gradient(lambda z: not_true_distillation(z, t, y, temperature=temperature), z)
+    grad = gradient(lambda z: not_true_distillation(z, t, y, temperature=temperature), z)
     assert loss >= -1e-12
-    assert not slope[client.label].any()
+    assert not grad[client.label].any()
     if z.shape[1] == 2:
         assert loss == 0
-        assert not slope.any()
+        assert not grad.any()
     decoupled = decoupled_distillation(z, t, y, alpha=0.0, beta=1.0, temperature=temperature)
     assert torch.equal(decoupled, loss)
 
@@ -377,9 +377,9 @@ def test_label_masking_gradient_pushes_the_majority_down(client: Client, tempera
     student = (z / temperature).masked_fill(client.label, -math.inf).softmax(1)
     teacher = (t / temperature).masked_fill(~kept, -math.inf).softmax(1)
     expected = torch.where(kept.any(1, keepdim=True), temperature * (student - teacher) / len(y), 0.0)
-    slope = gradient(lambda z: label_masking_distillation(z, t, y, n, temperature=temperature), z)
-    close(slope, expected)
-    assert not slope[client.label].any()
+    grad = gradient(lambda z: label_masking_distillation(z, t, y, n, temperature=temperature), z)
+    close(grad, expected)
+    assert not grad[client.label].any()
 
 
 @holds_for(clients(), temperatures)
@@ -437,10 +437,10 @@ def test_partial_distillation_stays_inside_the_group(direction: str) -> None:
     def loss(z: Tensor, expert: Tensor = expert, group: list[int] = group) -> Tensor:
         return partial_distillation(z, CONFUSED_LABELS, [expert], [group], direction=direction)
 
-    slope = gradient(loss, CONFUSED)
-    assert not slope[:, 0].any()
-    assert not slope[1].any()  # 2 taken for 0: outside
-    assert slope[[0, 2]][:, group].all()
+    grad = gradient(loss, CONFUSED)
+    assert not grad[:, 0].any()
+    assert not grad[1].any()  # 2 taken for 0: outside
+    assert grad[[0, 2]][:, group].all()
     # An expert that agrees teaches nothing, whatever the level of its logits.
     agreed = gradient(lambda z: loss(z, CONFUSED[:, group] + 3), CONFUSED)
     close(agreed, torch.zeros_like(agreed))
@@ -483,20 +483,20 @@ def test_official_suppression_is_bounded_for_classes_in_the_batch(client: Client
     bound = torch.xlogy(share, client.label.double().mean(0)).sum()
     for level in (0.0, -50.0, -1e4):
         assert logit_suppression(z + level, y, in_batch) >= bound - 1e-9
-    slope = gradient(lambda z: logit_suppression(z, y, n), z)
-    assert not slope[:, client.vacant].any()
-    assert not slope[client.label].any()
-    assert (slope >= 0).all()
+    grad = gradient(lambda z: logit_suppression(z, y, n), z)
+    assert not grad[:, client.vacant].any()
+    assert not grad[client.label].any()
+    assert (grad >= 0).all()
 
 
 @holds_for(clients(), st.floats(0, 10))
 def test_proximal_gradient(client: Client, mu: float) -> None:
     params, anchor = {"a": client.z, "b": client.z[0]}, {"b": client.t[0], "a": client.t}
-    slopes = torch.func.grad(lambda p: proximal_term(p, anchor, mu=mu))(params)
-    for name, slope in slopes.items():
-        close(slope, mu * (params[name] - anchor[name]))
+    grads = torch.func.grad(lambda p: proximal_term(p, anchor, mu=mu))(params)
+    for name, grad in grads.items():
+        close(grad, mu * (params[name] - anchor[name]))
     at_anchor = torch.func.grad(lambda p: proximal_term(p, anchor, mu=mu))(anchor)
-    assert not any(slope.any() for slope in at_anchor.values())
+    assert not any(grad.any() for grad in at_anchor.values())
 
 
 @holds_for(clients(), st.floats(0.1, 2))
@@ -514,8 +514,8 @@ def test_contrastive_term_of_equal_references_moves_nothing() -> None:
     h.requires_grad_()
     loss = contrastive_term(h, reference, reference)
     close(loss.item(), math.log(2))
-    (slope,) = torch.autograd.grad(loss, h)
-    assert not slope.any()  # exactly: the first round of MOON is FedAvg, bit for bit
+    (grad,) = torch.autograd.grad(loss, h)
+    assert not grad.any()  # exactly: the first round of MOON is FedAvg, bit for bit
 
 
 def test_contrastive_term_of_a_vector_without_direction() -> None:
@@ -586,7 +586,7 @@ def test_prototype_margin_is_zero_beside_the_own_prototype() -> None:
     assert prototype_margin_term(near, y, prototypes, known) == 0
     assert prototype_margin_term(near, y.roll(1), prototypes, known) > 1
     # Exactly on a prototype the distance has no gradient.
-    slope = gradient(lambda h: prototype_margin_term(h, y.roll(1), prototypes, known), prototypes[:3])
-    assert slope.isfinite().all()
+    grad = gradient(lambda h: prototype_margin_term(h, y.roll(1), prototypes, known), prototypes[:3])
+    assert grad.isfinite().all()
     # No class known but the own: nothing to keep away from.
     assert prototype_margin_term(near, y * 0, prototypes, torch.tensor([True, False, False, False])) == 0

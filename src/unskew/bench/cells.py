@@ -23,7 +23,7 @@ class BenchCell:
     clients: int
     model: str | Callable[[], nn.Module]
     budget: Budget
-    """Its number of rounds is that of the published run, or enough for a steady median."""
+    """The budget of a run, with as many rounds as the published run, or enough for a stable median."""
     dense_batch: int
     """The batch size of the one model that shows how fast plain training is."""
     device: Literal["cpu", "cuda"]

@@ -22,6 +22,7 @@ from unskew.data import Augment, Federation, federate
 from unskew.engines import choose, compiles
 from unskew.method import Method
 from unskew.methods.assemble import assemble
+from unskew.notation import method_parts
 from unskew.program import Program
 from unskew.record import SUMMARY
 from unskew.result import Round
@@ -157,7 +158,7 @@ def enter(cell: BenchCell, federation: Federation, settings: Settings) -> list[E
 
 def find(name: str) -> Method | Program:
     """Return the method of a name, or of several names joined by +."""
-    return assemble({part: {} for part in name.split("+")})[0]
+    return assemble({part: {} for part in method_parts(name)})[0]
 
 
 def run(entry: Entry, rounds: int, bare: Bare | None) -> TimedRun:

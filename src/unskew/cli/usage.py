@@ -122,7 +122,7 @@ def _hyperparameter(option: str) -> UserError | None:
         return None
     from unskew.experiment import method_table
     from unskew.methods import METHODS
-    from unskew.notation import write_method
+    from unskew.notation import method_parts, write_method
 
     key, words = option.lstrip("-").replace("-", "_"), sys.argv[1:]
     for before, word in itertools.pairwise(["", *words]):
@@ -131,7 +131,7 @@ def _hyperparameter(option: str) -> UserError | None:
             table = method_table(word.removeprefix("--method="))
         except UserError:
             continue
-        parts = table["name"].split("+")
+        parts = method_parts(table["name"])
         owner = next((part for part in parts if part in METHODS and key in METHODS[part].options), None)
         if owner is not None:
             options = table if len(parts) == 1 else table[owner]

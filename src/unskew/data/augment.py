@@ -52,7 +52,7 @@ class Augment:
 
     @classmethod
     def parse(cls, text: str) -> Augment:
-        """Read the steps from their text; see the class."""
+        """Read the steps from their text, such as crop:4,flip,cutout:16."""
         text = text.strip()
         crop, reflect, rotate, cutout = 0, False, 0.0, 0
         names: list[str] = []

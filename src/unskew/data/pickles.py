@@ -131,7 +131,8 @@ _REFUSED = (
 
 
 class _RestrictedUnpickler(pickle._Unpickler):
-    """An unpickler that refuses all functions but those above, since a pickle may call any function by name.
+    """An unpickler that refuses all functions but `_NAMES` and `_NUMPY`, since a pickle may call any by its
+    name.
 
     It extends the one of Python's two unpicklers that is written in Python: its instructions can be replaced,
     and it does not allocate memory that a file only claims to need."""

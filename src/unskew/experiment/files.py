@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from unskew.errors import UserError
 from unskew.experiment.settings import absolute_method, skew_code
 from unskew.notation import (
+    method_parts,
     named,
     write_method,
 )
@@ -76,15 +76,11 @@ def _code_in(what: str, table: object, key: str) -> str:
 
 
 def _refuse_methods(settings: Mapping[str, Any], path: Path, trusted: Iterable[str]) -> None:
-    known = {absolute_method(named(each)[0]) for text in trusted for each in re.split(r"\+(?!\d)", text)}
+    known = {absolute_method(named(each)[0]) for text in trusted for each in method_parts(text)}
     table = settings.get("method")
     name = table.get("name") if isinstance(table, dict) else None
     if isinstance(name, str) and (
-        own := [
-            part
-            for part in map(str.strip, name.split("+"))
-            if "." in part and absolute_method(part) not in known
-        ]
+        own := [part for part in method_parts(name) if "." in part and absolute_method(part) not in known]
     ):
         raise UserError(
             f"{path} names the method '{own[0]}', whose code would run: if you trust it, give it yourself, "

@@ -12,6 +12,7 @@ from unskew.errors import UserError
 from unskew.methods import METHODS
 from unskew.notation import (
     items,
+    method_parts,
     named,
 )
 
@@ -43,9 +44,11 @@ def method_table(text: str) -> dict[str, Any]:
             f"'{text}' names several methods: separate them by spaces, as in unskew compare "
             f"{' '.join(several)}."
         )
-    parts = [named(part) for part in re.split(r"\+(?!\d)", text)]
+    parts = [named(part) for part in method_parts(text)]
     if not all(name for name, _ in parts):
-        raise UserError(f"--method is '{text}' but a name is missing: write one, or several joined by +.")
+        raise UserError(
+            f"--method is '{text}' but a name is missing: write one, or several joined by + (which no path may have)."
+        )
     for name, options in parts:
         if name.endswith(".toml"):
             raise UserError(

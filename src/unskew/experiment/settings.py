@@ -23,6 +23,7 @@ from unskew.methods.assemble import find
 from unskew.methods.card import OptionValue
 from unskew.models.tuning import MOST_RANK
 from unskew.notation import (
+    method_parts,
     named,
     path_in,
     short_data,
@@ -129,7 +130,7 @@ class MethodSpec(Spec):
 
     def parts(self) -> dict[str, dict[str, OptionValue]]:
         """Return each part's name and the hyperparameters given for it."""
-        names = [part.strip() for part in self.name.split("+")]
+        names = method_parts(self.name)
         given: dict[str, Any] = self.model_extra or {}
         if len(set(names)) < len(names):
             raise UserError(f"method '{self.name}' names a part twice: name each once.")

@@ -31,7 +31,7 @@ class ClientModel:
 
     client: int
     name: str
-    """Such as the site's; empty if clients have no names."""
+    """The name of the client, such as that of a site; empty if clients have no names."""
 
 
 @DECLARED

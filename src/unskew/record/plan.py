@@ -26,7 +26,7 @@ class Planned:
     """A run that a compare is going to make."""
 
     folder: str
-    """Its name in the compare's folder."""
+    """The name of the run's folder in that of the compare."""
     identity: str
     method: str = ""
     """The method as it was typed."""

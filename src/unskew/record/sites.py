@@ -57,7 +57,7 @@ class SiteRecord:
     vacant: Number
     """Mean accuracy of those that it lacks in training, if it has test samples of them."""
     answered: list[list[int]]
-    """Its confusion matrix without the zeros: [class, answer, number of test samples]."""
+    """The confusion matrix of the site without the zeros: [class, answer, number of test samples]."""
     samples: int | None = None
     """All training samples, if the site does not report their classes: `train` is then 0."""
 

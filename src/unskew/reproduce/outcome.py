@@ -25,9 +25,9 @@ class CellOutcome:
 
     cell: Cell
     reading: str
-    """Its reading: paper, as-coded, or both if they are one experiment."""
+    """The reading of the paper: paper, as-coded, or both if they are one experiment."""
     runs: tuple[SavedRun, ...]
-    """Its finished runs, by seed."""
+    """The finished runs of the cell, by seed."""
     measured: Mapping[str, tuple[float, ...]]
     """By measure, the values of all runs that have one, in the published unit; infinite if a run never
     reached the target."""

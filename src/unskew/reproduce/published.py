@@ -84,7 +84,7 @@ class PublishedTable:
     """A table or a figure of a paper."""
 
     id: str
-    """Such as fedlmd:table3."""
+    """The paper and the table, such as fedlmd:table3."""
     title: str
     reports: str
     """What the numbers report, in words."""

@@ -38,8 +38,8 @@ def needs_optuna(search: Search) -> None:
 def experiment_of(
     search: Search, method: Mapping[str, Any], values: Mapping[str, Value], seed: int
 ) -> Experiment:
-    """Return the experiment of a trial with one seed: the settings that all trials share, with these
-    values."""
+    """Return the experiment of a trial with one seed: the settings that all trials share, with the values of
+    this one."""
     settings = copy.deepcopy({**search.experiment, "seed": seed, "method": method})
     for setting, value in values.items():
         table, _, rest = setting.partition(".")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, assign
 from unskew.methods.assemble import find
+from unskew.notation import method_parts
 from unskew.record import SAME_FOR_ALL
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _setting(key: str, method: Mapping[str, Any], experiment: Experiment) -> tup
         if table == "budget" and inner not in type(fields).model_fields:
             raise unknown("setting of budget", inner, type(fields).model_fields)
         return key, getattr(fields, inner, None)
-    parts = [part.strip() for part in str(method["name"]).split("+")]
+    parts = method_parts(str(method["name"]))
     if len(parts) == 1:
         options = find(parts[0]).options
         if not options:

@@ -15,6 +15,7 @@ from unskew.cli.tune.searching import finish_search
 from unskew.clock import Clock, process_age
 from unskew.errors import UserError, unknown
 from unskew.experiment import Experiment, absolute_method, method_table
+from unskew.notation import method_parts
 from unskew.runs import slug
 from unskew.tune.search import SAMPLERS, Search, Searched
 
@@ -192,4 +193,4 @@ def _number(flag: str, text: str) -> int:
 def _table(method: str) -> dict[str, Any]:
     """Return a method's table in an experiment, with an absolute path if the method is a file."""
     table = method_table(method)
-    return table | {"name": "+".join(map(absolute_method, table["name"].split("+")))}
+    return table | {"name": "+".join(map(absolute_method, method_parts(table["name"])))}

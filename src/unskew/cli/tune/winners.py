@@ -10,6 +10,7 @@ from typing import Any
 from unskew import record
 from unskew.cli.terminal import Grid, console, percent, say
 from unskew.experiment import MethodSpec, read
+from unskew.notation import method_parts
 from unskew.report.sentences import join
 from unskew.tune.folder import Methods, Winner
 from unskew.tune.search import Search, TrialLine
@@ -102,7 +103,7 @@ def _file_hashes(folder: Path, trials: Iterable[TrialLine]) -> set[str]:
 def _code(search: Search) -> Iterator[str]:
     """Yield the code files of the user's own methods, which a command must name."""
     for each in search.methods:
-        yield from filter(is_code, each.table["name"].split("+"))
+        yield from filter(is_code, method_parts(each.table["name"]))
 
 
 def _notes(won: list[Winner]) -> Iterator[str]:

@@ -168,7 +168,7 @@ def _weights(exponential: Floats, gamma: Floats, beta: float, is_open: npt.NDArr
 
 
 def _clean(rule: Dirichlet, pool: SamplePool, clients: int, seed: PartitionSeed) -> Draw:
-    """Make the function that draws for the variant clean."""
+    """Make the function that draws a partition as `variant=clean` asks."""
     exponential, gamma = seed.stream("exponential"), seed.stream("gamma")
     shape, full = (pool.classes, clients), len(pool) / clients
     round_off = largest_remainder if rule.rounding == "largest" else _floor

@@ -33,7 +33,7 @@ class OwnSkew:
     """
 
     name: str
-    """Such as mine.py:function."""
+    """What the recipe calls it, such as mine.py:function."""
     options: tuple[tuple[str, Any], ...] = ()
     function: Callable[..., Any] | None = field(default=None, compare=False)
     """The function itself, if it comes from Python rather than from a file."""

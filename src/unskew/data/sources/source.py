@@ -36,7 +36,8 @@ class Source:
     marks: tuple[str, ...] = ()
     """File patterns: a folder that matches any of them is taken as the source's folder."""
     by_hand: str = ""
-    """How to get it if there is no open download; it follows "… is not in FOLDER: "."""
+    """How to get it if there is no open download: what stands between "… is not in FOLDER: " and
+    " into FOLDER."."""
 
     @property
     def bundled(self) -> bool:

@@ -47,7 +47,7 @@ class TensorLayout(NamedTuple):
     size: torch.Size
     stride: tuple[int, ...]
     offset: int
-    """Its address modulo CACHE_LINE, on which the order of a kernel's sums may depend."""
+    """The address of the tensor modulo CACHE_LINE, on which the order of a kernel's sums may depend."""
     device: str
 
 
