@@ -47,7 +47,8 @@ def method_table(text: str) -> dict[str, Any]:
     parts = [named(part) for part in method_parts(text)]
     if not all(name for name, _ in parts):
         raise UserError(
-            f"--method is '{text}' but a name is missing: write one, or several joined by + (which no path may have)."
+            f"--method is '{text}' but a name is missing: write one, or several joined by +, which no path "
+            "may have."
         )
     for name, options in parts:
         if name.endswith(".toml"):
