@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -60,7 +61,7 @@ class Loop(Base):
                     start.scope,
                     start.correction,
                     weights,
-                    budget.local_optimizer,
+                    cache(budget.local_optimizer),
                     optimizer_state,
                     tallies,
                 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property
 from typing import cast
 
@@ -44,7 +43,8 @@ class Network:
         self.classes = len(trial.federation.dataset.classes)
         modules = (self.train_module, self.eval_module, self.train_running_stats, self.eval_batch_stats)
         self._places = {module: _places(module) for module in modules}
-        self._put_back: ExitStack | None = None
+        self.held: list[HeldTensors] | None = None
+        """What the modules held before the passes of the present `holding_weights`, in their order."""
         """Collects what puts the model's own weights back after passes with gradient."""
         inputs = trial.federation.dataset.inputs
         self.depthwise = any(
@@ -104,17 +104,11 @@ class Network:
                     "all clients would share: register it without that."
                 )
 
-    @contextmanager
-    def holding_weights(self) -> Iterator[None]:
-        """Leave the weights of passes with gradient in the model until the context ends, when the gradient
-        has been taken: a model that computes activations again in its backward pass
+    def holding_weights(self) -> HoldingWeights:
+        """Return a context that leaves the weights of passes with gradient in the model until it ends, when
+        the gradient has been taken: a model that computes activations again in its backward pass
         (`torch.utils.checkpoint`) reads them there."""
-        with ExitStack() as stack:
-            before, self._put_back = self._put_back, stack
-            try:
-                yield
-            finally:
-                self._put_back = before
+        return HoldingWeights(self)
 
     @torch.no_grad()
     def load_frozen(self, frozen: Tensors) -> None:
@@ -204,14 +198,9 @@ class Network:
         """Run a module with these weights, as torch.func.functional_call does, which looks the places up at
         every call: for a small model that takes as long as its forward pass."""
         places = self._places[module]
-        own = [store[key] for store, key, _ in places]
+        held = places, [store[key] for store, key, _ in places]
         given = weights.buffers | weights.params
-
-        def put_back() -> None:
-            for (store, key, _), value in zip(places, own, strict=True):
-                store[key] = value
-
-        later = self._put_back if torch.is_grad_enabled() else None
+        later = self.held if torch.is_grad_enabled() else None
         try:
             for store, key, name in places:
                 if name in given:  # a frozen parameter keeps its value unless another is given
@@ -219,9 +208,9 @@ class Network:
             out: Out = module(x)
         finally:
             if later is None:
-                put_back()
+                _put_back(held)
             else:
-                later.callback(put_back)
+                later.append(held)
         return out
 
     def _paired(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
@@ -233,6 +222,32 @@ class Network:
 
 ModulePlace = tuple[dict[str, Tensor | None], str, str]
 """The place of a tensor in a module: the dictionary that has it, the key there, and the tensor's name."""
+
+
+HeldTensors = tuple[list[ModulePlace], list[Tensor | None]]
+"""Places in a module, and the tensors that were there."""
+
+
+class HoldingWeights:
+    """The context of `Network.holding_weights`. It is entered at every step, so it is not a generator."""
+
+    __slots__ = ("_before", "_network")
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def __enter__(self) -> None:
+        self._before, self._network.held = self._network.held, []
+
+    def __exit__(self, *_: object) -> None:
+        held, self._network.held = self._network.held, self._before
+        for each in reversed(held or ()):
+            _put_back(each)
+
+
+def _put_back(held: HeldTensors) -> None:
+    for (store, key, _), value in zip(*held, strict=True):
+        store[key] = value
 
 
 def _places(module: nn.Module) -> list[ModulePlace]:

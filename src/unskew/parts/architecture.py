@@ -63,8 +63,8 @@ def with_fixed_head(
     norm, last = norms[fixed.normalise], nn.Linear(d, classes, bias=False)
     last.weight = nn.Parameter(last.weight.detach() if vectors is None else vectors, requires_grad=False)
     if isinstance(module, Net):
-        module.body = chain(body=module.body, length=module.length, norm=norm)
-        module.length, module.head = nn.Identity(), last
+        module.body = chain(body=module.body, length=module.length or nn.Identity(), norm=norm)
+        module.length, module.head = None, last
     elif name:
         module.set_submodule(name, chain(norm=norm, fixed=last))
     else:
