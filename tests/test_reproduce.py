@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -235,6 +236,7 @@ def test_a_smaller_version_is_run_once_and_says_that_it_is_one(unskew, tmp_path,
     ask = ["reproduce", "fedlc:table4", *cells, *SMALL]
     first = unskew(*ask, "--seeds", "1-2", "--reading", "both")
     assert first.code == 0, first.err
+    assert re.search(r"time: \d.* s = start .* \+ runs .* \+ end", first.err)
     assert "6 runs to do; how long they take is not known" in first.err
     assert "a smaller version, with 1 round and 2 % of the training samples" in first.out
     assert "left out: the cell femnist/fedavg: it needs FEMNIST" in first.out

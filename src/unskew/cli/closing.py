@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unskew.cli.terminal import console
+from unskew.clock import Clock
 from unskew.record import Summary, SweepTime, Time
 
 
@@ -55,6 +56,13 @@ def sweep_time_line(
         overhead = max(0.0, round(time.runs, 1) - first - rest)
         what += f" (first rounds {first:.1f}, other rounds {rest:.1f}, overhead {overhead:.1f})"
     return _sum(time.start, {what: time.runs, "end": time.end})
+
+
+def work_time_line(clock: Clock, work: str) -> str:
+    """Return a line that says where the time of a command went, most of it in the part called `work`."""
+    clock.mark("end")
+    start = {name: spent for name, spent in clock.parts.items() if name not in (work, "end")}
+    return _sum(start, {name: clock.parts[name] for name in (work, "end")})
 
 
 def _sum(start: Mapping[str, float], later: Mapping[str, float]) -> str:

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from unskew.cli import options
+from unskew.cli.closing import work_time_line
 from unskew.cli.flags import check_computing
 from unskew.cli.reproduce.checks import check_fewer_rounds, choose_readings, parse_version, refuse_idle
 from unskew.cli.reproduce.datasets_here import DatasetsHere
 from unskew.cli.reproduce.listing import list_table, list_tables
 from unskew.cli.reproduce.results import keep_table, read_table, show_results, write_experiments
 from unskew.cli.reproduce.running import cell_runs, run_cells
-from unskew.cli.terminal import console
+from unskew.cli.terminal import console, say
 from unskew.clock import Clock, process_age
 from unskew.errors import UserError
 from unskew.record import Failure, Json, to_json
@@ -108,6 +109,7 @@ def reproduce(
     Runs are kept in a folder: finished runs are not repeated, interrupted runs are resumed, and cells of
     several tables that are the same experiment share their runs."""
     clock = Clock(process_age())
+    clock.mark("imports")
     refuse_idle({"--list": list_, "--show": show, "--write": write is not None}, context.params)
     check_computing(engine=engine, device=device, workers=workers, checkpoint=checkpoint)
     flags = {"engine": engine, "device": device, "workers": workers, "data": data, "checkpoint": checkpoint}
@@ -155,6 +157,8 @@ def reproduce(
         show_results(found, results, version, left_out)
         if not quiet:
             console().print(f"\nruns and tables: {out / version.folder}", soft_wrap=True)
+    if "runs" in clock.parts and not quiet:
+        say(work_time_line(clock, "runs"))
     if failed:
         folder, first = next(iter(failed.items()))
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""

@@ -97,6 +97,7 @@ def run_cells(
         except KeyboardInterrupt:
             again = shlex.join(["unskew", *sys.argv[1:]])
             raise Interrupted(f"stopped; what is finished is kept; resume with: {again}") from None
+    clock.mark("runs")
     return {run.folder: end for run, end in zip(runs, ends, strict=True) if isinstance(end, Failure)}
 
 

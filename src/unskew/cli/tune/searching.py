@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew import record
+from unskew.cli.closing import work_time_line
 from unskew.cli.progress import ProgressDisplay
 from unskew.cli.setup import Loaded, set_up
 from unskew.cli.terminal import say
@@ -60,7 +61,12 @@ def finish_search(folder: Path | None, search: Search, clock: Clock, *, json: bo
     with locked(folder):
         _agree(folder, found, search)
         done = read_trials(folder, search)
-        _run_left(folder, search, methods, planned, done, prepare, quiet=quiet)
+
+        def prepare_trials(specs: Sequence[Experiment]) -> list[Prepared]:
+            clock.mark("trials")
+            return prepare(specs)
+
+        _run_left(folder, search, methods, planned, done, prepare_trials, quiet=quiet)
         clock.mark("trials")
         won = winners(folder, search, methods, done)
         result = tune_json(search, won, done, folder)
@@ -71,7 +77,7 @@ def finish_search(folder: Path | None, search: Search, clock: Clock, *, json: bo
         show_winners(search, won, done, folder)
     note_edited_methods(folder, methods, done)
     if not quiet:
-        say(f"time: {clock.total:.1f} s")
+        say(work_time_line(clock, "trials"))
     if missing := [name for name in methods if name not in {each.method for each in won}]:
         errors = [error.removesuffix(".") for line in done[missing[0]] for error in line.errors]
         why = errors[0] if errors else f"no {search.metric} is a finite number"
