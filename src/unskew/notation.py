@@ -69,9 +69,9 @@ def joined(text: str) -> list[str]:
 
 
 def method_parts(text: str) -> list[str]:
-    """Split a method at the plus signs that join its parts. The plus sign of 1e+3 belongs to the number; the
-    names of methods and their files have none."""
-    return [part.strip() for part in re.split(r"\+(?!\d)", text)]
+    """Split a method at the plus signs that join its parts: all but that of a number such as 1e+3. The names
+    of methods and their files have none."""
+    return [part.strip() for part in re.split(r"\+(?!\d)|(?<!\d[eE])\+", text)]
 
 
 def named(text: str) -> tuple[str, str | None]:

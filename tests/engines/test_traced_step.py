@@ -251,7 +251,11 @@ def counted_in_an_array_of_objects(_: Tensor) -> float:
 
 
 class Slotted:
-    __slots__ = ("count",)
+    __slots__ = ("__count",)
+
+    def add(self) -> float:
+        self.__count = getattr(self, "_Slotted__count", 0) + 1
+        return float(self.__count)
 
 
 class Inheriting(Slotted):
@@ -259,12 +263,10 @@ class Inheriting(Slotted):
 
 
 SLOTTED = Inheriting()
-SLOTTED.count = 0
 
 
 def counted_in_an_inherited_slot(_: Tensor) -> float:
-    SLOTTED.count += 1
-    return float(SLOTTED.count)
+    return SLOTTED.add()
 
 
 @functools.lru_cache
@@ -277,12 +279,27 @@ def counted_in_a_cache(_: Tensor) -> float:
     return float(box()[0])
 
 
-VARIABLE = ContextVar("VARIABLE", default=0)
+VARIABLE, LISTED = ContextVar("VARIABLE", default=0), ContextVar("LISTED", default=[0])  # noqa: B039
 
 
 def counted_in_a_context_variable(_: Tensor) -> float:
     VARIABLE.set(VARIABLE.get() + 1)
     return float(VARIABLE.get())
+
+
+def counted_in_a_default(_: Tensor) -> float:
+    LISTED.get()[0] += 1
+    return float(LISTED.get()[0])
+
+
+class Boxed:
+    @functools.cache  # noqa: B019
+    def box(self) -> list[int]:
+        return [0]
+
+    def __call__(self, _: Tensor) -> float:
+        self.box()[0] += 1
+        return float(self.box()[0])
 
 
 def by_lengths(t: Tensor) -> float:
@@ -371,6 +388,8 @@ READS = {
     "an inherited slot": counted_in_an_inherited_slot,
     "a cached object": counted_in_a_cache,
     "a context variable": counted_in_a_context_variable,
+    "the default of a context variable": counted_in_a_default,
+    "a cached method": Boxed(),
     "a thread": in_a_thread,
     "a file": lambda t: float(Path("/proc/uptime").read_text().split()[0]),
 }
@@ -383,6 +402,7 @@ def test_what_a_trace_does_not_hold_is_not_replayed(name):
 
 
 HARMLESS = {
+    "a split at numbers": lambda t: torch.stack([t, t]).tensor_split([1])[0].sum(),
     "shape": lambda t: float(
         t[None].shape[0] + len(t[None]) + t.numel() + t.dim() + t.stride()[0:0].__len__()
     ),

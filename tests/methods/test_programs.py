@@ -1096,6 +1096,16 @@ def test_questions_draw_random_numbers_of_their_own(skewed):
     assert len(numbers) == 2 * skewed.clients
 
 
+def test_a_question_that_exits_ends_with_an_error(skewed):
+    def leave(scope, look):
+        raise SystemExit(0)
+
+    trial = Trial(skewed, "logistic", budget=Budget(rounds=1), engine="loop", device="cpu")
+    with pytest.raises(RuntimeError, match=r"the code ended by SystemExit\(0\)") as raised:
+        Run(trial, Method()).ask("question", leave)
+    assert "Client 0 failed after round 0, stage 'ask'." in raised.value.__notes__
+
+
 def test_some_clients_can_be_asked(skewed):
     """Check that they answer in the order in which they are named, and that what they receive and answer is
     counted."""

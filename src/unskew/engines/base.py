@@ -9,7 +9,7 @@ from unskew.engines import numerics
 from unskew.engines.client import Clients
 from unskew.engines.cuda.streams import current_event, seconds_between
 from unskew.engines.evaluate import EvaluationSet, evaluators
-from unskew.engines.job import Failed, Job, Pending, Task
+from unskew.engines.job import CLIENT_ERRORS, Failed, Job, Pending, Task
 from unskew.engines.network import Network
 from unskew.engines.samples import Samples
 from unskew.errors import UserError
@@ -102,15 +102,13 @@ class Base:
     def _ask_one(self, name: str, query: Query, weights: Weights, shared: Tensors, job: Job) -> Tensors:
         try:
             return self.local.clients.ask(name, query, weights, shared, job)
-        except UserError:
-            raise
-        except Exception as error:
-            where = f"client {job.task.client} failed after round {job.task.round}, stage 'ask'"
+        except CLIENT_ERRORS as error:
             failed = Failed.of(job.task, "update", error)
+            where = f"client {job.task.client} failed after round {job.task.round}, stage 'ask'"
             if failed.kind == "memory":
                 raise UserError(f"{where}: {failed.reason()}.") from None
-            error.add_note(f"{where.capitalize()}.")
-            raise
+            failed.error.add_note(f"{where.capitalize()}.")
+            raise failed.error from None
 
     def fetch(self, tensors: Tensors) -> Pending[Tensors]:
         """Start to copy tensors from the device to the host."""

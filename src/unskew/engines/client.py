@@ -87,7 +87,7 @@ class Clients:
 
     def ask(self, name: str, query: Query, sent: Weights, shared: Tensors, job: Job) -> Tensors:
         """Return a client's answer to a question about its data. Its random numbers are not those of its
-        training, nor of a question of another name: noise that protects an answer is drawn once."""
+        training, nor of a question of another name: no noise that protects an answer is used twice."""
         task, question = job.task, zlib.crc32(name.encode())
         seed = draw_seed(self.trial.seed, Purpose.QUERY, task.round, task.client, question)
         seed_torch(seed, self.device)

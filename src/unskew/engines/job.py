@@ -100,8 +100,9 @@ class Failed:
 
     @classmethod
     def of(cls, task: Task, stage: ClientStage, error: BaseException) -> Failed:
-        """Return the failure of a client whose training has raised an error. A UserError is raised again:
-        the user has to do something. Code that ends the process, such as by sys.exit, fails alike."""
+        """Return the failure of a client whose training has raised an error. A UserError is raised again,
+        since the user has to do something, unless the worker was lost. Code that ends the process, such as by
+        sys.exit, fails alike."""
         if isinstance(error, UserError) and not isinstance(error, LostError):
             raise error
         if not isinstance(error, Exception):
@@ -159,6 +160,9 @@ def portable(error: E) -> E | RuntimeError:
         return plain
     return error
 
+
+CLIENT_ERRORS = (Exception, SystemExit, GeneratorExit)
+"""What a user's code may raise that is a failure of the client for which it runs."""
 
 Outcome = Fit | Failed
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 import torch
 from torch import Tensor
 
 from unskew.engines.base import Base
-from unskew.engines.job import Failed, Job, Outcome, Task
+from unskew.engines.job import CLIENT_ERRORS, Failed, Job, Outcome, Task
 from unskew.engines.network import Network
 from unskew.errors import UserError
 from unskew.method import Method
@@ -61,7 +60,7 @@ class Loop(Base):
                     start.scope,
                     start.correction,
                     weights,
-                    cache(budget.local_optimizer),
+                    budget.local_optimizer,
                     optimizer_state,
                     tallies,
                 )
@@ -74,7 +73,7 @@ class Loop(Base):
             return self.local.clients.finish(
                 method, start, weights, steps, loss / steps, optimizer_state, tallies
             )
-        except (Exception, SystemExit, GeneratorExit) as error:  # none may end this process silently
+        except CLIENT_ERRORS as error:
             return Failed.of(task, stage, error)
 
 

@@ -45,7 +45,6 @@ class Network:
         self._places = {module: _places(module) for module in modules}
         self.held: list[HeldTensors] | None = None
         """What the modules held before the passes of the present `holding_weights`, in their order."""
-        """Collects what puts the model's own weights back after passes with gradient."""
         inputs = trial.federation.dataset.inputs
         self.depthwise = any(
             isinstance(part, nn.Conv2d) and part.groups > 1 for part in self.train_module.modules()

@@ -17,7 +17,7 @@ from unskew.data.dataset import Split
 from unskew.engines.cpu.pool import Pool
 from unskew.engines.cuda.graphs import Graphs
 from unskew.engines.evaluate import Evaluator
-from unskew.engines.job import Failed, Fit, Job, Task
+from unskew.engines.job import CLIENT_ERRORS, Failed, Fit, Job, Task
 from unskew.engines.loop import Loop
 from unskew.errors import UserError, unknown
 from unskew.flower.description import description_content
@@ -81,7 +81,7 @@ class Node:
                     continue
                 try:
                     memory = job.memory or engine.start_memory(found.method, job.task)
-                except (Exception, SystemExit) as error:
+                except CLIENT_ERRORS as error:
                     failed = Failed.of(job.task, "prepare", error)
                     content.update(self._fit_content(found.trial, job, failed))
                     continue

@@ -36,7 +36,7 @@ class Net(nn.Module):
 def chain(**layers: nn.Module) -> nn.Sequential:
     """Make a Sequential whose layers, and so whose weights, have names. Layers that do nothing are left out:
     for a small model the call of one takes as long as a twentieth of a step."""
-    kept = {name: layer for name, layer in layers.items() if not isinstance(layer, nn.Identity)}
+    kept = {name: layer for name, layer in layers.items() if type(layer) is not nn.Identity}
     return nn.Sequential(OrderedDict(kept))
 
 

@@ -210,11 +210,9 @@ def raise_if_own_fault(method: Method, engine: engines.Engine, state: State, coh
     task = next(task for task in cohort.tasks if task.client == first)
     try:
         job = recall(method, engine, state, task)
-        bad = (
-            None
-            if isinstance(job, Failed)
-            else find_bad_part(engine, method, cohort.sent, cohort.shared, job)
-        )
+        if isinstance(job, Failed):
+            return
+        bad = find_bad_part(engine, method, cohort.sent, cohort.shared, job)
     except Exception:  # the method cannot be evaluated outside of training
         return
     if bad:

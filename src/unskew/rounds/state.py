@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unskew import engines
 from unskew.client_tensors import ClientStore, client_store
-from unskew.engines.job import Failed, Job, Task
+from unskew.engines.job import CLIENT_ERRORS, Failed, Job, Task
 from unskew.method import Method
 from unskew.method_checks import check_instance, check_like_model, check_named_tensors
 from unskew.result import State
@@ -45,6 +45,6 @@ def recall(method: Method, engine: engines.Engine, state: State, task: Task) -> 
     client = task.client
     try:
         memory = state.memories[client] if client in state.memories else engine.start_memory(method, task)
-    except (Exception, SystemExit) as error:
+    except CLIENT_ERRORS as error:
         return Failed.of(task, "prepare", error)
     return Job(task, memory, state.buffers.get(client), state.optimizers.get(client, {}))

@@ -12,6 +12,7 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from types import (
@@ -40,12 +41,14 @@ SHAPES_AND_TYPES = {
 `__get__` stands for all properties, such as `shape`."""
 
 READS = {
-    "_pack_padded_sequence", "_pad_packed_sequence", "_to_dlpack", "_to_dlpack_unversioned",
-    "_to_dlpack_versioned", "apply_", "ctc_loss", "data_ptr", "item", "map2_", "map_", "numpy",
-    "tensor_split", "tolist", "untyped_storage",
+    "_to_dlpack", "_to_dlpack_unversioned", "_to_dlpack_versioned", "apply_", "data_ptr", "item", "map2_",
+    "map_", "numpy", "tolist", "untyped_storage",
 }  # fmt: skip
-"""Functions in C that pass the values of tensors to Python, or take them as sizes. They are noticed by their
-names, since PyTorch's own overrides do not show all of them, and none inside a backward pass."""
+"""Functions in C that pass the values of tensors to Python. They are noticed by their names if PyTorch's own
+overrides do not show them, as inside a backward pass."""
+
+SIZED_BY_TENSORS = {"_pack_padded_sequence", "_pad_packed_sequence", "ctc_loss", "tensor_split"}
+"""Functions that take sizes or places from the values of tensors that follow their first argument."""
 
 COPIES_OF_LISTS = {"as_tensor", "asarray", "new_tensor", "tensor"}
 """Functions that make a tensor of a list. They read tensors in the list without PyTorch's operators."""
@@ -110,7 +113,9 @@ class Unseen(TorchFunctionMode):
         if self.paused:
             return out
         reads_list = name in COPIES_OF_LISTS and any(map(_lists_tensors, [*args, *(kwargs or {}).values()]))
-        if name in READS or reads_list or (name not in SHAPES_AND_TYPES and not _is_tensors(out)):
+        sized = name in SIZED_BY_TENSORS and any(isinstance(each, Tensor) for each in args[1:])
+        sized = sized or (name == "tensor_split" and "tensor_indices_or_sections" in (kwargs or {}))
+        if sized or reads_list or (name not in SHAPES_AND_TYPES and not _is_tensors(out)):
             self._notice(f"it reads values of tensors by {name}")
         return out
 
@@ -244,11 +249,22 @@ def _parts(value: object) -> Iterator[object]:
     elif isinstance(value, CACHE):
         yield from gc.get_referents(value)
     elif isinstance(value, ContextVar):
-        yield value.get(None)
-    for slot in (slot for base in type(value).__mro__ for slot in getattr(base, "__slots__", ())):
-        if isinstance(slot, str):
-            yield getattr(value, slot, None)
+        with suppress(LookupError):
+            yield value.get()
+    elif not _of_library(type(value)):
+        yield type(value)
+    for name in _slots(type(value)):
+        yield getattr(value, name, None)
     yield from getattr(value, "__dict__", {}).values()
+
+
+def _slots(kind: type) -> Iterator[str]:
+    """Yield the names of the slots of a class and its bases, as attributes of its objects."""
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            private = slot.startswith("__") and not slot.endswith("__")
+            yield f"_{base.__name__.lstrip('_')}{slot}" if private else slot
 
 
 def _of_function(function: FunctionType) -> Iterator[object]:

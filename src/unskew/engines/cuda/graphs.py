@@ -22,7 +22,7 @@ from unskew.engines.cuda.slot import Ready, Shared
 from unskew.engines.cuda.slots import MOST_SLOTS, Slots
 from unskew.engines.cuda.streams import random_state, stream_on
 from unskew.engines.evaluate import EvaluationSet
-from unskew.engines.job import Failed, Fit, Job, Outcome, Pending, Task
+from unskew.engines.job import CLIENT_ERRORS, Failed, Fit, Job, Outcome, Pending, Task
 from unskew.errors import UserError
 from unskew.method import Method
 from unskew.metrics import Assessment
@@ -116,7 +116,7 @@ class Graphs(Base):
                     seed_torch(drawn, self.device)
                 start = self.local.clients.prepare(method, sent, shared, job)
                 lrs = self.local.clients.lrs(method, job.task, len(mine.sizes)) if method.lr_factor else ()
-            except (Exception, SystemExit) as error:
+            except CLIENT_ERRORS as error:
                 outcomes[place] = Failed.of(job.task, "prepare", error)
                 continue
             yield Ready(place, start, random_state(self.device) if draws else drawn, mine, lrs)

@@ -23,7 +23,7 @@ from unskew.engines.cuda.streams import (
     current_waits,
     stream_on,
 )
-from unskew.engines.job import Outcome
+from unskew.engines.job import CLIENT_ERRORS, Outcome
 from unskew.engines.plan import divide
 from unskew.method import Method
 from unskew.types import NO_MEMORY, Weights
@@ -70,7 +70,7 @@ class Slots:
         self.shared.lr.fill_(self.trial.budget.lr_at(clients[0].start.job.task.round))
         try:
             queues = self._queues(clients)
-        except (Exception, SystemExit) as error:  # in the step, which is the same for all of them
+        except CLIENT_ERRORS as error:  # in the step, which is the same for all of them
             return {client.place: client.failed("train", error) for client in clients}
         outcomes: dict[int, Outcome] = {}
         running = [(self.shared.prefetcher.stream, prefetching)]
@@ -106,7 +106,7 @@ class Slots:
         for client in queue:
             try:
                 yield from self._train(slot, slots, client)
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit) as error:  # GeneratorExit ends this generator itself
                 outcomes[client.place] = client.failed("train", error)
             else:
                 outcomes[client.place] = self._finish(slot, client)
@@ -188,7 +188,7 @@ class Slots:
                 return self.local.clients.finish(
                     self.method, start, weights, steps, loss, after.get("state", {}), tallies
                 )
-        except (Exception, SystemExit) as error:
+        except CLIENT_ERRORS as error:
             return client.failed("update", error)
 
     def _slots_for(self, clients: int) -> list[ClientSlot]:
