@@ -28,7 +28,7 @@ from unskew.data.sources import SOURCES
 from unskew.errors import UserError
 from unskew.methods import METHODS
 from unskew.models import MODELS
-from unskew.notation import joined, named
+from unskew.notation import joined, method_parts, named
 from unskew.record import TestedRound, plain
 from unskew.report.measures import MEASURES
 from unskew.report.read import SavedRun, read_run
@@ -110,7 +110,7 @@ def last_rounds(run: SavedRun) -> dict[str, float | None]:
     """
     assert run.summary is not None
     assert run.final is not None
-    one = run.summary.validation is not None or "ccvr" in run.experiment["method"]["name"].split("+")
+    one = run.summary.validation is not None or "ccvr" in method_parts(run.experiment["method"]["name"])
     lines = [run.final] if one else run.tested[-min(10, -(-len(run.tested) // 10)) :]
     return {"rounds": len(lines)} | {name: _mean(name, lines) for name in MEASURED}
 
@@ -125,7 +125,7 @@ def is_own(run: SavedRun) -> bool:
     it."""
     method, data = run.experiment["method"]["name"], run.experiment["data"]["name"]
     return (
-        not set(method.split("+")) <= METHODS.keys()
+        not set(method_parts(method)) <= METHODS.keys()
         or run.experiment["model"]["name"] not in MODELS
         or not {named(part)[0] for part in joined(data)} <= SOURCES.keys()
     )

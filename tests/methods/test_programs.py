@@ -1106,6 +1106,19 @@ def test_a_question_that_exits_ends_with_an_error(skewed):
     assert "Client 0 failed after round 0, stage 'ask'." in raised.value.__notes__
 
 
+def test_a_question_that_fails_keeps_the_cause_of_its_error(skewed):
+    def fail(scope, look):
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise ValueError("outer") from inner
+
+    trial = Trial(skewed, "logistic", budget=Budget(rounds=1), engine="loop", device="cpu")
+    with pytest.raises(ValueError, match="outer") as raised:
+        Run(trial, Method()).ask("question", fail)
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
 def test_some_clients_can_be_asked(skewed):
     """Check that they answer in the order in which they are named, and that what they receive and answer is
     counted."""

@@ -104,11 +104,11 @@ class Base:
             return self.local.clients.ask(name, query, weights, shared, job)
         except CLIENT_ERRORS as error:
             failed = Failed.of(job.task, "update", error)
-            where = f"client {job.task.client} failed after round {job.task.round}, stage 'ask'"
-            if failed.kind == "memory":
-                raise UserError(f"{where}: {failed.reason()}.") from None
-            failed.error.add_note(f"{where.capitalize()}.")
-            raise failed.error from None
+        where = f"client {job.task.client} failed after round {job.task.round}, stage 'ask'"
+        if failed.kind == "memory":
+            raise UserError(f"{where}: {failed.reason()}.")
+        failed.error.add_note(f"{where.capitalize()}.")
+        raise failed.error
 
     def fetch(self, tensors: Tensors) -> Pending[Tensors]:
         """Start to copy tensors from the device to the host."""

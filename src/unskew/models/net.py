@@ -34,8 +34,8 @@ class Net(nn.Module):
 
 
 def chain(**layers: nn.Module) -> nn.Sequential:
-    """Make a Sequential whose layers, and so whose weights, have names. Layers that do nothing are left out:
-    for a small model the call of one takes as long as a twentieth of a step."""
+    """Make a Sequential whose layers, and so whose weights, have names. Layers that do nothing are left out,
+    since in a small model even their call takes time."""
     kept = {name: layer for name, layer in layers.items() if type(layer) is not nn.Identity}
     return nn.Sequential(OrderedDict(kept))
 

@@ -37,7 +37,8 @@ def refuse_idle(modes: Mapping[str, bool], values: Mapping[str, object]) -> None
     if len(given) > 1:
         raise UserError(f"{', '.join(given)} cannot be combined: keep one.")
     for mode in given:
-        idle = [f"--{name}" for name in OPTIONS if values[name] and name not in USED[mode]]
+        given_options = (name for name in OPTIONS if values[name] not in (None, False, [], ()))
+        idle = [f"--{name}" for name in given_options if name not in USED[mode]]
         if idle:
             does, them = ("do", "them") if len(idle) > 1 else ("does", "it")
             raise UserError(f"{', '.join(idle)} {does} nothing with {mode}: leave {them} out.")

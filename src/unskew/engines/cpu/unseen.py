@@ -112,9 +112,9 @@ class Unseen(TorchFunctionMode):
         name = getattr(func, "__name__", str(func))
         if self.paused:
             return out
-        reads_list = name in COPIES_OF_LISTS and any(map(_lists_tensors, [*args, *(kwargs or {}).values()]))
-        sized = name in SIZED_BY_TENSORS and any(isinstance(each, Tensor) for each in args[1:])
-        sized = sized or (name == "tensor_split" and "tensor_indices_or_sections" in (kwargs or {}))
+        named = (kwargs or {}).values()
+        reads_list = name in COPIES_OF_LISTS and any(map(_lists_tensors, [*args, *named]))
+        sized = name in SIZED_BY_TENSORS and any(isinstance(each, Tensor) for each in [*args[1:], *named])
         if sized or reads_list or (name not in SHAPES_AND_TYPES and not _is_tensors(out)):
             self._notice(f"it reads values of tensors by {name}")
         return out
